@@ -1,0 +1,14 @@
+"""striderl: one reinforcement-learning library for robots and beyond."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from striderl._lazy import lazy
+
+if TYPE_CHECKING:
+    from striderl.data.batch import Batch as Batch
+
+__version__ = "0.1.0.dev0"
+
+__getattr__, __dir__, __all__ = lazy(__name__, {"data.batch": ["Batch"]})

@@ -1,0 +1,27 @@
+"""Package `__init__`s that load nothing until a name is asked for.
+
+An environment worker imports `striderl.envs.worker` and must be ready in a tenth of a second, so no package may pull in
+torch on the way. Each `__init__` lists its public names once and hands them to `lazy`; type checkers read the same
+names from the `TYPE_CHECKING` block above it, and a test keeps the two lists equal.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def lazy(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` for a package whose names live in the given modules."""
+    home = {name: module for module, names in modules.items() for name in names}
+    public = sorted(home)
+
+    def getattr_(name: str) -> Any:
+        if name in home:
+            return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}; it offers {', '.join(public)}")
+
+    return getattr_, lambda: public, public

@@ -1,0 +1,1 @@
+"""Collection: env times policy gives experience."""

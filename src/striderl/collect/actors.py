@@ -1,0 +1,128 @@
+"""Who chooses the actions while experience is collected.
+
+An actor is a pure function with declared randomness: what it draws comes in as `noise`, what it remembers goes in and
+out as `state`, what it wants stored with the step comes out as columns. Policies with a behaviour on top are actors;
+the two here need no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec, PlainActionSpec
+from striderl.data.arena import Columns
+from striderl.data.noise import NoiseSpec
+
+Obs = dict[str, Tensor]
+Noise = Mapping[str, Tensor]
+
+
+class Acted(NamedTuple):
+    """What an actor decided for N envs."""
+
+    actions: Any
+    """A tensor [N, …], or a dict of them for dict action specs."""
+    state: Any
+    """The actor's memory after this step, any nested tensors with the env first; () when it has none."""
+    columns: dict[str, Any]
+    """What is stored with the step under 'policy', in the layout of `Actor.columns`."""
+
+
+class Actor(Protocol):
+    """Chooses actions for N envs at once."""
+
+    def columns(self) -> Columns:
+        """Return the columns that are stored with each step."""
+        ...
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the random numbers wanted for each env and step."""
+        ...
+
+    def initial_state(self, num_envs: int, device: torch.device) -> Any:
+        """Return the memory at the start of an episode."""
+        ...
+
+    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+        """Choose actions; the arguments are not changed."""
+        ...
+
+
+class RandomActor:
+    """Chooses uniformly among the allowed actions; a direction without bounds gets a standard normal number."""
+
+    def __init__(self, action_spec: ActionSpec) -> None:
+        self.action_spec = action_spec
+        parts = action_spec.parts if isinstance(action_spec, DictActionSpec) else {"": action_spec}
+        self._parts: dict[str, PlainActionSpec] = {f"random_action/{name}": part for name, part in parts.items()}
+
+    def columns(self) -> Columns:
+        """Return nothing: a random action needs no record."""
+        return {}
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return one uniform number per action entry, or one Gumbel number per choice."""
+        specs: dict[str, NoiseSpec] = {}
+        for name, part in self._parts.items():
+            if isinstance(part, BoxSpec):
+                specs[name] = NoiseSpec(shape=part.shape, kind="uniform")
+                specs[f"{name}/unbounded"] = NoiseSpec(shape=part.shape, kind="normal")
+            else:
+                choices = part.n if isinstance(part, DiscreteSpec) else sum(part.nvec)
+                specs[name] = NoiseSpec(shape=(choices,), kind="gumbel")
+        return specs
+
+    def initial_state(self, num_envs: int, device: torch.device) -> Any:
+        """Return no memory."""
+        return ()
+
+    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+        """Choose at random."""
+        chosen = {name: _random_part(part, name, obs, noise) for name, part in self._parts.items()}
+        if isinstance(self.action_spec, DictActionSpec):
+            return Acted({name.removeprefix("random_action/"): value for name, value in chosen.items()}, state, {})
+        return Acted(next(iter(chosen.values())), state, {})
+
+
+def _random_part(part: PlainActionSpec, name: str, obs: Obs, noise: Noise) -> Tensor:
+    draw = noise[name]
+    if isinstance(part, BoxSpec):
+        low, high = (torch.as_tensor(bound, device=draw.device) for bound in part.bounds())
+        bounded = torch.isfinite(low) & torch.isfinite(high)
+        inside = torch.where(bounded, low, 0.0) + draw * torch.where(bounded, high - low, 1.0)
+        outside = torch.minimum(torch.maximum(noise[f"{name}/unbounded"], low), high)
+        return torch.where(bounded, inside, outside)
+    if part.mask:
+        draw = draw.masked_fill(~obs[part.mask].bool(), -torch.inf)
+    if isinstance(part, DiscreteSpec):
+        return draw.argmax(dim=-1)
+    assert isinstance(part, MultiDiscreteSpec)
+    return torch.stack([piece.argmax(dim=-1) for piece in draw.split(list(part.nvec), dim=-1)], dim=-1)
+
+
+class ScriptedActor:
+    """Chooses by a function of the observation: a controller, a replayed trajectory, a user's policy."""
+
+    def __init__(self, function: Callable[[Obs], Any]) -> None:
+        """Wrap a function from observations [N, …] to actions [N, …]."""
+        self.function = function
+
+    def columns(self) -> Columns:
+        """Return nothing."""
+        return {}
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return nothing: a script draws nothing."""
+        return {}
+
+    def initial_state(self, num_envs: int, device: torch.device) -> Any:
+        """Return no memory."""
+        return ()
+
+    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+        """Call the function."""
+        return Acted(self.function(obs), state, {})

@@ -1,0 +1,148 @@
+"""One bad number from one env never reaches the weights.
+
+A NaN, an infinity or an absurd magnitude in one env's reward or observation must neither stop a run of thousands nor spread
+through the averages. What happens to env i when its observation turns bad in step t:
+
+    step       t - 1          t                         t + 1, t + 2, …
+    valid      true           true                      false until the env starts a new episode
+    ends       as it did      truncated, final_obs is   –
+                              the last good observation
+    next obs   good           bad ──▶ zeros             zeros while the env is sick
+
+A bad reward makes its own sample invalid and counts as 0. Envs that stay sick are reset between rollouts, and a report
+names component, env, step and value. Nothing here asks a GPU for a value before the report is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Obs = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One bad number."""
+
+    component: str
+    """The observation component, 'reward', or 'final_obs/…'."""
+    env: int
+    """The global index of the env."""
+    step: int
+    """How many steps this collector had taken in that env."""
+    value: float
+    """The number itself."""
+
+    def __str__(self) -> str:
+        return f"{self.component} of env {self.env} was {self.value} at step {self.step}"
+
+
+class Healthy(NamedTuple):
+    """One step's outcome with bad numbers replaced."""
+
+    reward: Tensor
+    valid: Tensor
+    truncated: Tensor
+    obs: Obs
+    final_obs: Obs | None
+
+
+class Quarantine:
+    """Watches the numbers of some envs and keeps the sick ones out of the data."""
+
+    def __init__(self, num_envs: int, device: torch.device, *, first_env_index: int = 0, limit: float = 1e10) -> None:
+        """Take everything that is not finite, or larger than `limit` in magnitude, for bad."""
+        self.limit = limit
+        self.sick = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        """Which envs are waiting for a reset."""
+        self._first = first_env_index
+        self._on_cpu = device.type == "cpu"
+        self._seen: dict[str, tuple[Tensor, Tensor, int]] = {}
+        self.counts: dict[str, Tensor] = {}
+        """How many bad rows there were so far, by component."""
+
+    def check(
+        self,
+        *,
+        previous: Obs,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        valid: Tensor,
+        obs: Obs,
+        final_obs: Obs | None,
+        step: int,
+    ) -> Healthy:
+        """Return the step without its bad numbers and remember who is sick."""
+        done = terminated | truncated
+        valid = valid & ~self.sick
+        if self._on_cpu and not bool(self.sick.any()) and self._looks_fine(reward, obs, final_obs, done):
+            return Healthy(reward, valid, truncated, obs, final_obs)
+        bad_reward = self._bad("reward", reward, step)
+        bad_obs = torch.zeros_like(done)
+        for name, value in obs.items():
+            if value.is_floating_point():
+                bad_obs = bad_obs | self._bad(name, value, step)
+        sick_next = (self.sick & ~done) | bad_obs
+        truncated = truncated | (bad_obs & ~done)
+        if final_obs is not None:
+            final_obs = self._mend_finals(final_obs, previous, done, bad_obs & ~done, step)
+        obs = {name: _where(sick_next, torch.zeros_like(value), value) for name, value in obs.items()}
+        reward = torch.where(bad_reward, 0.0, reward)
+        self.sick = sick_next
+        return Healthy(reward, valid & ~bad_reward, truncated, obs, final_obs)
+
+    def check_start(self, obs: Obs, step: int) -> Obs:
+        """Look at observations after a reset; bad ones make their env sick at once."""
+        bad = torch.zeros_like(self.sick)
+        for name, value in obs.items():
+            if value.is_floating_point():
+                bad = bad | self._bad(name, value, step)
+        self.sick = bad
+        return {name: _where(bad, torch.zeros_like(value), value) for name, value in obs.items()}
+
+    def faults(self) -> list[Fault]:
+        """Return the first fault of each component since the last call; the host waits for the device here."""
+        found = []
+        for name, (rows, value, step) in self._seen.items():
+            index = int(rows.nonzero()[0])
+            numbers = value[index].reshape(-1)
+            number = float(numbers[~(numbers.abs() <= self.limit)][0])
+            found.append(Fault(name, self._first + index, step, number))
+        self._seen = {}
+        return found
+
+    def _looks_fine(self, reward: Tensor, obs: Obs, final_obs: Obs | None, done: Tensor) -> bool:
+        """Look at sums only: a bad number shows in the sum of everything; on the CPU this saves most of the work."""
+        values = [reward, *obs.values()]
+        if final_obs is not None and bool(done.any()):
+            values += [value[done] for value in final_obs.values()]
+        return all(abs(float(value.sum())) <= self.limit for value in values if value.is_floating_point())
+
+    def _bad(self, name: str, value: Tensor, step: int) -> Tensor:
+        """Return which rows are bad, bool [N], and note the first time there is one."""
+        magnitude = value.abs()
+        rows = ~(
+            (magnitude if value.ndim == 1 else magnitude.flatten(1).amax(dim=1)) <= self.limit
+        )  # NaN compares false
+        self.counts[name] = self.counts.get(name, torch.zeros((), dtype=torch.int64, device=rows.device)) + rows.sum()
+        if self._on_cpu and name not in self._seen and bool(rows.any()):
+            self._seen[name] = (rows, value, step)
+        return rows
+
+    def _mend_finals(self, final_obs: Obs, previous: Obs, done: Tensor, cut: Tensor, step: int) -> Obs:
+        """Give rows that were cut, or whose final observation is bad, the last good observation instead."""
+        bad = cut
+        for name, value in final_obs.items():
+            if value.is_floating_point():
+                ended = _where(done, value, torch.zeros_like(value))
+                bad = bad | self._bad(f"final_obs/{name}", ended, step)
+        return {name: _where(bad, previous[name], value) for name, value in final_obs.items()}
+
+
+def _where(rows: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(rows.view(-1, *[1] * (yes.ndim - 1)), yes, no)

@@ -1,0 +1,97 @@
+"""In which order groups of envs are stepped: together, in alternating halves, or whoever is ready.
+
+    together        act ─ simulate all ─ act ─ simulate all ─ …
+    alternating     act A ─ act B ─ act A ─ act B ─ …          while the policy acts for A, B is being simulated
+                      └─ simulate A ─┘ └─ …
+    asynchronous    act for whichever group has finished; a slow env holds nobody up
+
+A schedule only says who comes next. Data of an env depends on its own seed, steps and actions, so all schedules give
+every env the same experience; they differ in how many steps an env gets in a given time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from striderl.envs.async_env import AsyncVecEnv
+from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
+
+SCHEDULES = ("together", "alternating", "asynchronous")
+
+
+class InProcess:
+    """A `VecEnv` behind the two calls of an asynchronous one: it works when it is waited for."""
+
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+        self._actions: Actions | None = None
+
+    def step_async(self, actions: Actions) -> None:
+        """Take the actions."""
+        self._actions = actions
+
+    def step_wait(self) -> Step:
+        """Step."""
+        assert self._actions is not None
+        actions, self._actions = self._actions, None
+        return self.env.step(actions)
+
+
+class Schedule:
+    """Splits an env into groups and says which group is to be waited for next."""
+
+    def __init__(self, env: VecEnv, kind: str, num_groups: int) -> None:
+        """Split the env: one group together, two alternating, `num_groups` asynchronous."""
+        self.kind = kind
+        self._whole = env
+        if kind == "together":
+            self.envs: list[VecEnv] = [env]
+            self._steppers: list[InProcess | AsyncVecEnv] = [env if isinstance(env, AsyncVecEnv) else InProcess(env)]
+        else:
+            if not isinstance(env, AsyncVecEnv):
+                raise TypeError(
+                    f"schedule {kind!r} steps parts of the envs on their own, which {type(env).__name__} cannot; "
+                    "use 'together', or an env with worker processes"
+                )
+            parts = env.split(2 if kind == "alternating" else num_groups)
+            self.envs, self._steppers = list(parts), list(parts)
+        self._flying: list[int] = []
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups there are."""
+        return len(self.envs)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step is under way."""
+        return bool(self._flying)
+
+    def launch(self, group: int, actions: Actions) -> None:
+        """Start a step of one group."""
+        self._steppers[group].step_async(actions)
+        self._flying.append(group)
+
+    def land(self) -> tuple[int, Step]:
+        """Wait for the next group that is due and return its number and step."""
+        group = self._flying[0]
+        if self.kind == "asynchronous":
+            assert isinstance(self._whole, AsyncVecEnv)
+            waiting = [self.envs[number] for number in self._flying]
+            ready = self._whole.wait_any(_asynchronous(waiting))
+            group = next(number for number in self._flying if self.envs[number] is ready[0])
+        self._flying.remove(group)
+        return group, self._steppers[group].step_wait()
+
+    def reset(self, seed: int | None) -> list[Obs]:
+        """Reset all envs and return each group's observation."""
+        obs = self._whole.reset(seed)
+        result, start = [], 0
+        for env in self.envs:
+            result.append({name: value[start : start + env.num_envs] for name, value in obs.items()})
+            start += env.num_envs
+        return result
+
+
+def _asynchronous(envs: Sequence[VecEnv]) -> list[AsyncVecEnv]:
+    return [env for env in envs if isinstance(env, AsyncVecEnv)]

@@ -1,0 +1,94 @@
+"""Episode statistics as tensors: updated every step without asking the device, read once per iteration.
+
+    running [N]      return and length of the episode each env is in
+    window  [K + 1]  the last K finished episodes, a ring; the last place takes what is not finished
+
+Episodes that contain a sample which is not valid are not counted: their return means nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class EpisodeStatistics:
+    """Returns and lengths of finished episodes, and the means of what the env logged."""
+
+    def __init__(self, num_envs: int, device: torch.device, window: int = 100) -> None:
+        """Keep the last `window` episodes."""
+        self.window = window
+        zeros = torch.zeros(num_envs, device=device)
+        self.running_return, self.running_length = zeros.double(), zeros.long()
+        self.spoiled = zeros.bool()
+        self.returns = torch.zeros(window + 1, dtype=torch.float64, device=device)
+        self.lengths = torch.zeros(window + 1, dtype=torch.int64, device=device)
+        self.num_episodes = torch.zeros((), dtype=torch.int64, device=device)
+        """How many episodes have finished so far."""
+        self.num_steps = torch.zeros((), dtype=torch.int64, device=device)
+        """How many valid steps there were so far."""
+        self._logged: dict[str, tuple[Tensor, int]] = {}
+        self._device = device
+
+    def update(self, rows: slice, reward: Tensor, done: Tensor, valid: Tensor) -> None:
+        """Take in one step of some envs."""
+        spoiled = self.spoiled[rows] | ~valid
+        total = self.running_return[rows] + torch.where(valid, reward, 0.0)
+        length = self.running_length[rows] + 1
+        ended = done & ~spoiled
+        place = torch.where(ended, (self.num_episodes + ended.cumsum(0) - 1) % self.window, self.window)
+        self.returns.index_copy_(0, place, total)
+        self.lengths.index_copy_(0, place, length)
+        self.num_episodes += ended.sum()
+        self.num_steps += valid.sum()
+        self.running_return[rows] = torch.where(done, 0.0, total)
+        self.running_length[rows] = torch.where(done, 0, length)
+        self.spoiled[rows] = spoiled & ~done
+
+    def restart(self, mask: Tensor) -> None:
+        """Forget the episodes under way in these envs, bool [N]: they were abandoned."""
+        self.running_return.masked_fill_(mask, 0.0)
+        self.running_length.masked_fill_(mask, 0)
+        self.spoiled.masked_fill_(mask, False)
+
+    def log(self, values: dict[str, Any]) -> None:
+        """Add numbers the env wants in the log; they are averaged until the next `read`."""
+        for name, value in values.items():
+            total, count = self._logged.get(name, (0.0, 0))
+            number = value.detach().float().mean() if isinstance(value, Tensor) else float(value)
+            self._logged[name] = (total + number, count + 1)  # type: ignore[assignment]
+
+    def read(self) -> dict[str, float]:
+        """Return the means as numbers: the one place where the host waits for the device."""
+        finished = min(int(self.num_episodes), self.window)
+        result = {"episodes": float(self.num_episodes), "steps": float(self.num_steps)}
+        if finished:
+            returns, lengths = self.returns[:finished], self.lengths[:finished].double()
+            result |= {
+                "return_mean": float(returns.mean()),
+                "return_std": float(returns.std(unbiased=False)),
+                "return_min": float(returns.min()),
+                "return_max": float(returns.max()),
+                "length_mean": float(lengths.mean()),
+            }
+        result |= {name: float(total) / count for name, (total, count) in self._logged.items()}
+        self._logged = {}
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resumed run needs to go on counting."""
+        names = ("running_return", "running_length", "spoiled", "returns", "lengths", "num_episodes", "num_steps")
+        state: dict[str, Any] = {name: getattr(self, name).clone() for name in names}
+        state["logged"] = {name: [float(total), count] for name, (total, count) in self._logged.items()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        for name in ("running_return", "running_length", "spoiled", "returns", "lengths", "num_episodes", "num_steps"):
+            getattr(self, name).copy_(state[name])
+        self._logged = {
+            name: (torch.tensor(total, device=self._device), int(count))
+            for name, (total, count) in state["logged"].items()
+        }

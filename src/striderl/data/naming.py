@@ -1,0 +1,24 @@
+"""Names in error messages: what was asked for, what there is, and what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def suggestion(name: str, choices: Iterable[str]) -> str:
+    """Return "Did you mean 'x'? " for the nearest choice, or an empty string when nothing is near."""
+    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f"Did you mean {near[0]!r}? " if near else ""
+
+
+def unknown(kind: str, name: str, choices: Iterable[str], *, where: str) -> str:
+    """Compose the message for a name that is not among the choices."""
+    choices = list(choices)
+    listed = ", ".join(repr(choice) for choice in choices) if choices else "nothing"
+    return f"{where} has no {kind} {name!r}. {suggestion(name, choices)}Available: {listed}."
+
+
+def missing_extra(package: str, extra: str, *, purpose: str) -> str:
+    """Compose the message for an optional package that is not installed."""
+    return f"{purpose} needs the package '{package}', which is not installed. Run: pip install 'striderl[{extra}]'"

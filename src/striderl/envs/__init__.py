@@ -1,0 +1,1 @@
+"""Environments: the contract, its adapters and the built-in tasks."""

@@ -1,0 +1,173 @@
+"""What steps the envs behind a `GymnasiumEnv`: this process, worker processes, or a vector env that somebody else made.
+
+GymnasiumEnv ──rows start to stop──▶ Backend ──▶ Buffers         numpy arrays of all N envs
+                                       ├─ InProcess       here
+                                       ├─ WorkerPool      workers.py
+                                       └─ VectorBackend   gymnasium_vector.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from striderl.envs.worker_block import PHASES, EnvBlock
+from striderl.envs.worker_convert import EnvFactory
+from striderl.envs.worker_errors import ContractViolation, EnvRaised, Place, traceback_text
+from striderl.envs.worker_layout import Array, Buffers, Description, Layout, env_seeds
+
+
+class Backend(Protocol):
+    """Steps N envs; every method takes the rows start to stop that it is about."""
+
+    num_envs: int
+    num_slots: int
+    """How many slots of the observation its layout needs."""
+    borders: list[int]
+    """Rows at which the envs may be split into parts."""
+    description: Description
+    """Spaces and limits of the envs."""
+    buffers: Buffers
+    """All that goes in and out, once `bind` was called."""
+    valid: Array
+    """bool [N]: whether the last step of each env is a real transition."""
+    seed: int | None
+    """The seed of the last seeded reset."""
+
+    @property
+    def restarts(self) -> int:
+        """How many times a worker was restarted."""
+
+    def bind(self, layout: Layout) -> None:
+        """Make the buffers."""
+
+    def reset(self, seed: int | None, start: int, stop: int) -> None:
+        """Start new episodes, from the seed where given."""
+
+    def reset_masked(self, start: int, stop: int) -> None:
+        """Start new episodes where `buffers.reset_mask` says so."""
+
+    def send_step(self, start: int, stop: int) -> None:
+        """Start one step with `buffers.actions`."""
+
+    def wait_step(self, start: int, stop: int) -> None:
+        """Finish that step."""
+
+    def is_ready(self, start: int, stop: int) -> bool:
+        """Tell whether `wait_step` would not wait."""
+
+    def wait_any(self, ranges: Sequence[tuple[int, int]], timeout: float | None) -> list[bool]:
+        """Wait until a part is ready and tell of each whether it is."""
+
+    def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return (slot, start, stop) of where the current observations lie."""
+
+    def render(self, row: int) -> Array:
+        """Return the picture of one env."""
+
+    def get_attr(self, name: str) -> list[Any]:
+        """Return an attribute of every env."""
+
+    def close(self) -> list[str]:
+        """Release everything and return what the envs raised meanwhile."""
+
+
+class InProcess:
+    """Steps the envs here, one after the other: no process to fail, and little more than the envs' own cost."""
+
+    num_slots = 1
+    restarts = 0
+
+    def __init__(self, factories: Sequence[EnvFactory], *, first_env_index: int = 0) -> None:
+        self.num_envs = len(factories)
+        self.borders = list(range(self.num_envs + 1))
+        self.seed: int | None = None
+        self._first_env_index = first_env_index
+        self._progress = [0, first_env_index]
+        self._bound = False
+        with self._naming_env():
+            self._block = EnvBlock(factories, first_env_index, self._progress)
+        self.description = self._block.description
+
+    def bind(self, layout: Layout) -> None:
+        """Make the buffers, in ordinary memory."""
+        self.buffers = layout.buffers(np.zeros(layout.num_bytes, np.uint8))
+        self.valid: Array = np.ones(self.num_envs, np.bool_)
+        self._block.bind(layout, self.buffers)
+        self._bound = True
+
+    def reset(self, seed: int | None, start: int, stop: int) -> None:
+        """Start new episodes; see `Backend`."""
+        if seed is not None:
+            self.seed = seed
+            for row in range(start, stop):
+                self.buffers.seeds[row] = env_seeds(seed, self._first_env_index + row)
+        with self._naming_env():
+            self._block.reset(0, start, stop, seeded=seed is not None)
+
+    def reset_masked(self, start: int, stop: int) -> None:
+        """Start new episodes where the mask says so."""
+        with self._naming_env():
+            self._block.reset_masked(0, 0, start, stop)
+
+    def send_step(self, start: int, stop: int) -> None:
+        """Do nothing yet: the work is done when the result is asked for."""
+
+    def wait_step(self, start: int, stop: int) -> None:
+        """Take one step."""
+        with self._naming_env():
+            self._block.step(0, start, stop)
+
+    def is_ready(self, start: int, stop: int) -> bool:
+        """Return True: nobody else has to finish first."""
+        return True
+
+    def wait_any(self, ranges: Sequence[tuple[int, int]], timeout: float | None) -> list[bool]:
+        """Return True for every part."""
+        return [True] * len(ranges)
+
+    def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return the only slot."""
+        return [(0, start, stop)]
+
+    def render(self, row: int) -> Array:
+        """Return the picture of one env."""
+        with self._naming_env():
+            return self._block.render(row)
+
+    def get_attr(self, name: str) -> list[Any]:
+        """Return an attribute of every env."""
+        with self._naming_env():
+            return self._block.get_attr(name)
+
+    def close(self) -> list[str]:
+        """Close the envs."""
+        return self._block.close(pass_on_interrupt=True)
+
+    @contextmanager
+    def _naming_env(self) -> Iterator[None]:
+        """Turn what an env raises into an `EnvRaised` that names it; Ctrl-C stays Ctrl-C."""
+        try:
+            yield
+        except (ContractViolation, KeyboardInterrupt):
+            raise
+        except (Exception, SystemExit) as error:
+            place = self._place()
+            raise EnvRaised(f"{place} raised {type(error).__name__}:\n{traceback_text(error)}", place) from error
+
+    def _place(self) -> Place:
+        phase, env_index = PHASES[self._progress[0]], self._progress[1]
+        row = env_index - self._first_env_index
+        return Place(
+            env_index=env_index,
+            last_env_index=env_index,
+            worker_index=-1,
+            phase=phase,
+            seed=self.seed,
+            env_seed=int(self.buffers.seeds[row, 0]) if self.seed is not None else None,
+            step=int(self.buffers.num_steps[row]) + (phase == "step") if self._bound else 0,
+            episode_step=int(self.buffers.episode_length[row]) if self._bound else 0,
+        )

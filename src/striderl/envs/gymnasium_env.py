@@ -1,0 +1,206 @@
+"""Gymnasium envs as one `VecEnv`: N copies of any env, in this process or in workers, or a vector env as it is.
+
+    env = GymnasiumEnv("CartPole-v1", 8)
+    env = GymnasiumEnv(lambda: MyEnv(level=3), 64, workers=WorkerConfig(num_workers=4))
+    env = GymnasiumEnv(gymnasium.make_vec("Pendulum-v1", 8, vector_kwargs={"autoreset_mode": "SameStep"}))
+
+What is converted: Dict and Tuple observations become components named 'outer/inner', a plain one becomes 'obs'; float64
+components are stored as float32 unless `keep_float64`; rewards are float32; Discrete values are int64; images stay
+uint8. Actions are passed on as they are, in the dtype of the action space, and never clipped.
+
+Seeds: env i gets the stream `env_seed_sequence(seed, first_env_index + i)`; the same seed gives the same bits for any
+number of workers and any start method. Gymnasium's own env checker is left out of envs made by id (it costs more than
+many envs' step); the checks here take its place.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from striderl.data.actions import action_spec_from_space
+from striderl.data.naming import missing_extra
+from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
+from striderl.envs.gymnasium_backend import Backend, InProcess
+from striderl.envs.gymnasium_rows import EnvFacts, EnvRows
+from striderl.envs.vec_env import ContractError
+from striderl.envs.worker_block import make_env
+from striderl.envs.worker_config import WorkerConfig
+from striderl.envs.worker_convert import EnvFactory, mask_size
+from striderl.envs.worker_errors import ContractViolation, EnvCloseWarning
+from striderl.envs.worker_layout import Layout, make_layout
+from striderl.envs.workers import WorkerPool
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.vector import VectorEnv
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class GymnasiumEnv(EnvRows):
+    """N Gymnasium envs behind the `VecEnv` contract.
+
+    Every step is one real transition for every env. `Step.info` always carries 'valid' (false for rows of a step in
+    which a worker was lost and restarted) and the declared `info_keys`; a declared key that a step does not have is 0
+    there. `Step.final_obs` is the observation that the step led to, in every row; where no episode ended it equals
+    `Step.obs`.
+    """
+
+    def __init__(
+        self,
+        env: str | EnvSpec | Callable[..., Any] | Sequence[EnvFactory] | VectorEnv[Any, Any, Any],
+        num_envs: int = 0,
+        *,
+        device: torch.device | str = "cpu",
+        env_kwargs: Mapping[str, Any] = _NOTHING,
+        workers: WorkerConfig = WorkerConfig(),  # noqa: B008  (frozen)
+        info_keys: Mapping[str, TensorSpec] = _NOTHING,
+        action_mask: str = "",
+        render_mode: str = "",
+        keep_float64: bool = False,
+        first_env_index: int = 0,
+    ) -> None:
+        """Build the envs.
+
+        Args:
+            env: a Gymnasium id or spec, something callable that builds an env, one such callable per env, or a
+                `gymnasium.vector.VectorEnv`, which is then owned and closed by this object.
+            num_envs: how many copies; may be left out where `env` says it.
+            device: where tensors live.
+            env_kwargs: passed on to `gymnasium.make` or to the callable.
+            workers: how the envs are spread over processes.
+            info_keys: which info entries every step carries as tensors, with shape and dtype.
+            action_mask: the observation component, or else the info key, that says which actions are allowed.
+            render_mode: 'rgb_array' makes `render` work; passed on like `env_kwargs`.
+            keep_float64: keep float64 observations instead of storing them as float32.
+            first_env_index: the global index of env 0, when several processes each hold a part of the envs.
+        """
+        for name in ("valid", "log"):
+            if name in info_keys:
+                raise ValueError(f"info_keys: {name!r} is what this adapter adds; rename the env's own key")
+        kwargs = {**env_kwargs, **({"render_mode": render_mode} if render_mode else {})}
+        try:
+            backend = _make_backend(env, num_envs, kwargs, workers, first_env_index)
+            try:
+                layout = _layout(backend, info_keys, action_mask, keep_float64)
+                backend.bind(layout)
+            except BaseException:
+                backend.close()
+                raise
+        except ContractViolation as violation:
+            raise ContractError(str(violation)) from None
+        facts = EnvFacts(
+            layout=layout,
+            obs_spec=_obs_spec(layout),
+            action_spec=action_spec_from_space(backend.description.action_space, mask=action_mask),
+            info_spec={**info_keys, "valid": TensorSpec(dtype="bool")},
+            device=torch.device(device),
+            max_episode_length=max(backend.description.limits),
+            step_dt=backend.description.step_dt,
+            first_env_index=first_env_index,
+            log_restarts=workers.on_failure == "restart",
+            has_episode=bytearray(backend.num_envs),
+            under_way=bytearray(backend.num_envs),
+        )
+        super().__init__(backend, facts, 0, backend.num_envs)
+        self._closer = weakref.finalize(self, _close_quietly, backend, os.getpid())
+
+    def close(self) -> None:
+        """Close all envs and end all workers, within five seconds; calling it twice is fine.
+
+        What an env raises while it is closed is shown as an `EnvCloseWarning`, after everything was released.
+        """
+        if self._closer.detach() is None:
+            return
+        texts = self._backend.close()
+        if texts:
+            warnings.warn("closing raised in " + "\n".join(texts), EnvCloseWarning, stacklevel=2)
+
+
+def _close_quietly(backend: Backend, owner: int) -> None:
+    """Close the envs of a forgotten object, or at the end of the interpreter; never in a forked copy."""
+    if os.getpid() == owner:
+        backend.close()
+
+
+def _make_backend(
+    env: Any, num_envs: int, kwargs: Mapping[str, Any], workers: WorkerConfig, first_env_index: int
+) -> Backend:
+    try:
+        from gymnasium.vector import VectorEnv
+    except ImportError as error:
+        raise ImportError(missing_extra("gymnasium", "gymnasium", purpose="GymnasiumEnv")) from error
+    if isinstance(env, VectorEnv):
+        from striderl.envs.gymnasium_vector import VectorBackend
+
+        if kwargs or workers.num_workers:
+            raise ValueError("env_kwargs, render_mode and workers have no effect on a VectorEnv that is already built")
+        if num_envs not in (0, env.num_envs):
+            raise ValueError(f"num_envs: the VectorEnv has {env.num_envs} envs, found num_envs={num_envs}")
+        return VectorBackend(env, first_env_index=first_env_index)
+    factories = _factories(env, num_envs, kwargs)
+    if workers.num_workers:
+        return WorkerPool(factories, workers, first_env_index=first_env_index)
+    return InProcess(factories, first_env_index=first_env_index)
+
+
+def _factories(env: Any, num_envs: int, kwargs: Mapping[str, Any]) -> list[EnvFactory]:
+    """Return one function per env that builds it."""
+    if isinstance(env, Sequence) and not isinstance(env, str):
+        if num_envs not in (0, len(env)):
+            raise ValueError(f"num_envs: {len(env)} env builders are given, found num_envs={num_envs}")
+        if not env:
+            raise ValueError("env: wanted at least one env builder, found an empty sequence")
+        return [functools.partial(build, **kwargs) for build in env]
+    if num_envs < 1:
+        raise ValueError(f"num_envs: wanted 1 or more copies, found {num_envs}")
+    if callable(env):
+        return [functools.partial(env, **kwargs)] * num_envs
+    return [functools.partial(make_env, _found_spec(env), kwargs)] * num_envs
+
+
+def _found_spec(env: Any) -> Any:
+    """Look an id up here, because a worker process may not have run the code that registered it."""
+    if not isinstance(env, str):
+        return env
+    import gymnasium
+    from gymnasium.error import Error
+
+    try:
+        return gymnasium.spec(env)
+    except Error:
+        return env  # an id without version, or an unknown one: gymnasium.make knows what to do or to say
+
+
+def _layout(backend: Backend, info_keys: Mapping[str, TensorSpec], mask: str, keep_float64: bool) -> Layout:
+    """Lay out the buffers for what the envs say about themselves; unusable spaces are refused here."""
+    description = backend.description
+    action_spec_from_space(description.action_space)
+    return make_layout(
+        description,
+        num_envs=backend.num_envs,
+        num_slots=backend.num_slots,
+        info_keys=info_keys,
+        mask=mask,
+        mask_size=mask_size(description.action_space) if mask else 0,
+        keep_float64=keep_float64,
+    )
+
+
+def _obs_spec(layout: Layout) -> ObsSpec:
+    return ObsSpec(
+        {
+            leaf.name: ComponentSpec(
+                shape=leaf.shape, dtype=leaf.dtype, group="action_mask" if leaf.name == layout.mask else "policy"
+            )
+            for leaf in layout.observation
+        }
+    )

@@ -1,0 +1,248 @@
+"""Some rows of a Gymnasium back end as a `VecEnv`: torch on the outside, numpy buffers on the inside.
+
+    buffers   row 0 ─────────── row 31 │ row 32 ─────────── row 63
+              └── EnvRows(0, 32) ──┘     └── EnvRows(32, 64) ──┘        two halves of one env, stepped alternately
+
+Everything handed out is a copy: the buffers are written again by the next step, the tensors never.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from striderl.data.actions import ActionSpec, DictActionSpec
+from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.envs.async_env import AsyncVecEnv
+from striderl.envs.gymnasium_backend import Backend
+from striderl.envs.vec_env import Actions, ContractError, Obs, Step
+from striderl.envs.worker_errors import ContractViolation
+from striderl.envs.worker_layout import Array, Layout
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvFacts:
+    """What is the same for an env and all its parts."""
+
+    layout: Layout
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    info_spec: Mapping[str, TensorSpec]
+    device: torch.device
+    max_episode_length: int
+    step_dt: float
+    first_env_index: int
+    log_restarts: bool
+    has_episode: bytearray
+    """One byte per env: 1 once it was reset. Bytes, because numpy takes a microsecond to look at eight of them."""
+    under_way: bytearray
+    """One byte per env: 1 while a step is under way."""
+
+
+class EnvRows(AsyncVecEnv):
+    """The envs start to stop of a back end."""
+
+    gives_final_obs = True
+
+    def __init__(self, backend: Backend, facts: EnvFacts, start: int, stop: int) -> None:
+        self.num_envs = stop - start
+        self.device = facts.device
+        self.obs_spec = facts.obs_spec
+        self.action_spec = facts.action_spec
+        self.info_spec = facts.info_spec
+        self.max_episode_length = facts.max_episode_length
+        self.step_dt = facts.step_dt
+        self.first_env_index = facts.first_env_index + start
+        self._backend = backend
+        self._facts = facts
+        self._start = start
+        self._stop = stop
+        self._rows = slice(start, stop)
+
+    @property
+    def restarts(self) -> int:
+        """How many times worker processes of the whole env were restarted after a failure."""
+        return self._backend.restarts
+
+    # -- the contract ----------------------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None) -> Obs:
+        """Start a new episode in every env; with a seed, restart all random streams from it.
+
+        The very first reset without a seed draws one, so that the streams are independent and errors can name it.
+        """
+        if seed is not None and seed < 0:
+            raise ValueError(f"seeds are 0 or more, found {seed}")
+        if seed is None and 0 in self._facts.has_episode[self._rows]:
+            seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1)
+        self._facts.under_way[self._rows] = bytes(self.num_envs)
+        self._call(self._backend.reset, seed, self._start, self._stop)
+        self._facts.has_episode[self._rows] = b"\x01" * self.num_envs
+        return self._tensors(self._read_obs())
+
+    def step_async(self, actions: Actions) -> None:
+        """Hand the actions over; with worker processes they start to work on them at once."""
+        self._refuse_unready("step")
+        self._write_actions(actions)
+        self._call(self._backend.send_step, self._start, self._stop)
+        self._facts.under_way[self._rows] = b"\x01" * self.num_envs
+
+    def step_wait(self) -> Step:
+        """Return the step that `step_async` started."""
+        if 0 in self._facts.under_way[self._rows]:
+            raise RuntimeError("step_wait: no step is under way; call step_async first")
+        self._facts.under_way[self._rows] = bytes(self.num_envs)
+        self._call(self._backend.wait_step, self._start, self._stop)
+        return self._read_step()
+
+    def is_ready(self) -> bool:
+        """Tell whether `step_wait` would return, or raise, without waiting."""
+        return 0 not in self._facts.under_way[self._rows] and self._backend.is_ready(self._start, self._stop)
+
+    def reset_envs(self, mask: Tensor) -> Obs:
+        """Abandon the episode of the envs where mask [N] is true, start new ones, and return the observation of all."""
+        self._refuse_unready("reset_envs")
+        chosen = mask.detach().to("cpu")
+        if chosen.dtype != torch.bool or tuple(chosen.shape) != (self.num_envs,):
+            wanted = f"wanted bool [{self.num_envs}]"
+            raise ValueError(f"reset_envs: mask: {wanted}, found {chosen.dtype} {list(chosen.shape)}")
+        self._backend.buffers.reset_mask[self._rows] = chosen.numpy()
+        if bool(chosen.any()):
+            self._call(self._backend.reset_masked, self._start, self._stop)
+        return self._tensors(self._read_obs())
+
+    @property
+    def episode_length_buf(self) -> Tensor:
+        """Steps taken so far in each env's episode, int64 [N]."""
+        return self._tensor(self._backend.buffers.episode_length[self._rows].copy())
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: Tensor) -> None:
+        """Pretend that the episodes are this old; their end is then counted here, not by the env's own time limit."""
+        self._refuse_unready("setting episode_length_buf")
+        ages = value.detach().to("cpu", torch.int64).numpy()
+        if ages.shape != (self.num_envs,) or (ages < 0).any():
+            raise ValueError(f"episode_length_buf: wanted [{self.num_envs}] of 0 or more, found shape {ages.shape}")
+        self._backend.buffers.episode_length[self._rows] = ages
+        self._backend.buffers.aged[self._rows] = True
+
+    def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return one env's picture as uint8 [height, width, 3]; wants render_mode='rgb_array'."""
+        mode = self._backend.description.render_mode
+        if mode != "rgb_array":
+            raise RuntimeError(f"render wants envs with render_mode='rgb_array', found {mode!r}; set it when building")
+        if not 0 <= env_index < self.num_envs:
+            raise IndexError(f"render: env_index {env_index} is not in 0 to {self.num_envs - 1}")
+        return self._call(self._backend.render, self._start + env_index)
+
+    def get_attr(self, name: str) -> list[Any]:
+        """Return an attribute of every env, looked up through its wrappers; from workers it must be picklable."""
+        return self._call(self._backend.get_attr, name)[self._start : self._stop]
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def split(self, num_parts: int) -> list[AsyncVecEnv]:
+        """Return consecutive parts that can be stepped independently; envs of one worker stay together."""
+        borders = [row for row in self._backend.borders if self._start <= row <= self._stop]
+        if not 1 <= num_parts < len(borders):
+            raise ValueError(
+                f"split: wanted 1 to {len(borders) - 1} parts (one worker or more each), found {num_parts}"
+            )
+        last = len(borders) - 1
+        cuts = [borders[last * part // num_parts] for part in range(num_parts + 1)]
+        parts = [EnvRows(self._backend, self._facts, start, stop) for start, stop in itertools.pairwise(cuts)]
+        return list(parts)
+
+    def wait_any(self, parts: Sequence[AsyncVecEnv], timeout: float | None = None) -> list[AsyncVecEnv]:
+        """Wait until one of these parts with a step under way is ready and return all that are."""
+        own: list[EnvRows] = []
+        for part in parts:
+            if not isinstance(part, EnvRows) or part._backend is not self._backend:
+                raise ValueError("wait_any wants parts of this env, as `split` returns them")
+            if 0 not in part._facts.under_way[part._rows]:
+                own.append(part)
+        if not own:
+            raise RuntimeError("wait_any: none of these parts has a step under way; call step_async first")
+        ready = self._call(self._backend.wait_any, [(part._start, part._stop) for part in own], timeout)
+        return [part for part, is_ready in zip(own, ready) if is_ready]
+
+    # -- in and out --------------------------------------------------------------------------------------------------
+
+    def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call the back end; a broken contract becomes the error that users know."""
+        try:
+            return function(*arguments)
+        except ContractViolation as violation:
+            raise ContractError(str(violation)) from None
+
+    def _refuse_unready(self, what: str) -> None:
+        if 0 in self._facts.has_episode[self._rows]:
+            raise RuntimeError(f"{what}: the envs have no episode yet; call reset first")
+        if 1 in self._facts.under_way[self._rows]:
+            raise RuntimeError(f"{what}: a step is under way; call step_wait first")
+
+    def _write_actions(self, actions: Actions) -> None:
+        spec, arrays = self.action_spec, self._backend.buffers.actions
+        if isinstance(spec, DictActionSpec):
+            if not isinstance(actions, dict) or actions.keys() != spec.parts.keys():
+                found = sorted(actions) if isinstance(actions, dict) else type(actions).__name__
+                raise ValueError(f"step: actions: wanted a dict with {sorted(spec.parts)}, found {found}")
+            for (name, part), array in zip(spec.parts.items(), arrays):
+                self._write_action(actions[name], part.tensor, array, f"actions[{name!r}]")
+        else:
+            self._write_action(actions, spec.tensor, arrays[0], "actions")
+
+    def _write_action(self, action: Any, spec: TensorSpec, array: Array, name: str) -> None:
+        wanted = (self.num_envs, *spec.shape)
+        if not isinstance(action, Tensor) or tuple(action.shape) != wanted:
+            found = list(action.shape) if isinstance(action, Tensor) else type(action).__name__
+            raise ValueError(f"step: {name}: wanted a tensor of shape {list(wanted)}, found {found}")
+        if spec.dtype == "int64" and (action.is_floating_point() or action.is_complex()):
+            raise ValueError(f"step: {name}: wanted whole numbers (int64), found {action.dtype}")
+        array[self._rows] = action.detach().cpu().numpy().reshape(-1, *array.shape[1:])
+
+    def _read_obs(self) -> list[Array]:
+        pieces = self._backend.pieces(self._start, self._stop)
+        if len(pieces) == 1:
+            slot, start, stop = pieces[0]
+            return [array[slot, start:stop].copy() for array in self._backend.buffers.obs]
+        return [
+            np.concatenate([array[slot, start:stop] for slot, start, stop in pieces])
+            for array in self._backend.buffers.obs
+        ]
+
+    def _read_step(self) -> Step:
+        buffers, rows = self._backend.buffers, self._rows
+        obs = self._read_obs()
+        final = [array.copy() for array in obs]
+        done = buffers.terminated[rows] | buffers.truncated[rows]
+        if done.any():
+            for target, source in zip(final, buffers.final_obs):
+                target[done] = source[rows][done]
+        infos = zip(self._facts.layout.infos, buffers.infos)
+        info: dict[str, Any] = {leaf.name: self._tensor(array[rows].copy()) for leaf, array in infos}
+        info["valid"] = self._tensor(self._backend.valid[rows].copy())
+        info["log"] = {"env_restarts": self._backend.restarts} if self._facts.log_restarts else {}
+        return Step(
+            obs=self._tensors(obs),
+            reward=self._tensor(buffers.reward[rows].copy()),
+            terminated=self._tensor(buffers.terminated[rows].copy()),
+            truncated=self._tensor(buffers.truncated[rows].copy()),
+            final_obs=self._tensors(final),
+            info=info,
+        )
+
+    def _tensors(self, arrays: Sequence[Array]) -> Obs:
+        return {name: self._tensor(array) for name, array in zip(self.obs_spec.components, arrays)}
+
+    def _tensor(self, array: Array) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)

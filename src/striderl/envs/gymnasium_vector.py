@@ -1,0 +1,251 @@
+"""A `gymnasium.vector.VectorEnv` that somebody else built, as a back end without phantom transitions.
+
+    mode        after an episode ended, Gymnasium …                     here
+    SAME_STEP   has already reset; the end is in info["final_obs"]      taken from there
+    DISABLED    waits for reset(options={"reset_mask": mask})           called in the same step
+    NEXT_STEP   would ignore the next action and reset instead          the masked reset comes first, in the same step
+
+So every step is one real transition for every env, whatever the mode. In NEXT_STEP mode only Gymnasium's own
+SyncVectorEnv and AsyncVectorEnv are known to take a masked reset in place of the phantom step; another class is
+refused in that mode, because stepping it would lose a transition of some env or invent one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from striderl.envs.gymnasium_batched import BatchedActions, BatchedObservation, InfoColumns, as_flags, as_rewards
+from striderl.envs.worker_block import step_limit
+from striderl.envs.worker_errors import ContractViolation, EnvRaised, Place, traceback_text
+from striderl.envs.worker_layout import Array, Description, Layout, env_seeds
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+
+class VectorBackend:
+    """Steps a ready-made vector env; it is one piece and cannot be split."""
+
+    num_slots = 1
+    restarts = 0
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], *, first_env_index: int = 0) -> None:
+        self.num_envs = int(env.num_envs)
+        self.borders = [0, self.num_envs]
+        self.seed: int | None = None
+        self._env = env
+        self._first_env_index = first_env_index
+        self._mode = _autoreset_mode(env)
+        self._takes_mask = _takes_reset_mask(env, self._mode)
+        if self._mode == "NextStep" and not self._takes_mask:
+            raise ContractViolation(
+                f"{env}: autoreset mode NEXT_STEP ignores the action after each episode's end, and this class is not "
+                "known to reset some of its envs instead; build it with autoreset_mode SAME_STEP or DISABLED"
+            )
+        self.description = Description(
+            observation_space=env.single_observation_space,
+            action_space=env.single_action_space,
+            limits=_limits(env),
+            render_mode=str(env.render_mode or ""),
+            step_dt=0.0,
+        )
+
+    # -- the back end ------------------------------------------------------------------------------------------------
+
+    def bind(self, layout: Layout) -> None:
+        """Make the buffers."""
+        self.buffers = layout.buffers(np.zeros(layout.num_bytes, np.uint8))
+        self.valid: Array = np.ones(self.num_envs, np.bool_)
+        self._observation = BatchedObservation(self.description.observation_space, layout, self.num_envs)
+        self._actions = BatchedActions(self.description.action_space)
+        self._infos = InfoColumns(layout, self.num_envs)
+
+    def reset(self, seed: int | None, start: int, stop: int) -> None:
+        """Start new episodes in all envs."""
+        if seed is None:
+            obs, info = self._call("reset", self._env.reset)
+        else:
+            self.seed = seed
+            for row in range(self.num_envs):
+                self.buffers.seeds[row] = env_seeds(seed, self._first_env_index + row)
+            seeds = self.buffers.seeds[:, 0].tolist()
+            # A native vector env has one random stream for all its envs: it gets the first env's.
+            given = seeds if _is_built_of_envs(self._env) else seeds[0]
+            self._env.action_space.seed(int(self.buffers.seeds[0, 1]))
+            obs, info = self._call("reset", self._env.reset, seed=given)
+        self._store(self._observation.read(obs, info, f"after {self._num_steps()} steps, in reset"))
+        self.buffers.episode_length[:], self.buffers.aged[:] = 0, False
+
+    def reset_masked(self, start: int, stop: int) -> None:
+        """Start new episodes where the mask says so."""
+        current = [array[0].copy() for array in self.buffers.obs]
+        self._store(self._reset_some(self.buffers.reset_mask.copy(), current))
+
+    def send_step(self, start: int, stop: int) -> None:
+        """Do nothing yet: the work is done when the result is asked for."""
+
+    def wait_step(self, start: int, stop: int) -> None:
+        """Take one step, and reset what ended."""
+        actions = self._actions.read(self.buffers.actions)
+        obs, reward, terminated, truncated, info = self._call("step", self._env.step, actions)
+        where = f"in step {self._num_steps() + 1}"
+        ends = as_flags(terminated, self.num_envs, "terminated", where)
+        stops = as_flags(truncated, self.num_envs, "truncated", where)
+        over = self._over_age() & ~(ends | stops)
+        self._step_buffers(as_rewards(reward, self.num_envs, where), ends, stops | over)
+        same = self._mode == "SameStep"
+        has_reset = (ends | stops) if same else np.zeros(self.num_envs, np.bool_)
+        arrays = self._observation.read(obs, info, where)
+        self._infos.write(info, has_reset, self.buffers.infos)
+        done = ends | stops | over
+        if done.any():
+            self._infos.check_all_came()
+            for final, array in zip(self.buffers.final_obs, arrays):
+                final[done] = array[done]
+            if has_reset.any():
+                self._observation.write_final(info, has_reset, self.buffers.final_obs, where)
+            if (done & ~has_reset).any():
+                arrays = self._reset_some(done & ~has_reset, arrays)
+            self.buffers.episode_length[done], self.buffers.aged[done] = 0, False
+        self._store(arrays)
+
+    def is_ready(self, start: int, stop: int) -> bool:
+        """Return True: nobody else has to finish first."""
+        return True
+
+    def wait_any(self, ranges: Sequence[tuple[int, int]], timeout: float | None) -> list[bool]:
+        """Return True for every part."""
+        return [True] * len(ranges)
+
+    def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return the only slot."""
+        return [(0, start, stop)]
+
+    def render(self, row: int) -> Array:
+        """Return the picture of one env."""
+        frames = self._call("render", self._env.render)
+        if frames is None:
+            raise ContractViolation("render: wanted one picture per env, found None")
+        return np.asarray(frames[row])
+
+    def get_attr(self, name: str) -> list[Any]:
+        """Return an attribute of every env; only vector envs that are built of single envs can tell."""
+        inner: Any = self._env.unwrapped
+        if not _is_built_of_envs(self._env):
+            raise ContractViolation(f"get_attr: {self._env} is not built of single envs that could have {name!r}")
+        return list(self._call("get_attr", inner.get_attr, name))
+
+    def close(self) -> list[str]:
+        """Close the vector env."""
+        try:
+            self._env.close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (told to the user after all is released)
+            return [f"{self._env}: {traceback_text(error)}"]
+        return []
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _reset_some(self, mask: Array, before: list[Array]) -> list[Array]:
+        """Reset the envs of a mask and return all observations; the others must come back as they were."""
+        if not self._takes_mask:
+            raise ContractViolation(
+                f"{self._env} is not known to reset some of its envs; build it with autoreset_mode DISABLED to use "
+                "reset_envs or to set episode_length_buf"
+            )
+        obs, info = self._call("reset", self._env.reset, options=_KeptOptions(reset_mask=mask))
+        after = self._observation.read(obs, info, "in a reset of some envs", fallback=before, rows=mask)
+        for leaf, old, new in zip(self._observation.leaves, before, after):
+            if not np.array_equal(old[~mask], new[~mask], equal_nan=old.dtype.kind == "f"):
+                raise ContractViolation(
+                    f"{self._env}: component {leaf.name!r}: a reset with options['reset_mask'] changed envs outside "
+                    "the mask; it seems to ignore the mask"
+                )
+        self.buffers.episode_length[mask], self.buffers.aged[mask] = 0, False
+        return after
+
+    def _store(self, arrays: Sequence[Array]) -> None:
+        for target, array in zip(self.buffers.obs, arrays):
+            target[0] = array
+
+    def _step_buffers(self, reward: Array, ends: Array, stops: Array) -> None:
+        self.buffers.reward[:], self.buffers.terminated[:], self.buffers.truncated[:] = reward, ends, stops
+        self.buffers.num_steps[:] += 1
+        self.buffers.episode_length[:] += 1
+
+    def _over_age(self) -> Array:
+        limits = np.asarray(self.description.limits)
+        over: Array = self.buffers.aged & (limits > 0) & (self.buffers.episode_length + 1 >= limits)
+        return over
+
+    def _num_steps(self) -> int:
+        return int(self.buffers.num_steps[0])
+
+    def _call(self, phase: str, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Call the vector env; what it raises is passed on as `EnvRaised`."""
+        try:
+            return function(*arguments, **keywords)
+        except (Exception, SystemExit) as error:
+            place = Place(
+                env_index=self._first_env_index,
+                last_env_index=self._first_env_index + self.num_envs - 1,
+                worker_index=-1,
+                phase=phase,
+                seed=self.seed,
+                env_seed=None,
+                step=self._num_steps() + (phase == "step"),
+                episode_step=0,
+            )
+            raise EnvRaised(f"{place} raised {type(error).__name__}:\n{traceback_text(error)}", place) from error
+
+
+class _KeptOptions(dict[str, Any]):
+    """Reset options that survive being read.
+
+    SyncVectorEnv removes the mask from the options it is given, and the wrappers around it, which look for it
+    afterwards (RecordEpisodeStatistics), then believe that every env was reset.
+    """
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Return an entry and leave it where it is."""
+        return self.get(key, *default)
+
+
+def _autoreset_mode(env: VectorEnv[Any, Any, Any]) -> str:
+    mode = (env.metadata or {}).get("autoreset_mode")
+    name = str(getattr(mode, "value", mode))
+    if name not in ("NextStep", "SameStep", "Disabled"):
+        raise ContractViolation(
+            f"{env}: metadata['autoreset_mode']: wanted an AutoresetMode, found {mode!r}; without it nobody can tell "
+            "which observations begin an episode"
+        )
+    return name
+
+
+def _is_built_of_envs(env: VectorEnv[Any, Any, Any]) -> bool:
+    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+    return isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+
+
+def _takes_reset_mask(env: VectorEnv[Any, Any, Any], mode: str) -> bool:
+    """Tell whether some envs can be reset. An AsyncVectorEnv without shared memory forgets to drop its own reset."""
+    from gymnasium.vector import AsyncVectorEnv
+
+    inner = env.unwrapped
+    if isinstance(inner, AsyncVectorEnv) and mode == "NextStep":
+        return bool(inner.shared_memory)
+    return mode == "Disabled" or _is_built_of_envs(env)
+
+
+def _limits(env: VectorEnv[Any, Any, Any]) -> tuple[int, ...]:
+    """Return each env's time limit, where it can be found out."""
+    from gymnasium.vector import SyncVectorEnv
+
+    inner: Any = env.unwrapped
+    if isinstance(inner, SyncVectorEnv):
+        return tuple(step_limit(single) for single in inner.envs)
+    specs = inner.get_attr("spec") if _is_built_of_envs(env) else [env.spec] * env.num_envs
+    return tuple(int((spec.max_episode_steps if spec is not None else 0) or 0) for spec in specs)

@@ -1,0 +1,404 @@
+"""Write a MuJoCo task as a few functions over [N, …] arrays; the base class does the stepping, resets and bookkeeping.
+
+    class Balance(MujocoEnv):
+        def __init__(self, config: MujocoConfig, randomize: Sequence[Randomization] = ()) -> None:
+            model = mujoco.MjModel.from_xml_string(XML)
+            obs_spec = ObsSpec({"joints": ComponentSpec(shape=(4,)), "tip": ComponentSpec(shape=(3,), group="critic")})
+            super().__init__(
+                model, config, obs_spec=obs_spec, reward_weights={"upright": 1.0, "effort": -0.01}, randomize=randomize
+            )
+            self.tip = self.bind("site_xpos")[:, 0]                  # derived field: a live, read-only [N, 3] view
+
+        def reset_state(self, ids):                                  # write qpos and qvel of these envs
+            self.qpos[ids] = self.uniform("qpos", ids, 2, low=-0.1, high=0.1)
+
+        def apply_action(self, actions):                             # float64 [N, A], before each step
+            self.ctrl[:] = 0.5 * actions
+
+        def observe(self, rows):                                     # rows: slice(None), or the ids just reset
+            return {"joints": np.hstack([self.qpos[rows], self.qvel[rows]]), "tip": self.tip[rows]}
+
+        def terminated(self):
+            return np.abs(self.qpos[:, 1]) > 0.5
+
+        def rewards(self):                                           # after terminated(); self.fell holds its answer
+            return {"upright": np.cos(self.qpos[:, 1]), "effort": np.square(self.actions).sum(axis=1)}
+
+What happens in one step, for all envs at once:
+
+    actions ─▶ latency ─▶ apply_action ─▶ pushes ─▶ physics × frame_skip ─▶ after_physics ─▶ terminated, rewards, info
+                                                       │ failed: invalid                       │
+            obs ◀─ observe(ids) ◀─ reset_state(ids) ◀─ done? ◀─ final_obs ◀─ noise, delay ◀─ observe(all rows)
+
+Memory of a task beyond MuJoCo's state (commands, feet in the air, positions a step ago) lives in arrays made with
+`state_array`, written in place, so that it is saved and restored with the rest. Derived fields (`xpos`, `cvel`, …)
+describe the state one substep ago unless the task asks for `stage=mjSTAGE_VEL`; with `persistent=True` that is free.
+Sums over columns are fine, but a matrix product over envs may round differently for another number of envs.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
+
+from striderl.data.actions import BoxSpec
+from striderl.data.naming import unknown
+from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.envs.mujoco.config import MujocoConfig, control_spec
+from striderl.envs.mujoco.randomize import Randomization, Scene, attach_all
+from striderl.envs.mujoco.rendering import FrameRenderer
+from striderl.envs.mujoco.reward_terms import RewardTerms
+from striderl.envs.mujoco.saving import Arrays, check_names, load_arrays, saved
+from striderl.envs.mujoco.simulation import Bool, Float, Int, Simulation
+from striderl.envs.mujoco.streams import Streams
+from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
+
+__all__ = ["Arrays", "Bool", "Float", "Int", "MujocoConfig", "MujocoEnv", "Rows"]
+
+Rows = slice | Int
+"""Which envs a function is about: all of them, `slice(None)`, or sorted indices."""
+_ALL = slice(None)
+_NOBODY = np.zeros(0, np.int64)
+
+
+class MujocoEnv(VecEnv):
+    """N envs of one MuJoCo model; a task fills in `reset_state`, `apply_action`, `observe`, `terminated`, `rewards`."""
+
+    def __init__(
+        self,
+        model: Any,
+        config: MujocoConfig,
+        *,
+        obs_spec: ObsSpec,
+        reward_weights: Mapping[str, float],
+        action_spec: BoxSpec | None = None,
+        info_spec: Mapping[str, TensorSpec] | None = None,
+        randomize: Sequence[Randomization] = (),
+        stage: int = 0,
+        persistent: bool = False,
+    ) -> None:
+        """Build the simulations; without `action_spec` an action is the controls within their ranges.
+
+        `stage` (an mjtStage) says up to which stage derived fields are made current after a step; see the text above.
+        """
+        self.model, self.config = model, config
+        self.num_envs, self.device = config.num_envs, torch.device(config.device)
+        self.obs_spec, self.action_spec = obs_spec, action_spec or control_spec(model)
+        self.info_spec = {"valid": TensorSpec(dtype="bool"), **(info_spec or {})}
+        self.gives_final_obs = True
+        self.max_episode_length = config.max_episode_length
+        self.step_dt = float(model.opt.timestep) * config.frame_skip
+        self.first_env_index = config.first_env_index
+        self.simulation = Simulation(model, self.num_envs, num_threads=config.num_threads, persistent=persistent)
+        self.streams = Streams(self.num_envs, config.first_env_index)
+        self.qpos, self.qvel, self.ctrl = self.simulation.qpos, self.simulation.qvel, self.simulation.ctrl
+        self.step_count = 0
+        """Steps since the last seeding, the same for all envs."""
+        self.num_failed = 0
+        """How many simulations have failed so far."""
+        self._stage = int(stage)
+        self._on_cpu = self.device.type == "cpu"
+        self._memory: Arrays = {}
+        self.episode_length: Int = self.state_array("episode_length", dtype=np.int64)
+        self.actions: Float = self.state_array("actions", self.action_spec.shape)
+        """What the policy chose in this step, float64 [N, …]; with latency, what is applied is older."""
+        self.fell: Bool = self.state_array("fell", dtype=np.bool_)
+        """What `terminated` answered in this step."""
+        self.reward_terms = RewardTerms(reward_weights, self.num_envs)
+        self._terms = attach_all(randomize, Scene(self.simulation, self.streams, obs_spec, self.actions))
+        self._obs: Arrays = {}
+        self._renderer: FrameRenderer | None = None
+
+    # -- what a task fills in ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def reset_state(self, ids: Int) -> None:
+        """Write the first state of a new episode into rows `ids`, which hold the model's default state."""
+
+    @abstractmethod
+    def apply_action(self, actions: Float) -> None:
+        """Turn actions [N, …] into `self.ctrl` [N, nu]."""
+
+    @abstractmethod
+    def observe(self, rows: Rows) -> Arrays:
+        """Return every observation component for these rows, from the state as it is; must not change anything."""
+
+    @abstractmethod
+    def terminated(self) -> Bool:
+        """Return which tasks have ended, bool [N]."""
+
+    @abstractmethod
+    def rewards(self) -> Mapping[str, NDArray[Any]]:
+        """Return every reward term by name, [N] each, not yet weighted."""
+
+    def after_physics(self) -> None:
+        """Update the task's memory after the physics and before anything is judged (air times, new commands, …)."""
+
+    def episode_ended(self, ids: Int) -> Mapping[str, float]:
+        """Look at episodes that have just ended, before they are reset (curricula); return numbers for the log."""
+        return {}
+
+    def info(self) -> Mapping[str, NDArray[Any]]:
+        """Return the info keys the task has declared, [N, …] each."""
+        return {}
+
+    # -- what a task can use -------------------------------------------------------------------------------------------
+
+    def bind(self, name: str) -> Any:
+        """Return a live [N, …] view of an MjData field ('xpos', 'sensordata', 'cvel', …)."""
+        return self.simulation.bind(name)
+
+    def state_array(self, name: str, shape: tuple[int, ...] = (), dtype: DTypeLike = np.float64) -> Any:
+        """Make an array [N, *shape] of zeros that is saved with the env; write to it in place."""
+        if name in self._memory:
+            raise ValueError(f"{type(self).__name__} has two state arrays named {name!r}")
+        self._memory[name] = np.zeros((self.num_envs, *shape), dtype)
+        return self._memory[name]
+
+    def uniform(
+        self, name: str, ids: Int, count: int, *, low: Any = 0.0, high: Any = 1.0, occasion: Int | int | None = None
+    ) -> Float:
+        """Draw [len(ids), count] uniform numbers, the same again for the same name, env and occasion (its episode)."""
+        return self.streams.uniform(name, ids, count, low=low, high=high, occasion=occasion)
+
+    def normal(self, name: str, ids: Int, count: int, *, occasion: Int | int | None = None) -> Float:
+        """Draw [len(ids), count] standard normal numbers, keyed like `uniform`."""
+        return self.streams.normal(name, ids, count, occasion=occasion)
+
+    @property
+    def randomized(self) -> Mapping[str, Float]:
+        """What each randomisation term has drawn, by the term's name, [N, …]: privileged observations read it here."""
+        return {name: term.values for name, term in self._terms.items()}
+
+    # -- the contract --------------------------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None) -> Obs:
+        """Start a new episode in every env; the first time without a seed means seed 0."""
+        everyone = np.arange(self.num_envs)
+        if seed is not None or not self._obs:
+            self.streams.restart(0 if seed is None else seed)
+            self.step_count = 0
+        else:
+            self.streams.episode += 1
+        self._begin(everyone)
+        self._obs = self._observed(_ALL, begun=True)
+        return self._tensors(self._obs)
+
+    def step(self, actions: Actions) -> Step:
+        """Advance every env by `frame_skip` substeps; an env whose simulation fails is ended, reset and not valid."""
+        failed = self._simulate(self._checked(actions))
+        self.episode_length += 1
+        self.step_count += 1
+        self.after_physics()
+        self.fell[:] = self.terminated()
+        truncated = self._timed_out()
+        before, self._obs = self._obs, self._observed(_ALL, begun=False)
+        reward = self.reward_terms.add(self.rewards())
+        info: dict[str, Any] = {name: self._tensor(np.array(value)) for name, value in self.info().items()}
+        terminated = self.fell.copy()
+        info["valid"] = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        if len(failed):
+            self._mark_failed(failed, before, reward, terminated, truncated)
+            info["valid"][torch.from_numpy(failed)] = False
+        info["log"] = log = self.reward_terms.settle()
+        final_obs = self._tensors(self._obs)
+        obs = dict(final_obs)
+        done = terminated | truncated
+        if np.count_nonzero(done):
+            obs = self._next_episodes(np.flatnonzero(done), log)
+        return Step(
+            obs,
+            self._tensor(reward.astype(np.float32)),
+            self._tensor(terminated),
+            self._tensor(truncated),
+            final_obs,
+            info,
+        )
+
+    def reset_envs(self, mask: Tensor) -> Obs:
+        """Abandon the masked episodes, start new ones, and return the observation of all envs."""
+        self._require_reset()
+        if tuple(mask.shape) != (self.num_envs,) or mask.dtype != torch.bool:
+            found = f"{mask.dtype} {list(mask.shape)}"
+            raise ValueError(f"reset_envs wants a bool mask [{self.num_envs}], found {found}")
+        ids = np.flatnonzero(mask.cpu().numpy())
+        return self._restart(ids) if len(ids) else self._tensors(self._obs)
+
+    @property
+    def episode_length_buf(self) -> Tensor:
+        """Steps taken so far in each env's episode, int64 [N]; a copy."""
+        return self._tensor(self.episode_length.copy())
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: Tensor) -> None:
+        if tuple(value.shape) != (self.num_envs,):
+            raise ValueError(f"episode_length_buf wants [{self.num_envs}] numbers, found {list(value.shape)}")
+        self.episode_length[:] = value.cpu().numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return physics, memory, what was randomised and observed, and the place in the random streams."""
+        self._require_reset()
+        return {
+            "task": type(self).__name__,
+            "seed": self.streams.seed,
+            "step_count": self.step_count,
+            "num_failed": self.num_failed,
+            "episode": torch.from_numpy(self.streams.episode.copy()),
+            "simulation": self.simulation.state_dict(),
+            "memory": saved(self._memory),
+            "terms": {name: saved(term.memory) for name, term in self._terms.items()},
+            "episode_sums": torch.from_numpy(self.reward_terms.sums.copy()),
+            "obs": saved(self._obs),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
+        """Continue bit for bit from the state of an env that was built alike."""
+        if state["task"] != type(self).__name__:
+            raise ValueError(f"a state of task {state['task']!r} cannot be loaded into {type(self).__name__!r}")
+        self.simulation.load_state_dict(state["simulation"])
+        self.streams.restart(state["seed"])
+        self.streams.episode[:] = state["episode"].cpu().numpy()
+        self.step_count, self.num_failed = int(state["step_count"]), int(state["num_failed"])
+        load_arrays(self._memory, state["memory"], where=type(self).__name__)
+        check_names(self._terms, state["terms"], where=f"{type(self).__name__}'s randomisation")
+        for name, term in self._terms.items():
+            load_arrays(term.memory, state["terms"][name], where=f"randomisation term {name!r}")
+        self.reward_terms.sums[:] = state["episode_sums"].cpu().numpy()
+        self._obs = {name: value.cpu().numpy().copy() for name, value in state["obs"].items()}
+        return self._tensors(self._obs)
+
+    def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Draw one env as it is now, uint8 [render_height, render_width, 3]; no display is needed."""
+        self._require_reset()
+        if self._renderer is None:
+            size = (self.config.render_height, self.config.render_width)
+            self._renderer = FrameRenderer(self.model, size=size, camera=self.config.camera)
+        return self._renderer.frame(self.simulation.batch, env_index)
+
+    def close(self) -> None:
+        """Free the rendering context, if there is one."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+    # -- the parts of a step -------------------------------------------------------------------------------------------
+
+    def _simulate(self, actions: NDArray[Any]) -> Int:
+        """Apply the actions and run the physics; return which envs failed, which then stand in the default state."""
+        self.actions[:] = actions
+        refused = self._refused(actions)
+        applied = self.actions
+        for term in self._terms.values():
+            applied = term.filter_action(applied)
+        self.apply_action(applied)
+        for term in self._terms.values():
+            term.disturb(self.episode_length)
+        failed = self.simulation.step(self.config.frame_skip, self._stage)
+        if len(refused):
+            failed = np.union1d(failed, refused)
+        if len(failed):
+            # the task's functions look at all rows, so a failed row gets numbers that they can work with
+            self.simulation.restart(failed)
+            self.simulation.forward(failed)
+            self.num_failed += len(failed)
+        return failed
+
+    def _refused(self, actions: NDArray[Any]) -> Int:
+        """Return the envs whose action is not a number, and let them do nothing."""
+        finite = np.isfinite(actions)
+        if np.count_nonzero(finite) == finite.size:
+            return _NOBODY
+        refused = np.flatnonzero(~finite.reshape(self.num_envs, -1).all(axis=1))
+        self.actions[refused] = 0.0
+        return refused
+
+    def _mark_failed(self, failed: Int, before: Arrays, reward: Float, terminated: Bool, truncated: Bool) -> None:
+        """Give failed rows no reward, an end, and the last observation that was real."""
+        self.reward_terms.forget(failed)
+        reward[failed] = 0.0
+        terminated[failed] = True
+        truncated[failed] = False
+        for name, value in self._obs.items():
+            value[failed] = before[name][failed]
+
+    def _next_episodes(self, ids: Int, log: dict[str, float]) -> Obs:
+        """Close the books of the episodes that ended, start the next ones, and return what to act on."""
+        log.update(self.reward_terms.episode_log(ids))
+        log["episode/length"] = float(self.episode_length[ids].mean())
+        log["simulation/failed"] = float(self.num_failed)
+        log.update(self.episode_ended(ids))
+        return self._restart(ids)
+
+    def _restart(self, ids: Int) -> Obs:
+        self.streams.episode[ids] += 1
+        self._begin(ids)
+        begun = self._observed(ids, begun=True)
+        self._obs = {name: value.copy() for name, value in self._obs.items()}
+        for name, value in begun.items():
+            self._obs[name][ids] = value
+        return self._tensors(self._obs)
+
+    def _begin(self, ids: Int) -> None:
+        """Put these envs at the start of the episode that their counters stand at."""
+        self.simulation.restart(ids)
+        self.episode_length[ids] = 0
+        self.actions[ids] = 0.0
+        self.fell[ids] = False
+        self.reward_terms.sums[:, ids] = 0.0
+        if self._terms:
+            self.simulation.restore_fields(ids)
+            for term in self._terms.values():
+                term.begin(ids)
+            self.simulation.update_constants(ids)
+        self.reset_state(ids)
+        self.simulation.forward(ids)
+
+    def _observed(self, rows: Rows, *, begun: bool) -> Arrays:
+        """Observe, add noise and delay, and return new arrays of the declared shapes and dtypes."""
+        found = self.observe(rows)
+        for term in self._terms.values():
+            found = term.filter_obs(found, rows, begun=begun, step_count=self.step_count)
+        count = self.num_envs if isinstance(rows, slice) else len(rows)
+        result: Arrays = {}
+        for name, component in self.obs_spec.items():
+            if name not in found:
+                raise KeyError(unknown("component", name, found, where=f"{type(self).__name__}.observe"))
+            value = np.array(found[name], component.dtype)
+            if value.shape != (count, *component.shape):
+                wanted = [count, *component.shape]
+                raise ValueError(f"{type(self).__name__}.observe: {name!r} wants {wanted}, found {list(value.shape)}")
+            result[name] = value
+        return result
+
+    def _timed_out(self) -> Bool:
+        if not self.max_episode_length:
+            return np.zeros(self.num_envs, np.bool_)
+        return np.asarray(self.episode_length >= self.max_episode_length)
+
+    def _checked(self, actions: Actions) -> NDArray[Any]:
+        self._require_reset()
+        if not isinstance(actions, Tensor):
+            raise TypeError(f"{type(self).__name__} wants a tensor of actions, found {type(actions).__name__}")
+        chosen = actions.detach() if actions.requires_grad else actions
+        array: NDArray[Any] = chosen.numpy() if chosen.is_cpu else chosen.cpu().numpy()
+        if array.shape != self.actions.shape:
+            wanted, got = list(self.actions.shape), list(array.shape)
+            raise ValueError(f"{type(self).__name__} wants actions {wanted}, found {got}")
+        return array
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self._on_cpu else tensor.to(self.device)
+
+    def _tensors(self, arrays: Arrays) -> Obs:
+        return {name: self._tensor(value) for name, value in arrays.items()}
+
+    def _require_reset(self) -> None:
+        if not self._obs:
+            raise RuntimeError(f"{type(self).__name__} has no episode yet; call reset() first")

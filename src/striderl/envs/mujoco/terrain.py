@@ -1,0 +1,241 @@
+"""Grounds to walk on: an endless plane, or a field of patches that get harder from level to level.
+
+    y ▲    column = kind of patch           column 4   blocks       ▢   ▢   ▢
+      │                                         ⋮        ⋮
+      │                                     column 0   rough        ▢   ▢   ▢
+      └──▶ x                                                     level 0  1  2 …      each patch 8 m × 8 m
+
+A robot starts in the middle of a patch. The whole field is one height field, made from a seed of its own, so that every
+process builds the same one; a flat border surrounds it, and a robot that leaves the border has its episode cut short.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from striderl.data.naming import unknown
+from striderl.envs.mujoco.height_map import HeightMap
+from striderl.envs.mujoco.quadruped_model import PLANE, GroundXml
+from striderl.envs.mujoco.simulation import Bool, Float, Int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerrainConfig:
+    """What the ground looks like."""
+
+    kinds: tuple[str, ...] = ("flat",)
+    """Kinds of patches, one column each: names in `PATCHES`. Only 'flat' means an endless plane."""
+    levels: int = 6
+    """How many difficulties each kind has, from 0 (easy) up."""
+    patch_size: float = 8.0
+    """Side of a patch, m."""
+    cell: float = 0.1
+    """Distance of grid points, m; the physics of 0.05 costs a third more than that of 0.1."""
+    border: float = 2.0
+    """Width of the flat border, m."""
+    seed: int = 0
+    """Where the random heights come from."""
+
+    def __post_init__(self) -> None:
+        if not self.kinds:
+            raise ValueError("TerrainConfig.kinds wants at least one kind of patch")
+        for kind in self.kinds:
+            if kind not in PATCHES:
+                raise ValueError(unknown("kind", kind, PATCHES, where="TerrainConfig.kinds"))
+        if self.levels < 1 or self.cell <= 0.0 or self.patch_size < 20 * self.cell:
+            raise ValueError(
+                "TerrainConfig wants levels >= 1, cell > 0 and patch_size >= 20 cells, "
+                f"found {self.levels}, {self.cell} and {self.patch_size}"
+            )
+
+
+class Ground(ABC):
+    """What a task asks about the world that its robot walks on."""
+
+    xml: GroundXml
+    """Its part of the model's text."""
+    num_levels: int
+    """How many difficulties there are."""
+    num_columns: int
+    """How many places of each difficulty there are."""
+
+    def finish(self, model: Any) -> None:  # noqa: B027  (a ground made of geoms has nothing to add)
+        """Write into the compiled model what its text cannot hold."""
+
+    @abstractmethod
+    def height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the height of the ground at points of any shape."""
+
+    def coarse_height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return about the same at less cost, for scans of many points."""
+        return self.height(x, y)
+
+    @abstractmethod
+    def origin(self, level: Int, column: Int) -> Float:
+        """Return x and y of where robots start, [n, 2]."""
+
+    @abstractmethod
+    def start_height(self, x: Float, y: Float) -> Float:
+        """Return a height at which feet near these points are in no ground, [n]."""
+
+    @abstractmethod
+    def outside(self, x: Float, y: Float) -> Bool:
+        """Return which points are off the field, [n]."""
+
+
+class Plane(Ground):
+    """Endless flat ground at height zero."""
+
+    def __init__(self) -> None:
+        self.xml, self.num_levels, self.num_columns = PLANE, 1, 1
+
+    def height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return zeros."""
+        return np.zeros(np.broadcast_shapes(x.shape, y.shape), x.dtype)
+
+    def origin(self, level: Int, column: Int) -> Float:
+        """Return zeros."""
+        return np.zeros((len(level), 2))
+
+    def start_height(self, x: Float, y: Float) -> Float:
+        """Return zeros."""
+        return np.zeros(len(x))
+
+    def outside(self, x: Float, y: Float) -> Bool:
+        """Return that nobody is."""
+        return np.zeros(len(x), np.bool_)
+
+
+class Field(Ground):
+    """A height field of patches."""
+
+    def __init__(self, config: TerrainConfig) -> None:
+        self.config = config
+        self.num_levels, self.num_columns = config.levels, len(config.kinds)
+        self.map = HeightMap(_field_heights(config), cell=config.cell, corner=(-config.border, -config.border))
+        rows, columns = self.map.heights.shape
+        self._size = ((columns - 1) * config.cell, (rows - 1) * config.cell)
+        self._low = float(self.map.heights.min())
+        self._span = max(float(self.map.heights.max()) - self._low, 1e-3)
+        half_x, half_y = 0.5 * self._size[0], 0.5 * self._size[1]
+        self.xml = GroundXml(
+            assets=f'<hfield name="field" nrow="{rows}" ncol="{columns}" size="{half_x} {half_y} {self._span} 0.5"/>',
+            geoms=f'<geom name="ground" class="ground" type="hfield" hfield="field" material="floor" '
+            f'pos="{half_x - config.border} {half_y - config.border} {self._low}"/>',
+        )
+
+    def finish(self, model: Any) -> None:
+        """Write the heights into the compiled model; MuJoCo wants them between 0 and 1."""
+        model.hfield_data[:] = ((self.map.heights - self._low) / self._span).reshape(-1)
+
+    def height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the height of the surface that the physics knows."""
+        return self.map.at(x, y)
+
+    def coarse_height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the height of the nearest grid point."""
+        return self.map.nearest(x, y)
+
+    def origin(self, level: Int, column: Int) -> Float:
+        """Return the middle of a patch."""
+        return (np.stack([level, column], axis=1) + 0.5) * self.config.patch_size
+
+    def start_height(self, x: Float, y: Float) -> Float:
+        """Return the highest ground under the robot."""
+        return self.map.highest_around(x, y, reach=0.35)
+
+    def outside(self, x: Float, y: Float) -> Bool:
+        """Return which points are less than half a metre from the field's end, or beyond."""
+        low = 0.5 - self.config.border
+        return np.asarray((x < low) | (y < low) | (x > self._size[0] + low - 1.0) | (y > self._size[1] + low - 1.0))
+
+
+def build_ground(config: TerrainConfig) -> Ground:
+    """Return the plane if every kind is 'flat', else a field."""
+    return Plane() if set(config.kinds) == {"flat"} else Field(config)
+
+
+def _field_heights(config: TerrainConfig) -> NDArray[np.float64]:
+    """Make the heights [rows, columns] of the whole field; level runs along x, kind along y."""
+    patch, border = round(config.patch_size / config.cell), round(config.border / config.cell)
+    heights = np.zeros((len(config.kinds) * patch + 2 * border + 1, config.levels * patch + 2 * border + 1))
+    for column, kind in enumerate(config.kinds):
+        for level in range(config.levels):
+            random = np.random.default_rng([config.seed, column, level])
+            difficulty = level / max(config.levels - 1, 1)
+            row, left = border + column * patch, border + level * patch
+            heights[row : row + patch, left : left + patch] = PATCHES[kind](patch, config.cell, difficulty, random)
+    return heights
+
+
+# -- kinds of patches: (grid points per side, cell in m, difficulty 0 to 1, random numbers) -> heights [side, side] -----
+
+Patch = Callable[[int, float, float, np.random.Generator], NDArray[np.float64]]
+
+
+def flat_patch(side: int, cell: float, difficulty: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """Make level ground."""
+    return np.zeros((side, side))
+
+
+def rough_patch(side: int, cell: float, difficulty: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """Make bumps of up to 2 cm (easy) or 10 cm (hard), a hand's breadth wide."""
+    height = 0.02 + 0.08 * difficulty
+    coarse = random.uniform(0.0, height, (side // 2 + 2, side // 2 + 2))
+    bumps = HeightMap(coarse, cell=2.0 * cell, corner=(0.0, 0.0))
+    place = np.arange(side) * cell
+    return np.asarray(bumps.at(*np.meshgrid(place, place)), np.float64)
+
+
+def slope_patch(side: int, cell: float, difficulty: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """Make a pyramid with a flat top, 6° (easy) to 22° (hard) steep."""
+    return (0.1 + 0.3 * difficulty) * np.maximum(_inward(side, cell), 0.0)
+
+
+def stairs_down_patch(side: int, cell: float, difficulty: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """Make stairs that lead down from the middle on all sides; risers of 5 cm (easy) to 17 cm (hard)."""
+    tread = max(0.3, 3.0 * cell)
+    return (0.05 + 0.12 * difficulty) * np.ceil(np.maximum(_inward(side, cell), 0.0) / tread - 1e-9)
+
+
+def stairs_up_patch(side: int, cell: float, difficulty: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """Make stairs that lead up from the middle on all sides."""
+    return -stairs_down_patch(side, cell, difficulty, random)
+
+
+def blocks_patch(side: int, cell: float, difficulty: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """Make rectangular blocks and pits, up to 5 cm (easy) or 20 cm (hard) high, around a free place in the middle."""
+    heights = np.zeros((side, side))
+    limit = 0.05 + 0.15 * difficulty
+    for _ in range(40):
+        width, depth = (random.uniform(0.4, 1.6, 2) / cell).astype(int) + 1
+        row, column = random.integers(0, side - depth), random.integers(0, side - width)
+        heights[row : row + depth, column : column + width] = random.choice([-1.0, -0.5, 0.5, 1.0]) * limit
+    middle = slice(side // 2 - round(0.8 / cell), side // 2 + round(0.8 / cell) + 1)
+    heights[middle, middle] = 0.0
+    return heights
+
+
+def _inward(side: int, cell: float) -> NDArray[np.float64]:
+    """Return how far inside the patch's edge each point is, in m, up to the flat place in the middle."""
+    edge = np.minimum(np.arange(side), side - np.arange(side)) * cell
+    return np.minimum(np.minimum(edge[:, None], edge) - 0.2, 0.5 * side * cell - 1.2)
+
+
+PATCHES: dict[str, Patch] = {
+    "flat": flat_patch,
+    "rough": rough_patch,
+    "slope": slope_patch,
+    "stairs_down": stairs_down_patch,
+    "stairs_up": stairs_up_patch,
+    "blocks": blocks_patch,
+}
+"""Every kind of patch by name."""
+ROUGH_KINDS = ("rough", "slope", "stairs_down", "stairs_up", "blocks")
+"""The kinds that the rough tasks use."""

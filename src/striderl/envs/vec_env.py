@@ -1,0 +1,136 @@
+"""The environment contract: N environments as one object, torch in, torch out, on any device.
+
+    obs = env.reset(seed=7)            dict of name -> [N, …]
+    step = env.step(actions)           step.obs, step.reward [N], step.terminated [N], step.truncated [N], …
+
+                 step t                          step t + 1
+    obs_t ──act──▶ reward_t, terminated_t, truncated_t
+                   final_obs_t  = where the episode really ended (rows that are done)
+                   obs_{t+1}    = what to act on next; after an end it is the first observation of the next episode
+
+An env resets itself in the step in which an episode ends, so every call of `step` is one real transition for every env:
+there are no phantom steps whose action is ignored. `terminated` says that the task ended (no future reward),
+`truncated` that the clock did (the future is worth V(final_obs)); both may be true, and then terminated counts.
+An env never changes a tensor it has handed out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from striderl.data.actions import ActionSpec
+from striderl.data.specs import ObsSpec, TensorSpec
+
+Obs = dict[str, Tensor]
+Actions = Tensor | dict[str, Tensor]
+
+
+class ContractError(Exception):
+    """An environment broke the contract; the message names the env, the field, what was wanted and what was found."""
+
+
+class Step(NamedTuple):
+    """What one call of `VecEnv.step` gives back."""
+
+    obs: Obs
+    """What to act on next, [N, …] per component; already reset where an episode ended."""
+    reward: Tensor
+    """float32 [N]."""
+    terminated: Tensor
+    """bool [N]: the task ended here."""
+    truncated: Tensor
+    """bool [N]: the time limit or another outside reason ended the episode here."""
+    final_obs: Obs | None
+    """Where `gives_final_obs`: [N, …] per component, meaningful in rows that are done; otherwise None."""
+    info: dict[str, Any]
+    """The declared keys as [N, …] tensors, and 'log': a dict from name to number or 0-d tensor, possibly empty."""
+
+    @property
+    def done(self) -> Tensor:
+        """Whether an episode ended in this step, for whichever reason: bool [N]."""
+        return self.terminated | self.truncated
+
+
+class VecEnv(ABC):
+    """N environments that are stepped together. Subclasses set the attributes below in their constructor."""
+
+    num_envs: int
+    """How many environments there are."""
+    device: torch.device
+    """Where observations, rewards and flags live, and where actions are expected."""
+    obs_spec: ObsSpec
+    """Names, shapes, dtypes and groups of what `reset` and `step` return."""
+    action_spec: ActionSpec
+    """What `step` takes."""
+    info_spec: Mapping[str, TensorSpec]
+    """The per-env info keys that every step carries besides 'log'; only these can be stored."""
+    gives_final_obs: bool
+    """Whether `Step.final_obs` is filled; fixed at construction."""
+    max_episode_length: int
+    """Steps after which an episode is truncated; 0 when there is no limit."""
+    step_dt: float
+    """Seconds of simulated time per step; 0 when time has no meaning."""
+    first_env_index: int = 0
+    """The global index of env 0, when several processes each hold a part of the envs; seeds follow it."""
+
+    @abstractmethod
+    def reset(self, seed: int | None = None) -> Obs:
+        """Start a new episode in every env; with a seed, restart all random streams from it."""
+
+    @abstractmethod
+    def step(self, actions: Actions) -> Step:
+        """Advance every env by one step; an env whose episode ends starts the next one before this returns."""
+
+    @abstractmethod
+    def reset_envs(self, mask: Tensor) -> Obs:
+        """Abandon the episode of the envs where mask [N] is true, start new ones, and return the observation of all."""
+
+    @property
+    @abstractmethod
+    def episode_length_buf(self) -> Tensor:
+        """Steps taken so far in each env's episode, int64 [N]."""
+
+    @episode_length_buf.setter
+    @abstractmethod
+    def episode_length_buf(self, value: Tensor) -> None:
+        """Pretend that the episodes are this old, so that the first time-outs of many envs do not come together."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a later `load_state_dict` needs to continue bit for bit: tensors, numbers and strings."""
+        raise StateUnsupportedError(f"{type(self).__name__} cannot save its state; a resumed run resets it instead")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
+        """Continue from a saved state and return the observation that was current then."""
+        raise StateUnsupportedError(f"{type(self).__name__} cannot load a state; a resumed run resets it instead")
+
+    def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return one env's picture as uint8 [height, width, 3]."""
+        raise RuntimeError(f"{type(self).__name__} has no picture to render")
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return running task metrics per env, float [N] each (tracking error, cost of transport, …)."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027  (most envs hold nothing that needs closing)
+        """Release processes, windows and memory; calling it twice is fine."""
+
+    def __enter__(self) -> VecEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class StateUnsupportedError(RuntimeError):
+    """The env has no exact state to save; resuming it starts new episodes."""
+
+
+def env_seed_sequence(seed: int, global_index: int) -> np.random.SeedSequence:
+    """Return the random stream of one env: a child of the run's seed, so no two envs or seeds ever share one."""
+    return np.random.SeedSequence(seed, spawn_key=(global_index,))

@@ -1,0 +1,298 @@
+"""A block of consecutive Gymnasium envs, stepped one after the other, writing into rows of shared arrays.
+
+    env    0   1   2   3   4   5          first_index = 3, three envs, rows 0 to 2 of the block's own arrays
+                       └──block──┘
+    step:  env 3 ─▶ row 0,   env 4 ─▶ row 1 (ended: final_obs, then reset),   env 5 ─▶ row 2
+
+The same class runs in the trainer's process and in worker processes; that is why the data does not depend on how many
+workers there are. Every `step` is one real transition for every env: an env whose episode ends is reset right there,
+with no new seed. Nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableSequence, Sequence
+from typing import Any
+
+import numpy as np
+
+from striderl.envs.worker_convert import (
+    PLAIN_FLAGS,
+    PLAIN_NUMBERS,
+    ActionReader,
+    EnvFactory,
+    LeafWriter,
+    ObservationWriter,
+    as_flag,
+    as_reward,
+    checked_info,
+    checked_result,
+    space_difference,
+)
+from striderl.envs.worker_errors import ContractViolation, traceback_text
+from striderl.envs.worker_layout import Array, Buffers, Description, Layout
+
+PHASES = ("idle", "init", "reset", "step", "render", "get_attr", "close")
+"""What a block can be doing; its number is written where the trainer can read it."""
+_PHASE = {name: number for number, name in enumerate(PHASES)}
+_STEP_FIELDS = ("observation", "reward", "terminated", "truncated", "info")
+_RESET_FIELDS = ("observation", "info")
+
+Progress = MutableSequence[int] | Array
+"""[phase number, global env index] of what is going on now; outlives the process when it lies in shared memory."""
+
+
+class EnvBlock:
+    """Consecutive envs of one process."""
+
+    def __init__(self, factories: Sequence[EnvFactory], first_index: int, progress: Progress) -> None:
+        self._first_index = first_index
+        self._progress = progress
+        self._envs: list[Any] = []
+        for env_index, factory in enumerate(factories, first_index):
+            self._enter("init", env_index)
+            self._envs.append(factory())
+        self.description = self._describe()
+        self._leave()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def bind(self, layout: Layout, buffers: Buffers) -> None:
+        """Start to use these arrays, of which only this block's rows are given."""
+        num_envs = len(self._envs)
+        space = self.description.observation_space
+        self._observation = ObservationWriter(space, layout.observation, num_envs, mask=layout.mask)
+        self._actions = ActionReader(self.description.action_space)
+        self._infos = [LeafWriter(leaf, num_envs, kind="info key") for leaf in layout.infos]
+        self._infos_missing = {leaf.name for leaf in layout.infos}
+        self._mask = LeafWriter(layout.observation[-1], num_envs, as_flags=True) if layout.mask_in_info else None
+        self._plain = self._observation.plain if self._mask is None else None
+        self._buffers = buffers
+        self._obs = [[array[slot] for array in buffers.obs] for slot in range(layout.num_slots)]
+
+    def close(self, *, pass_on_interrupt: bool) -> list[str]:
+        """Close every env and return the tracebacks of those that raised.
+
+        In the trainer's process a KeyboardInterrupt is the user's wish and is passed on, after all envs are closed; in
+        a worker, which ignores Ctrl-C, it comes from an env.
+        """
+        texts, interrupt = [], None
+        for env_index, env in enumerate(self._envs, self._first_index):
+            self._enter("close", env_index)
+            try:
+                env.close()
+            except BaseException as error:  # noqa: BLE001  (one env's failure must not keep the others open)
+                texts.append(f"env {env_index}: {traceback_text(error)}")
+                interrupt = error if isinstance(error, KeyboardInterrupt) else interrupt
+        self._envs = []
+        self._leave()
+        if interrupt is not None and pass_on_interrupt:
+            raise interrupt
+        return texts
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def reset(self, slot: int, start: int, stop: int, *, seeded: bool) -> None:
+        """Start new episodes in the envs start to stop (counted within the block), from their seeds where asked."""
+        for index in range(start, stop):
+            if seeded:
+                self._enter("reset", self._first_index + index)
+                self._seed_spaces(index)
+            self._reset_one(index, slot, int(self._buffers.seeds[index, 0]) if seeded else None)
+        self._leave()
+
+    def reset_masked(self, old_slot: int, slot: int, start: int, stop: int) -> None:
+        """Start new episodes where the reset mask says so; the other rows keep their observation."""
+        rows = np.arange(start, stop)
+        chosen = self._buffers.reset_mask[start:stop]
+        if old_slot != slot:
+            for old, new in zip(self._obs[old_slot], self._obs[slot]):
+                new[rows[~chosen]] = old[rows[~chosen]]
+        for index in rows[chosen].tolist():
+            self._reset_one(index, slot, None)
+        self._leave()
+
+    def step(self, slot: int, start: int, stop: int) -> None:
+        """Advance the envs start to stop by one step with the actions in the buffers."""
+        buffers, progress, first_index, envs = self._buffers, self._progress, self._first_index, self._envs
+        obs, rewards, ends, stops, ended = self._obs[slot], [], [], [], []
+        aged, plain = bool(buffers.aged[start:stop].any()), self._plain
+        index = start
+        try:
+            progress[0] = _PHASE["step"]
+            for index, action in enumerate(self._actions.read(buffers.actions, start, stop), start):
+                progress[1] = first_index + index
+                result = envs[index].step(action)
+                if result.__class__ is not tuple or len(result) != 5:
+                    result = checked_result(result, _STEP_FIELDS, "step")
+                observation, reward, terminated, truncated, info = result
+                if reward.__class__ not in PLAIN_NUMBERS:
+                    reward = as_reward(reward)
+                if terminated.__class__ not in PLAIN_FLAGS:
+                    terminated = as_flag(terminated, "terminated")
+                if truncated.__class__ not in PLAIN_FLAGS:
+                    truncated = as_flag(truncated, "truncated")
+                if aged and self._is_over_age(index):
+                    truncated = True
+                if self._infos:
+                    self._write_infos(info, index)
+                if terminated or truncated:
+                    self._write(observation, info, buffers.final_obs, index)
+                    ended.append(index)
+                    self._reset_one(index, slot, None)
+                    progress[0] = _PHASE["step"]
+                elif plain is not None:
+                    plain.write(observation, obs[0], index)
+                else:
+                    self._write(observation, info, obs, index)
+                rewards.append(reward)
+                ends.append(terminated)
+                stops.append(truncated)
+        except ContractViolation as violation:
+            raise self._placed(violation, index) from None
+        buffers.reward[start:stop] = rewards
+        buffers.terminated[start:stop] = ends
+        buffers.truncated[start:stop] = stops
+        buffers.num_steps[start:stop] += 1
+        buffers.episode_length[start:stop] += 1
+        if ended:
+            buffers.episode_length[ended] = 0
+            self._check_infos_came()
+        progress[0] = 0
+
+    def render(self, index: int) -> Array:
+        """Return the picture of one env, counted within the block, as uint8 [height, width, 3]."""
+        self._enter("render", self._first_index + index)
+        frame = np.asarray(self._envs[index].render())
+        if frame.ndim != 3 or frame.shape[-1] != 3 or frame.dtype != np.uint8:
+            violation = ContractViolation(
+                f"render: wanted uint8 [height, width, 3], found {frame.dtype} of shape {frame.shape}"
+            )
+            raise self._placed(violation, index)
+        self._leave()
+        return frame
+
+    def get_attr(self, name: str) -> list[Any]:
+        """Return an attribute of every env, looked up through its wrappers."""
+        values = []
+        for env_index, env in enumerate(self._envs, self._first_index):
+            self._enter("get_attr", env_index)
+            values.append(env.get_wrapper_attr(name))
+        self._leave()
+        return values
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _enter(self, phase: str, env_index: int) -> None:
+        self._progress[0], self._progress[1] = _PHASE[phase], env_index
+
+    def _leave(self) -> None:
+        self._progress[0] = 0
+
+    def _reset_one(self, index: int, slot: int, seed: int | None) -> None:
+        self._enter("reset", self._first_index + index)
+        result = self._envs[index].reset(seed=seed) if seed is not None else self._envs[index].reset()
+        try:
+            observation, info = checked_result(result, _RESET_FIELDS, "reset")
+            self._write(observation, info, self._obs[slot], index)
+        except ContractViolation as violation:
+            raise self._placed(violation, index) from None
+        self._buffers.episode_length[index] = 0
+        self._buffers.aged[index] = False
+
+    def _seed_spaces(self, index: int) -> None:
+        _, action_seed, observation_seed = self._buffers.seeds[index].tolist()
+        self._envs[index].action_space.seed(action_seed)
+        self._envs[index].observation_space.seed(observation_seed)
+
+    def _write(self, observation: Any, info: Any, targets: Sequence[Array], index: int) -> None:
+        self._observation.write(observation, targets, index)
+        if self._mask is not None:
+            found = checked_info(info)
+            if self._mask.name not in found:
+                raise ContractViolation(
+                    f"info key {self._mask.name!r}: wanted the mask of allowed actions with every observation, "
+                    f"found {sorted(map(str, found))}"
+                )
+            self._mask.write(found[self._mask.name], targets[-1], index)
+
+    def _write_infos(self, info: Any, index: int) -> None:
+        """Store the declared keys; one that this step does not carry is stored as zeros."""
+        found = checked_info(info)
+        for writer, target in zip(self._infos, self._buffers.infos):
+            if writer.name in found:
+                writer.write(found[writer.name], target, index)
+                self._infos_missing.discard(writer.name)
+            else:
+                target[index] = 0
+
+    def _check_infos_came(self) -> None:
+        """Refuse a declared key that a whole episode did not carry once: it is most likely misspelt."""
+        if self._infos_missing:
+            missing, self._infos_missing = sorted(self._infos_missing), set()
+            raise ContractViolation(
+                f"envs {self._first_index} to {self._first_index + len(self._envs) - 1}: an episode ended and the "
+                f"declared info keys {missing} were in none of its steps; correct info_keys"
+            )
+
+    def _is_over_age(self, index: int) -> bool:
+        limit = self.description.limits[index]
+        return bool(self._buffers.aged[index] and limit and self._buffers.episode_length[index] + 1 >= limit)
+
+    def _placed(self, violation: ContractViolation, index: int) -> ContractViolation:
+        """Say in which env, when and in which step the contract was broken."""
+        step, age = int(self._buffers.num_steps[index]), int(self._buffers.episode_length[index])
+        phase = PHASES[int(self._progress[0])]
+        return ContractViolation(
+            f"env {self._first_index + index}, phase {phase}, after {step} steps ({age} in this episode): {violation}"
+        )
+
+    def _describe(self) -> Description:
+        first = self._envs[0]
+        for env_index, env in enumerate(self._envs, self._first_index):
+            check_spaces(first, env, self._first_index, env_index)
+        return Description(
+            observation_space=first.observation_space,
+            action_space=first.action_space,
+            limits=tuple(step_limit(env) for env in self._envs),
+            render_mode=str(getattr(first, "render_mode", None) or ""),
+            step_dt=_step_seconds(first),
+        )
+
+
+def make_env(spec: Any, arguments: Mapping[str, Any]) -> Any:
+    """Build an env from a Gymnasium id or spec, without Gymnasium's per-step checker."""
+    import gymnasium
+
+    return gymnasium.make(spec, disable_env_checker=True, **arguments)
+
+
+def check_spaces(first: Any, other: Any, first_index: int, index: int) -> None:
+    """Refuse an env whose spaces are not those of the first one; both need `observation_space` and `action_space`."""
+    pairs = {
+        "observation": (first.observation_space, other.observation_space),
+        "action": (first.action_space, other.action_space),
+    }
+    for kind, (wanted, found) in pairs.items():
+        difference = space_difference(wanted, found)
+        if difference:
+            raise ContractViolation(f"env {index} has another {kind} space than env {first_index}: {difference}")
+
+
+def step_limit(env: Any) -> int:
+    """Return after how many steps the env's own TimeLimit truncates, 0 when it has none."""
+    from gymnasium import Wrapper
+    from gymnasium.wrappers import TimeLimit
+
+    limits, layer = [], env
+    while isinstance(layer, Wrapper):
+        if isinstance(layer, TimeLimit):
+            limits.append(int(layer._max_episode_steps))
+        layer = layer.env
+    return min(limits, default=0)
+
+
+def _step_seconds(env: Any) -> float:
+    """Return the simulated time of one step where the env tells it as `dt`, as MuJoCo envs do."""
+    dt = getattr(env.unwrapped, "dt", 0.0)
+    return float(dt) if isinstance(dt, (int, float)) else 0.0

@@ -1,0 +1,253 @@
+"""The trainer's view of one worker: its process, its wire, the command under way and what came of it.
+
+    idle ──send──▶ waiting ──packet──▶ answered ──take──▶ idle
+                      │
+                      └──report, death or deadline──▶ failed      (stays failed until it is reset or restarted)
+
+Nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from striderl.envs.worker import CONTROL_BYTES, STACK_SIGNAL
+from striderl.envs.worker_block import PHASES
+from striderl.envs.worker_channel import (
+    Channel,
+    ChannelClosed,
+    Packet,
+    anonymous_file,
+    file_with,
+    mapped,
+    pack,
+    read_all,
+    unpack,
+)
+from striderl.envs.worker_convert import EnvFactory
+from striderl.envs.worker_errors import (
+    ContractViolation,
+    EnvError,
+    EnvRaised,
+    EnvTimeout,
+    EnvWorkerDied,
+    Place,
+    describe_exit,
+    shortened,
+)
+from striderl.envs.worker_launch import Child, Launcher
+from striderl.envs.worker_layout import Array, Buffers
+
+_GRACE = 1.0
+_CLOSING_TIME = 0.5
+
+
+class WorkerHandle:
+    """One worker of a pool and the envs start to stop that it holds."""
+
+    def __init__(self, index: int, start: int, stop: int, first_env_index: int) -> None:
+        self.index = index
+        self.start = start
+        self.stop = stop
+        self.slot = 0
+        """Which slot of the observation the trainer was given last."""
+        self.restarts = 0
+        self.failure: EnvError | ContractViolation | None = None
+        self.packet: Packet | None = None
+        self.close_texts: list[str] = []
+        self.child: Child | None = None
+        self.channel: Channel | None = None
+        self.rows: Buffers | None = None
+        """This worker's rows of the shared arrays, once they exist."""
+        self.seed: int | None = None
+        """The run's seed."""
+        self._first_env_index = first_env_index
+        self._control: Array = np.zeros(2, np.int64)
+        self._stack_file = -1
+        self._phase = ""
+        self._left = 0.0
+        self._limit = 0.0
+        self._counted_at = 0.0
+        self._waited_for = False
+
+    # -- process -----------------------------------------------------------------------------------------------------
+
+    def launch(self, launcher: Launcher, factories: Sequence[EnvFactory], payload: bytes, limit: float) -> None:
+        """Start the process and have it build its envs; its description is the answer to wait for."""
+        self.failure, self.packet = None, None
+        control_file = anonymous_file(CONTROL_BYTES)
+        self._control = mapped(control_file, CONTROL_BYTES).view(np.int64)
+        self._stack_file = anonymous_file(0)
+        self._control[:] = PHASES.index("init"), self._first_env_index + self.start
+        files = [control_file, self._stack_file]
+        try:
+            self.child, self.channel = launcher.launch(factories, limit)
+            if launcher.needs_payload:
+                files.append(file_with(payload))
+            setup = {
+                "trainer_pid": os.getpid(),
+                "first_index": self._first_env_index + self.start,
+                "path": [str(entry) for entry in sys.path],
+            }
+            self.send("init", b"u", pack(setup), limit, files)
+        except (OSError, TimeoutError) as error:
+            self.failure = EnvWorkerDied(f"{self.place()}: its worker could not be started: {error}", self.place())
+        finally:
+            for descriptor in [control_file, *files[2:]]:
+                os.close(descriptor)
+
+    def discard(self) -> None:
+        """Kill the process if it still runs, and let go of it."""
+        if self.child is not None:
+            self.child.send_signal(signal.SIGKILL)
+            self.child.wait(1.0)
+            self.child.release()
+        if self.channel is not None:
+            self.channel.close()
+        if self._stack_file >= 0:
+            os.close(self._stack_file)
+        self.child, self.channel, self._stack_file, self._phase = None, None, -1, ""
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def send(self, phase: str, kind: bytes, body: bytes, limit: float, files: Sequence[int] = ()) -> None:
+        """Give a command that must be answered within so many seconds; a dead worker is found out while waiting."""
+        assert self.channel is not None
+        self.packet, self._phase = None, phase
+        self._left = self._limit = limit
+        self._counted_at, self._waited_for = time.monotonic(), False
+        with contextlib.suppress(ChannelClosed):
+            self.channel.send(kind, body, files)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a command was given whose answer was not taken yet."""
+        return self._phase != ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is still to come."""
+        return self._phase != "" and self.packet is None and self.failure is None
+
+    def has_failed(self) -> bool:
+        """Tell whether there is a failure that was not dealt with."""
+        return self.failure is not None
+
+    def take(self) -> Packet | None:
+        """Return the answer and be idle again; None when the command failed."""
+        packet, self.packet, self._phase = self.packet, None, ""
+        return packet
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def time_left(self) -> float:
+        """Return the seconds until the deadline of the command under way.
+
+        Time in which the trainer was busy elsewhere counts, but the first look always leaves a moment, so that a slow
+        trainer does not take an answer that is on its way for a hang.
+        """
+        now = time.monotonic()
+        self._left -= now - self._counted_at
+        self._counted_at = now
+        if not self._waited_for:
+            self._left, self._waited_for = max(self._left, min(_GRACE, self._limit)), True
+        return self._left
+
+    def count(self, seconds: float) -> None:
+        """Count time that was spent waiting; a pause of the whole machine is not in it."""
+        self._left -= seconds
+        self._counted_at = time.monotonic()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return self.is_waiting and self._left <= 0.0
+
+    # -- what comes back ---------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Read what has arrived; to be called when the wire is readable."""
+        assert self.channel is not None
+        try:
+            packet = self.channel.receive(wait=False)
+        except ChannelClosed:
+            self.note_death()
+            return
+        if packet is not None:
+            self._sort(packet)
+
+    def note_death(self) -> None:
+        """Record that the process has ended, or has closed its wire and is as good as dead."""
+        if self.child is None or self.channel is None:
+            return
+        with contextlib.suppress(ChannelClosed):  # its last words may still be in the wire
+            while (packet := self.channel.receive(wait=False)) is not None:
+                self._sort(packet)
+        if self.child.wait(_CLOSING_TIME):
+            how = describe_exit(self.child.exit_code())
+        else:
+            how = "closed its connection"
+            self.child.send_signal(signal.SIGKILL)
+        if self.failure is None:
+            place = self.place()
+            self.failure = EnvWorkerDied(f"{place}: its worker process {how}", place)
+
+    def note_timeout(self) -> None:
+        """Record that the time is up, with the worker's stack, and kill it."""
+        place = self.place()
+        stack = shortened(read_all(self._stack_file).decode(errors="replace").strip()) or "unavailable"
+        message = f"{place} did not finish within {self._limit:g} s. Python stack of its worker:\n{stack}"
+        self.failure = EnvTimeout(message, place)
+        if self.child is not None:
+            self.child.send_signal(signal.SIGKILL)
+
+    def ask_for_stack(self) -> None:
+        """Have the worker write down its Python stack."""
+        if self.child is not None:
+            self.child.send_signal(STACK_SIGNAL)
+
+    def stack_size(self) -> int:
+        """Return how much of the stack is written."""
+        return os.fstat(self._stack_file).st_size
+
+    def place(self, control: Sequence[int] | None = None) -> Place:
+        """Say where the worker is now, as far as it has told."""
+        number, env_index = control if control is not None else self._control.tolist()
+        first, last = self._first_env_index + self.start, self._first_env_index + self.stop - 1
+        phase = PHASES[number] if 0 < number < len(PHASES) else self._phase or "idle"
+        single = number > 0 and phase != "idle" and first <= env_index <= last
+        row = env_index - first if single else 0
+        num_steps = int(self.rows.num_steps[row]) if self.rows is not None else 0
+        return Place(
+            env_index=first + row,
+            last_env_index=first + row if single else last,
+            worker_index=self.index,
+            phase=phase,
+            seed=self.seed,
+            env_seed=int(self.rows.seeds[row, 0]) if self.rows is not None and self.seed is not None else None,
+            step=num_steps + (phase == "step" or self._phase == "step"),
+            episode_step=int(self.rows.episode_length[row]) if self.rows is not None else 0,
+        )
+
+    def _sort(self, packet: Packet) -> None:
+        if packet.kind == b"!":
+            self._note_report(packet)
+        elif packet.kind == b"c":
+            self.close_texts.extend(unpack(packet.body))
+        else:
+            self.packet = packet
+
+    def _note_report(self, packet: Packet) -> None:
+        report = unpack(packet.body)
+        if report["kind"] == "contract":
+            self.failure = ContractViolation(report["text"])
+            return
+        place = self.place(report["place"])
+        self.failure = EnvRaised(f"{place} raised {report['type']}:\n{report['text']}", place)

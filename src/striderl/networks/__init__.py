@@ -1,0 +1,1 @@
+"""Small torch modules and closed-form distributions, from which policies are composed."""

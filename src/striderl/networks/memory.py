@@ -1,0 +1,163 @@
+"""Recurrent memory as a pure function: state goes in, state comes out.
+
+The state is a dict of tensors with the env first, [B, L, H], so that it is indexed by env, stored as a column
+[T, N, L, H] and reset per env like everything else; libraries' [L, B, H] appears only around their call.
+
+    LSTM  {"hidden": [B, L, H], "cell": [B, L, H]}        GRU  {"hidden": [B, L, H]}
+
+    t           0    1    2    3          resets[t] is true: x[t] is the first observation of an episode,
+    resets      0    0    1    0          and the state is zeroed BEFORE x[t] is consumed
+    state   s ─▶●───▶●─▶ 0 ▶●───▶●─▶ s'
+
+A step with `valid` false is dead: its input may be NaN, its output is zero, and the state before and after it is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from striderl.data.specs import TensorSpec
+from striderl.networks.recurrent_weights import STATE_NAMES, RecurrentWeights, run_cells
+from striderl.ops.trajectory_slots import assign_slots, from_slots, into_slots
+
+State = Mapping[str, Tensor]
+"""Named tensors [B, L, H]."""
+
+
+class Memory(nn.Module):
+    """An LSTM or GRU that keeps nothing: `step` for acting, `sequence` for windows with resets inside.
+
+    All ways of running it agree to rounding; which is fastest depends on the machine:
+
+    `sequence`            cells one by one; any device, compiled, exported. Without resets one library call.
+    `sequence_by_slots`   one library call although there are resets, with static shapes: CUDA, inside graphs.
+    `padded`              one library call over trajectories from `split_and_pad_trajectories`: the reference.
+    """
+
+    def __init__(self, input_size: int, type: str = "lstm", num_layers: int = 1, hidden_size: int = 256) -> None:
+        super().__init__()
+        self.rnn = RecurrentWeights(type.lower(), input_size, hidden_size, num_layers)
+        self.kind = type.lower()
+        self.input_size, self.num_layers, self.hidden_size = input_size, num_layers, hidden_size
+
+    @property
+    def output_size(self) -> int:
+        """The size of the last dimension of the output."""
+        return self.hidden_size
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    def zero_state_spec(self) -> dict[str, TensorSpec]:
+        """Return what one env's state is made of, for storage columns; it starts as zeros."""
+        spec = TensorSpec(shape=(self.num_layers, self.hidden_size))
+        return {name: spec for name in STATE_NAMES[self.kind]}
+
+    def initial_state(self, batch: int) -> dict[str, Tensor]:
+        """Return the zero state of so many envs, on the device of the weights."""
+        like = next(self.parameters())
+        return {
+            name: like.new_zeros(batch, self.num_layers, self.hidden_size, requires_grad=False)
+            for name in STATE_NAMES[self.kind]
+        }
+
+    def reset(self, state: State, dones: Tensor) -> dict[str, Tensor]:
+        """Return the state with the envs zeroed where `dones` [B], of any dtype, is not zero."""
+        finished = dones.bool().view(-1, 1, 1)
+        return {name: torch.where(finished, 0.0, state[name]) for name in STATE_NAMES[self.kind]}
+
+    def detach_hidden_states(self, state: State) -> dict[str, Tensor]:
+        """Return the state cut off from the graph that computed it."""
+        return {name: state[name].detach() for name in STATE_NAMES[self.kind]}
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def step(
+        self, x: Tensor, state: State, reset: Tensor | None = None, valid: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Consume x [B, F] and return (output [B, H], next state); `reset` and `valid` are [B]."""
+        output, state = self._by_cells(
+            x.unsqueeze(0),
+            state,
+            None if reset is None else reset.unsqueeze(0),
+            None if valid is None else valid.unsqueeze(0),
+        )
+        return output.squeeze(0), state
+
+    def sequence(
+        self, x: Tensor, state: State, resets: Tensor | None = None, valid: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Consume x [T, B, F] and return (outputs [T, B, H], state after the last step)."""
+        if resets is None and valid is None and not torch.compiler.is_compiling():
+            return self._by_library(x, state)
+        return self._by_cells(x, state, resets, valid)
+
+    def sequence_by_slots(
+        self, x: Tensor, state: State, resets: Tensor, num_slots: int, valid: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Consume x [T, B, F] in one library call and return (outputs [T, B, H], covered [T, B]).
+
+        Takes B slots and one more for every trajectory that begins after t = 0. Steps for which the slots did not
+        suffice have `covered` false and output zero, and must be left out of every loss. The state after the last
+        step is not known to the library call; `sequence` has it.
+        """
+        alive = torch.ones_like(resets, dtype=torch.bool) if valid is None else valid.bool()
+        resets = resets.bool()
+        slots = assign_slots(resets, alive, num_slots)
+        dead = (resets[0] | ~alive[0]).view(-1, 1, 1)
+        room = num_slots - x.shape[1]
+        start = {
+            name: torch.nn.functional.pad(torch.where(dead, 0.0, state[name]), (0, 0, 0, 0, 0, room))
+            for name in STATE_NAMES[self.kind]
+        }
+        outputs, _ = self._by_library(into_slots(x, slots), start)
+        return from_slots(outputs, slots), slots.covered
+
+    def padded(self, x: Tensor, state: State, masks: Tensor) -> Tensor:
+        """Consume trajectories [T, n_traj, F] padded at their end and return outputs [T, n_traj, H], zero in padding.
+
+        `state` holds the initial state of every trajectory, [n_traj, L, H].
+        """
+        keep = masks.bool().unsqueeze(-1)
+        outputs, _ = self._by_library(torch.where(keep, x, 0.0), state)
+        return torch.where(keep, outputs, 0.0)
+
+    def forward(
+        self, x: Tensor, state: State, resets: Tensor | None = None, valid: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run `step` on [B, F] or `sequence` on [T, B, F]."""
+        run = self.step if x.dim() == 2 else self.sequence
+        return run(x, state, resets, valid)
+
+    def _by_cells(
+        self, x: Tensor, state: State, resets: Tensor | None, valid: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        clear: list[Tensor] = []
+        keep: list[Tensor] = []
+        if resets is not None:
+            clear = list(resets.bool().unsqueeze(-1).unbind(0))
+        if valid is not None:
+            alive = valid.bool().unsqueeze(-1)
+            x = torch.where(alive, x, 0.0)
+            keep = list(alive.unbind(0))
+            clear = [begin | ~live for begin, live in zip(clear, keep)] if clear else [~live for live in keep]
+        names = STATE_NAMES[self.kind]
+        finals: list[tuple[Tensor, ...]] = []
+        for at, layer in enumerate(self.rnn.layers()):
+            x, final = run_cells(self.kind, x, [state[name][:, at] for name in names], layer, clear, keep)
+            finals.append(final)
+        return x, {name: torch.stack([final[at] for final in finals], dim=1) for at, name in enumerate(names)}
+
+    def _by_library(self, x: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run torch's own kernels (cuDNN on a GPU) over whole columns."""
+        weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
+        start = [state[name].transpose(0, 1).contiguous() for name in STATE_NAMES[self.kind]]
+        # cuDNN keeps what the backward pass needs only in training mode; there is no dropout, so that is all it means
+        training = torch.is_grad_enabled()
+        if self.kind == "lstm":
+            outputs, hidden, cell = torch.lstm(x, start, weights, True, self.num_layers, 0.0, training, False, False)
+            return outputs, {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
+        outputs, hidden = torch.gru(x, start[0], weights, True, self.num_layers, 0.0, training, False, False)
+        return outputs, {"hidden": hidden.transpose(0, 1)}

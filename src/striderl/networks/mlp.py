@@ -1,0 +1,69 @@
+"""A stack of linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from striderl.networks.activations import Nonlinearity, resolve_nn_activation
+
+
+class MlpModel(nn.Module):
+    """Linear layers with a nonlinearity after each hidden one, and an optional linear layer at the end.
+
+    With `output_size` the last layer is linear; without it the output is the last hidden layer after its nonlinearity,
+    which is what an encoder wants. No hidden sizes and no output size leave the input as it is.
+    Shape: [..., input_size] -> [..., output_size], any leading dimensions.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_sizes: int | Sequence[int] | None,
+        output_size: int | None = None,
+        nonlinearity: Nonlinearity = nn.ReLU,
+    ) -> None:
+        super().__init__()
+        hidden = _as_sizes(hidden_sizes)
+        sizes = [input_size, *hidden, *([] if output_size is None else [output_size])]
+        if min(sizes) < 1:
+            raise ValueError(f"MlpModel wants layers of at least one unit, found sizes {sizes}")
+        layers: list[nn.Module] = []
+        for width, size in zip([input_size, *hidden], hidden):
+            layers += [nn.Linear(width, size), resolve_nn_activation(nonlinearity)]
+        if output_size is not None:
+            layers.append(nn.Linear(sizes[-2], output_size))
+        self.model = nn.Sequential(*layers)
+        self.input_size = input_size
+        self._output_size = sizes[-1]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the output for [..., input_size]; integers are cast to the dtype of the weights."""
+        if input.shape[-1] != self.input_size:
+            raise ValueError(f"MlpModel wants inputs [..., {self.input_size}], found {tuple(input.shape)}")
+        if not input.is_floating_point():
+            input = input.to(weight_dtype(self))
+        output: Tensor = self.model(input)
+        return output
+
+    @property
+    def output_size(self) -> int:
+        """The size of the last dimension of the output."""
+        return self._output_size
+
+
+def weight_dtype(module: nn.Module) -> torch.dtype:
+    """Return the dtype of the module's first parameter, to which integer inputs are cast."""
+    for parameter in module.parameters():
+        return parameter.dtype
+    return torch.get_default_dtype()
+
+
+def _as_sizes(sizes: int | Sequence[int] | None) -> list[int]:
+    if sizes is None:
+        return []
+    if isinstance(sizes, int):
+        return [sizes]
+    return [int(size) for size in sizes]

@@ -1,0 +1,1 @@
+"""Pure functions on tensors: the arithmetic that every algorithm and network shares."""

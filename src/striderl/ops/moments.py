@@ -1,0 +1,75 @@
+"""Count, mean and sum of squared deviations: what two sets of samples need to be pooled exactly.
+
+    samples A ──▶ (n, mean, m2) ─┐
+                                 ├─ combine ──▶ the moments of A and B together, as if they had been one set
+    samples B ──▶ (n, mean, m2) ─┘
+
+The update is Chan, Golub and LeVeque's (1979): mean += d n_B / n and m2 += d^2 n_A n_B / n, with d the difference of
+the means. It never subtracts two large sums of squares, so it stays accurate far from zero; all of it is float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+AllReduce = Callable[[Tensor], Tensor]
+"""Sums a tensor over all processes and returns the sum."""
+
+
+class Moments(NamedTuple):
+    """The first two moments of a set of samples; float64."""
+
+    num_samples: Tensor
+    """0-d: how many samples."""
+    mean: Tensor
+    """Their mean, of the shape of one sample; zero when there are none."""
+    m2: Tensor
+    """The sum of squared deviations from the mean; the variance is m2 / num_samples."""
+
+
+def batch_moments(x: Tensor, shape: tuple[int, ...], valid: Tensor | None = None) -> tuple[Moments, Tensor]:
+    """Return the moments of [..., *shape] over the samples where `valid` [...] holds, and how many were left out.
+
+    A sample with a NaN or an infinity anywhere is left out and counted; it can never enter the sums.
+    """
+    leading = x.shape[: x.dim() - len(shape)]
+    if tuple(x.shape[len(leading) :]) != shape:
+        raise ValueError(f"samples must end in shape {shape}, found {tuple(x.shape)}")
+    rows = x.detach().reshape(-1, *shape).double()
+    wanted = torch.ones(rows.shape[0], dtype=torch.bool, device=x.device)
+    if valid is not None:
+        if valid.shape != leading:
+            raise ValueError(f"valid must have shape {tuple(leading)}, found {tuple(valid.shape)}")
+        wanted = valid.reshape(-1).bool()
+    finite = rows.reshape(rows.shape[0], -1).isfinite().all(1)
+    keep = (wanted & finite).view(-1, *(1 for _ in shape))
+    count = (wanted & finite).sum().double()
+    mean = torch.where(keep, rows, 0.0).sum(0) / count.clamp(min=1.0)
+    m2 = torch.where(keep, rows - mean, 0.0).square().sum(0)
+    return Moments(count, mean, m2), (wanted & ~finite).sum()
+
+
+def combine(one: Moments, other: Moments) -> Moments:
+    """Return the moments of both sets together."""
+    count = one.num_samples + other.num_samples
+    divisor = torch.where(count > 0, count, torch.ones_like(count))
+    delta = other.mean - one.mean
+    mean = one.mean + delta * (other.num_samples / divisor)
+    m2 = one.m2 + other.m2 + delta.square() * (one.num_samples * other.num_samples / divisor)
+    return Moments(count, mean, m2)
+
+
+def pool(moments: Moments, all_reduce: AllReduce) -> Moments:
+    """Return the moments of the samples of all processes together; every process gets the same numbers.
+
+    Two sums instead of one: deviations are taken from the pooled mean, so nothing cancels.
+    """
+    totals = all_reduce(torch.cat([moments.num_samples.reshape(1), (moments.num_samples * moments.mean).flatten()]))
+    count = totals[0]
+    mean = (totals[1:] / count.clamp(min=1e-300)).view_as(moments.mean)
+    m2 = all_reduce(moments.m2 + moments.num_samples * (moments.mean - mean).square())
+    return Moments(count, mean, m2)

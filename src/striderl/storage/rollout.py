@@ -1,0 +1,133 @@
+"""Time-major experience: one rollout of T steps in N envs, every column [T, N, …].
+
+              env 0   env 1   env 2                      final pool (rows of final_obs)
+    t = 0   │ s a r │ s a r │ s a r │
+    t = 1   │ s a r │ s a T │ s a r │   T: truncated ──▶ row 0: t 1, env 1, final_obs
+    t = 2   │ s a r │ s a r │ s a T │                ──▶ row 1: t 2, env 2, final_obs
+            └─ env column: the steps of one env in order; episodes follow each other without a gap
+
+A time-out is worth V(final_obs), and final observations are rare, so they are kept in a small pool instead of a second
+[T, N] column, which would double the memory of images. Truncated rows are packed into it by a running count, without
+asking the device how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.data import tree
+from striderl.data.arena import Arena, Columns, Placement
+from striderl.data.batch import Batch
+from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.data.transition import Transition
+
+
+class FinalPool:
+    """Final observations of truncated steps, packed, with the step and env each belongs to."""
+
+    def __init__(self, obs_spec: ObsSpec, size: int, placement: Placement) -> None:
+        """Make room for `size` final observations; one row more takes what is not wanted."""
+        columns: Columns = {
+            "obs": dict(obs_spec.components),
+            "step": TensorSpec(dtype="int64"),
+            "env": TensorSpec(dtype="int64"),
+        }
+        self.size = size
+        self.arena = Arena(columns, (size + 1,), placement)
+        self.count = torch.zeros((), dtype=torch.int64, device=placement.device)
+        """How many truncated steps were seen; more than `size` means that the surplus is not in the pool."""
+
+    def add(self, wanted: Tensor, final_obs: Mapping[str, Tensor], step: int, env_index: Tensor) -> None:
+        """Pack the rows where `wanted` [n] is true behind those that are there."""
+        place = torch.where(wanted, self.count + wanted.cumsum(0) - 1, self.size).clamp(max=self.size)
+        data = self.arena.data
+        for name, value in final_obs.items():
+            data["obs"][name].index_copy_(0, place, value)
+        data["step"].index_copy_(0, place, torch.full_like(env_index, step))
+        data["env"].index_copy_(0, place, env_index)
+        self.count += wanted.sum()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.count.zero_()
+
+
+class RolloutStorage:
+    """A rollout of fixed length; steps come in for all envs or for a part of them, each env in its own order."""
+
+    balanced = True
+    """Every env gets the same number of steps: an asynchronous collector must not run ahead in one column."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        num_steps: int,
+        num_envs: int,
+        *,
+        placement: Placement | None = None,
+        final_obs: ObsSpec | None = None,
+        pool_size: int | None = None,
+    ) -> None:
+        """Allocate [num_steps, num_envs]; with `final_obs`, keep the final observations of truncated steps.
+
+        The pool holds as many rows as there are envs, or a quarter of all steps if that is more, unless told.
+        """
+        placement = placement or Placement()
+        self.num_steps, self.num_envs = num_steps, num_envs
+        self.arena = Arena(columns, (num_steps, num_envs), placement)
+        self._cursors = [0] * num_envs
+        size = max(num_envs, num_steps * num_envs // 4) if pool_size is None else pool_size
+        self.finals = None if final_obs is None else FinalPool(final_obs, size, placement)
+        self._env_index = torch.arange(num_envs, device=placement.device)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All columns as views, [T, N, …] each."""
+        return self.arena.data
+
+    @property
+    def full(self) -> bool:
+        """Whether every env has all its steps."""
+        return min(self._cursors) >= self.num_steps
+
+    def __len__(self) -> int:
+        return sum(self._cursors)
+
+    def add(self, transition: Transition, envs: slice | None = None) -> None:
+        """Write the next step of these envs (a range of columns; all by default)."""
+        envs = slice(0, self.num_envs) if envs is None else envs
+        step = self._cursors[envs.start]
+        if step >= self.num_steps:
+            raise IndexError(
+                f"the rollout is full: {self.num_steps} steps are there for env {envs.start}; clear it first"
+            )
+        self.arena.write((step, envs), transition.columns())
+        if self.finals is not None:
+            self._keep_final(transition, step, envs)
+        self._cursors[envs] = [step + 1] * (envs.stop - envs.start)
+
+    def _keep_final(self, transition: Transition, step: int, envs: slice) -> None:
+        assert self.finals is not None
+        if transition.final_obs is None:
+            raise ValueError("this storage keeps final observations, but the env gives none (gives_final_obs=False)")
+        wanted = transition.truncated & ~transition.terminated
+        if wanted.device.type == "cpu" and not bool(wanted.any()):  # on the CPU looking is cheaper than copying nothing
+            return
+        self.finals.add(wanted, transition.final_obs, step, self._env_index[envs])
+
+    def clear(self) -> None:
+        """Start the next rollout; the memory stays."""
+        self._cursors = [0] * self.num_envs
+        if self.finals is not None:
+            self.finals.clear()
+
+    def batch(self) -> Batch:
+        """Return what has been collected as a `Batch` of views [T, N, …]; every env must have the same number of steps."""
+        steps = set(self._cursors)
+        if len(steps) > 1:
+            raise ValueError(f"envs have different numbers of steps: {sorted(steps)}")
+        return Batch(tree.index(self.data, slice(0, steps.pop())))

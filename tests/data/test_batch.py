@@ -1,0 +1,420 @@
+"""Batch: seed 003's printed examples, the rules of version 0.3 that hold, and the defects that must not come back."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from striderl import Batch
+
+# -- seed 003, rows 1 to 3 ---------------------------------------------------------------------------------------------
+
+
+def test_seed_row_1_lists_become_arrays():
+    data = Batch(a=4, b=[5, 5], c="2312312", d=("a", -2, -3))
+    assert isinstance(data.b, np.ndarray)
+    assert repr(data.b) == "array([5, 5])"
+
+
+def test_seed_row_2_print():
+    data = Batch(a=4, b=[5, 5], c="2312312", d=("a", -2, -3))
+    data.b = np.array([3, 4, 5])
+    # numbers in a mixed tuple become strings, because numpy builds a string array first
+    assert str(data) == (
+        "Batch(\n"
+        "    a: array(4),\n"
+        "    b: array([3, 4, 5]),\n"
+        "    c: '2312312',\n"
+        "    d: array(['a', '-2', '-3'], dtype=object),\n"
+        ")"
+    )
+
+
+def test_seed_row_3_add_to_a_column_of_every_leaf():
+    data = Batch(obs={"index": np.zeros((2, 3))}, act=torch.zeros((2, 2)))
+    data[:, 1] += 6
+    assert str(data[-1]) == (
+        "Batch(\n    obs: Batch(\n             index: array([0., 6., 0.]),\n         ),\n    act: tensor([0., 6.]),\n)"
+    )
+
+
+def test_seed_row_14_a_list_of_one_observation_adds_the_batch_dimension():
+    assert Batch(obs=[np.zeros(3)]).obs.shape == (1, 3)
+    assert Batch(obs=[{"image": np.zeros((2, 2)), "speed": 1.0}]).obs.image.shape == (1, 2, 2)
+
+
+# -- construction ------------------------------------------------------------------------------------------------------
+
+
+def test_construction_from_keywords_mapping_and_both():
+    assert Batch({"a": 1}, b=2) == Batch(a=1, b=2)
+    assert Batch(Batch(a=1), a=3).a == 3
+    assert Batch({"x": {"y": {"z": [1, 2]}}}).x.y.z.tolist() == [1, 2]
+
+
+def test_list_of_dicts_is_stacked_and_padded():
+    batch = Batch([{"a": 1, "b": {"c": 2.0}}, {"a": 2, "b": {"c": 3.0, "d": "s"}}])
+    assert batch.a.tolist() == [1, 2]
+    assert batch.b.c.tolist() == [2.0, 3.0]
+    assert batch.b.d.tolist() == [None, "s"]
+
+
+def test_numbers_become_0d_arrays_and_objects_stay_objects():
+    batch = Batch(a=3, b=2.5, c=True, d="abc", e=None, f=np.float32(1), g=len)
+    assert batch.a.shape == () and batch.a.dtype.kind == "i"
+    assert batch.b.dtype == np.float64 and batch.c.dtype == bool and batch.f.dtype == np.float32
+    assert batch.d == "abc" and batch.e is None and batch.g is len
+
+
+def test_lists_of_tensors_are_stacked_as_tensors():
+    batch = Batch(a=[torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])])
+    assert torch.equal(batch.a, torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_arrays_are_shared_unless_copy():
+    array = np.zeros(3)
+    shared, own = Batch(a=array), Batch({"a": array}, copy=True)
+    array[0] = 7
+    assert shared.a[0] == 7 and own.a[0] == 0
+
+
+def test_object_array_of_dicts_is_stacked():
+    array = np.array([{"a": 1}, {"a": 2}], dtype=object)
+    assert Batch(info=array).info.a.tolist() == [1, 2]
+    assert Batch(array).a.tolist() == [1, 2]
+
+
+def test_namedtuples_and_tensordicts_become_batches():
+    tensordict = pytest.importorskip("tensordict")
+    from striderl.data.named_tuples import namedarraytuple
+
+    pair = namedarraytuple("Pair", ["x", "y"])(np.zeros(2), np.ones(2))
+    assert Batch(pair).y.tolist() == [1, 1]
+    nested = tensordict.TensorDict({"obs": {"a": torch.zeros(2)}, "r": torch.ones(2)}, batch_size=[2])
+    assert Batch(nested).obs.a.shape == (2,)
+    assert Batch(inner=nested).inner.r.tolist() == [1, 1]
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_mapping_methods():
+    batch = Batch(a=1, b=[2, 3])
+    assert list(batch.keys()) == ["a", "b"] and "a" in batch and "z" not in batch
+    assert batch.get("z", 5) == 5 and batch.get("a") == 1
+    assert batch.pop("a") == 1 and batch.pop("a", None) is None
+    batch.update({"c": 3}, d=4)
+    assert [key for key, _ in batch.items()] == ["b", "c", "d"]
+    del batch["c"]
+    assert list(batch.values())[1] == 4
+    batch["e"] = [1, 2]
+    assert batch.e.tolist() == [1, 2]
+
+
+def test_empty_and_reserved_keys():
+    batch = Batch(a=np.arange(3), reserved=Batch())
+    assert len(batch) == 3 and batch[1].reserved.is_empty() and batch.shape == [3]
+    assert Batch().is_empty() and not Batch(a=Batch()).is_empty() and Batch(a=Batch()).is_empty(recurse=True)
+    assert not Batch() and Batch(a=0)
+    with pytest.raises(IndexError, match="empty Batch has no rows"):
+        Batch()[0]
+    with pytest.raises(TypeError, match="no length"):
+        len(Batch())
+
+
+@pytest.mark.parametrize("key", ["keys", "shape", "update", "items", "stack", "to_torch", "__class__"])
+def test_a_key_that_would_hide_a_method_is_an_error(key):
+    batch = Batch(a=1)
+    for write in (
+        lambda: Batch({key: 1}),
+        lambda: batch.update({key: 1}),
+        lambda: batch.__setitem__(key, 1),
+        lambda: setattr(batch, key, 1),
+    ):
+        with pytest.raises(KeyError, match="would hide"):
+            write()
+    assert list(batch.keys()) == ["a"]
+
+
+def test_missing_keys_are_named_with_a_suggestion():
+    batch = Batch(reward=1, action=2)
+    with pytest.raises(AttributeError, match=r"no key 'rewrad'. Did you mean 'reward'"):
+        _ = batch.rewrad
+    with pytest.raises(KeyError, match="Available: reward, action"):
+        batch["zzz"]
+    with pytest.raises(KeyError):
+        batch.pop("zzz")
+    with pytest.raises(KeyError):
+        del batch["zzz"]
+
+
+def test_key_order_does_not_depend_on_the_hash_seed():
+    program = (
+        "from striderl import Batch; import numpy as np;"
+        "b=[Batch(**{k: np.zeros(1) for k in ks}) for ks in (['zeta','alpha'],['mid','alpha','omega'])];"
+        "print(list(Batch.stack(b).keys()), list(Batch.cat(b).keys()))"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert texts == {"['zeta', 'alpha', 'mid', 'omega'] ['zeta', 'alpha', 'mid', 'omega']\n"}
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def test_views_and_copies():
+    batch = Batch(a=np.arange(4.0))
+    batch[0:1] += 5  # a view, and written back
+    assert batch.a[0] == 5
+    part = batch[[1]]
+    part += 5  # a copy
+    assert batch.a[1] == 1
+    batch[[1]] += 5  # as a statement Python writes it back
+    assert batch.a[1] == 6
+    batch[:].a[3] = 9
+    assert batch.a[3] == 9
+
+
+def test_indexing_forms():
+    batch = Batch(x=np.arange(12).reshape(3, 4), y=torch.arange(6).reshape(3, 2), z={"k": np.arange(3)})
+    assert isinstance(batch[0].z.k, np.integer)
+    assert batch[np.array([True, False, True])].z.k.tolist() == [0, 2]
+    assert batch[torch.tensor([2, 0])].x[:, 0].tolist() == [8, 0]
+    assert batch[..., 0].x.tolist() == [0, 4, 8]
+    del batch["z"]
+    assert batch[1:, 0].y.tolist() == [2, 4]
+    assert batch[-1].x.tolist() == [8, 9, 10, 11]
+
+
+def test_row_assignment_resets_keys_that_are_not_given():
+    batch = Batch(a=np.array([1, 2]), b=np.array([3.0, 4.0]), c=np.array(["x", "y"], dtype=object), d={"e": [5, 6]})
+    batch[0] = {"a": -1}
+    assert batch.a.tolist() == [-1, 2] and batch.b.tolist() == [0, 4]
+    assert batch.c.tolist() == [None, "y"] and batch.d.e.tolist() == [0, 6]
+
+
+def test_row_assignment_between_numpy_and_torch():
+    batch = Batch(a=np.zeros((2, 3)), b=torch.zeros(2, 3))
+    batch[1] = Batch(a=torch.ones(3), b=np.ones(3))
+    assert batch.a[1].tolist() == [1, 1, 1] and batch.b[1].tolist() == [1, 1, 1]
+    batch[torch.tensor([0, 1])] = Batch(a=np.full((2, 3), 2.0), b=torch.full((2, 3), 2.0))
+    assert batch.a.sum() == 12 and batch.b.sum() == 12
+
+
+def test_row_assignment_over_its_own_memory():
+    batch = Batch(a=torch.arange(6.0), b=np.arange(6.0))
+    batch[np.array([3, 4, 5])] = batch[0:3]
+    assert batch.a.tolist() == [0, 1, 2, 0, 1, 2] == batch.b.tolist()
+
+
+def bad_writes():
+    yield "number", lambda b: b.__setitem__(0, 5), ValueError, "Batch or a mapping, found int"
+    yield "unknown key", lambda b: b.__setitem__(0, {"bb": 1}), KeyError, "no key 'bb'"
+    yield "nested unknown", lambda b: b.__setitem__(0, {"d": {"x": 1}}), KeyError, "no key 'x'"
+    yield "out of range", lambda b: b.__setitem__(7, {"a": 1.0}), IndexError, "'a' has shape"
+    yield (
+        "array out of range",
+        lambda b: b.__setitem__(np.array([0, 9]), b[np.array([0, 1])]),
+        IndexError,
+        "out of bounds",
+    )
+    yield "wrong shape", lambda b: b.__setitem__(0, {"a": 1.0, "b": [1.0, 2.0]}), ValueError, "'b' wants shape"
+    yield "wrong length", lambda b: b.__setitem__(slice(0, 2), {"a": [1.0, 2.0, 3.0]}), ValueError, "'a' wants shape"
+    yield "lossy", lambda b: b.__setitem__(0, {"a": 1.0, "c": 0.7}), TypeError, "'c' holds int"
+    yield "text", lambda b: b.__setitem__(0, {"a": 1.0, "c": "seven"}), TypeError, "'c' holds int"
+    yield "leaf for a batch", lambda b: b.__setitem__(0, {"a": 1.0, "d": 3}), ValueError, "'d' is a Batch"
+    yield "add other keys", lambda b: b.__iadd__(Batch(a=1)), ValueError, "goes by key"
+    yield "add a string leaf", lambda b: b.__iadd__(Batch(a=b.a, b=b.b, c=b.c, d={"e": "x"})), TypeError, "'d.e'"
+    yield "divide integers in place", lambda b: b.__itruediv__(3), TypeError, "'c' holds int"
+    yield "ragged", lambda b: b.__setattr__("a", [[1], [1, 2]]), TypeError, "ragged"
+    yield "wrong key type", lambda b: b.update({3: 1}), TypeError, "keys of a Batch are strings, found 3"
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "text"), [case[1:] for case in bad_writes()], ids=[c[0] for c in bad_writes()]
+)
+def test_a_write_that_fails_changes_nothing(write, error, text):
+    batch = Batch(a=np.arange(3.0), b=np.ones((3, 3)), c=np.array([1, 2, 4]), d={"e": torch.ones(3)})
+    before = copy.deepcopy(batch)
+    with pytest.raises(error, match=text):
+        write(batch)
+    assert batch == before
+
+
+def test_values_that_fit_another_dtype_are_taken():
+    batch = Batch(done=np.zeros(2, bool), count=np.zeros(2, np.int32), x=torch.zeros(2, dtype=torch.float32))
+    batch[0] = {"done": 1, "count": 3.0, "x": np.float64(0.5)}
+    assert batch.done.tolist() == [True, False] and batch.count.tolist() == [3, 0] and batch.x.tolist() == [0.5, 0]
+
+
+def test_length_and_shape():
+    batch = Batch(a=np.zeros((3, 2)), b=np.zeros((5, 2, 4)), c=Batch())
+    assert len(batch) == 3 and batch.shape == [3, 2]
+    with pytest.raises(TypeError, match="single value at 'n'"):
+        len(Batch(a=[1, 2], n=3))
+    assert [row.a for row in Batch(a=[4, 5])] == [4, 5]
+
+
+def test_a_string_is_not_indexed_like_an_array():
+    with pytest.raises(IndexError, match="'name' is a single str"):
+        Batch(a=[1, 2], name="abc")[0]
+
+
+# -- joining and splitting ---------------------------------------------------------------------------------------------
+
+
+def test_stack_and_cat():
+    one, two = Batch(a=np.zeros(2), b={"c": torch.zeros(2)}), Batch(a=np.ones(2), b={"c": torch.ones(2)})
+    assert Batch.stack([one, two]).a.shape == (2, 2)
+    assert Batch.stack([one, two], axis=1).b.c.tolist() == [[0, 1], [0, 1]]
+    assert Batch.cat([one, two]).b.c.tolist() == [0, 0, 1, 1]
+    one.cat_([two])
+    assert len(one) == 4
+    fresh = Batch()
+    fresh.stack_([two, two])
+    assert fresh.a.shape == (2, 2)
+    assert Batch.stack([]).is_empty()
+
+
+def test_cat_pads_partial_keys():
+    joined = Batch.cat([Batch(a=np.ones((2, 3))), Batch(a=np.ones((1, 3)), b=np.ones((1, 2)), c=["x"])])
+    assert joined.b.tolist() == [[0, 0], [0, 0], [1, 1]] and joined.c.tolist() == [None, None, "x"]
+    nested = Batch.cat([Batch(a=np.ones(2)), Batch(a=np.ones(1), d={"e": [7]})])
+    assert nested.d.e.tolist() == [0, 0, 7]
+
+
+def test_joins_that_cannot_be():
+    with pytest.raises(ValueError, match=r"'a' cannot be joined|a cannot be joined"):
+        Batch.cat([Batch(a=1), Batch(a=2)])
+    with pytest.raises(ValueError, match="shapes are"):
+        Batch.stack([Batch(a=np.zeros(2)), Batch(a=np.zeros(3))])
+    with pytest.raises(ValueError, match="along axis 0 only"):
+        Batch.stack([Batch(a=np.zeros(2)), Batch(b=np.zeros(2))], axis=1)
+    with pytest.raises(
+        ValueError, match="a Batch in some batches and a leaf in others"
+    ):
+        Batch.stack([Batch(a=Batch(x=1)), Batch(a=2), Batch()])
+
+
+def test_split():
+    batch = Batch(a=np.arange(10))
+    assert [part.a.tolist() for part in batch.split(3, shuffle=False, merge_last=True)] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7, 8, 9],
+    ]
+    assert [len(part) for part in batch.split(4, shuffle=False)] == [4, 4, 2]
+    assert [len(part) for part in batch.split(99)] == [10] and [len(part) for part in batch.split(-1)] == [10]
+    assert sorted(np.concatenate([part.a for part in batch.split(3)])) == list(range(10))
+    np.random.seed(5)
+    first = [part.a.tolist() for part in batch.split(3)]
+    np.random.seed(5)
+    assert first == [part.a.tolist() for part in batch.split(3)]
+    with pytest.raises(ValueError, match="at least 1"):
+        list(batch.split(0))
+
+
+# -- arithmetic, conversion, pickling ----------------------------------------------------------------------------------
+
+
+def test_addition_goes_by_key_not_by_position():
+    total = Batch(a=1, b=2) + Batch(b=10, a=20)
+    assert total.a == 21 and total.b == 12
+
+
+def test_arithmetic_forms():
+    batch = Batch(a=np.array([2.0, 4.0]), b=torch.tensor([1.0, 3.0]), c=None, d=Batch())
+    assert (batch * 2).a.tolist() == [4, 8] and (2 * batch).b.tolist() == [2, 6]
+    assert (1 - batch).a.tolist() == [-1, -3] and (8 / batch).a.tolist() == [4, 2]
+    assert (batch - batch).b.tolist() == [0, 0] and (-batch).a.tolist() == [-2, -4]
+    assert (np.float64(3) * batch).a.tolist() == [6, 12]
+    assert (batch + 1).c is None and (batch / 2).d.is_empty()
+    with pytest.raises(TypeError):
+        batch + "text"
+
+
+def test_numpy_mean_works():
+    assert np.mean(Batch(a=np.array([1.0, 2.0, 6.0]))).a == 3.0
+
+
+def test_in_place_arithmetic_reaches_views():
+    array = np.zeros(3)
+    batch = Batch(a=array)
+    batch += 2
+    batch *= 3
+    batch -= 1
+    batch /= 5
+    assert array.tolist() == [1, 1, 1]
+
+
+def test_to_torch_and_back():
+    batch = Batch(a=np.arange(3), b={"c": np.ones(2, np.float32)}, s="text", n=None)
+    tensors = batch.to_torch(dtype=torch.float64)
+    assert tensors.a.dtype is torch.float64 and tensors.b.c.dtype is torch.float64 and tensors.s == "text"
+    assert batch.to_torch().a.data_ptr() == batch.a.__array_interface__["data"][0]  # shared memory
+    assert batch.to("cpu", torch.float16).a.dtype is torch.float16
+    assert isinstance(tensors.to_numpy().b.c, np.ndarray)
+    assert Batch(a=torch.ones(1, dtype=torch.bfloat16)).to_numpy().a.dtype == np.float32
+    assert Batch(a=np.arange(3)[::-1]).to_torch().a.tolist() == [2, 1, 0]
+
+
+def test_in_place_conversion_reaches_every_level():
+    inner = Batch(c=np.ones(2))
+    batch = Batch(a=np.zeros(2), inner=inner)
+    batch.to_torch_()
+    assert isinstance(inner.c, torch.Tensor) and batch.inner is inner
+    batch.to_numpy_()
+    assert isinstance(inner.c, np.ndarray)
+
+
+def test_equality_copy_and_hash():
+    batch = Batch(a=np.array([1.0, np.nan]), b={"c": torch.ones(1)})
+    assert batch == copy.deepcopy(batch) == batch.copy() and batch != Batch(a=1)
+    assert batch != Batch(a=np.array([1.0, np.nan]), b={"c": torch.zeros(1)})
+    shallow = copy.copy(batch)
+    assert shallow.a is batch.a and shallow is not batch
+    with pytest.raises(TypeError):
+        hash(batch)
+
+
+def _double(connection):
+    batch = connection.recv()
+    connection.send(batch + batch)
+    connection.close()
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_pickling(method):
+    batch = Batch(a=np.arange(3), b={"c": np.ones(2)}, s=Batch())
+    assert pickle.loads(pickle.dumps(batch)) == batch
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=_double, args=(there,), daemon=True)
+    process.start()
+    here.send(batch)
+    assert here.recv() == batch + batch
+    process.join(10)
+
+
+def test_index_arrays_of_one_element_keep_the_dimension():
+    batch = Batch(a=np.arange(4.0), b=torch.arange(4.0))
+    for loc in (torch.tensor([2]), [2], np.array([2]), (torch.tensor([2]),)):
+        assert batch[loc].a.shape == batch[loc].b.shape == (1,)
+        batch[loc] = {"a": [9.0], "b": [9.0]}
+    assert batch.a.tolist() == batch.b.tolist() == [0, 1, 9, 3]
+    assert len(batch[[]]) == 0

@@ -1,0 +1,171 @@
+"""The shape of the house: imports never point up, packages are lazy, what is optional is asked for by name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "striderl"
+
+# Top to bottom. A module imports from its own folder and from the rows below it, never from its own row or above.
+ROWS = [
+    ["cli", "compat"],
+    ["recipes"],
+    ["training"],
+    ["algorithms"],
+    ["collect"],
+    ["execution"],
+    ["envs", "policies", "datasets", "loggers", "export"],
+    ["storage", "networks"],
+    ["checkpoint", "ops"],
+    ["data"],
+]
+ROW_OF = {folder: row for row, folders in enumerate(ROWS) for folder in folders}
+
+
+def folder_of(module: str) -> str:
+    """The folder a module 'striderl.envs.worker' is in; '' for what lies directly under the roof."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROW_OF else ""
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every striderl module that a file imports anywhere, also inside functions and for type checkers."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names if alias.name.split(".")[0] == "striderl")
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "striderl":
+            found.add(node.module or "")
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            raise AssertionError(f"{path}: relative imports hide their direction; write the whole name")
+    return found
+
+
+def violations(path: Path, own: str) -> list[str]:
+    bad = []
+    for module in imports_of(path):
+        other = folder_of(module)
+        if other and other != own and ROW_OF[other] <= ROW_OF[own]:
+            bad.append(f"{path.relative_to(ROOT)} imports {module}")
+    return bad
+
+
+def modules() -> list[tuple[Path, str]]:
+    return [(path, path.relative_to(SOURCE).parts[0]) for path in SOURCE.rglob("*.py") if path.parent != SOURCE]
+
+
+def test_every_folder_has_its_row():
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders <= set(ROW_OF), f"folders without a row in the picture: {folders - set(ROW_OF)}"
+
+
+def test_imports_never_point_up():
+    bad = [line for path, own in modules() for line in violations(path, own)]
+    assert not bad, "\n".join(bad)
+
+
+def test_the_direction_test_catches_a_wrong_import(tmp_path):
+    wrong = SOURCE / "data" / "_planted_wrong_import.py"
+    wrong.write_text("def f():\n    from striderl.envs.vec_env import VecEnv\n    return VecEnv\n")
+    try:
+        assert violations(wrong, "data")
+    finally:
+        wrong.unlink()
+
+
+def packages() -> list[str]:
+    return [
+        ".".join(path.parent.relative_to(SOURCE.parent).parts)
+        for path in SOURCE.rglob("__init__.py")
+        if "__all__" in path.read_text()
+    ]
+
+
+@pytest.mark.parametrize("name", packages())
+def test_lazy_names_and_type_checker_names_are_the_same(name):
+    package = importlib.import_module(name)
+    block = next(
+        node
+        for node in ast.parse(Path(package.__file__).read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    typed = {alias.asname for node in block.body for alias in node.names}
+    assert typed == set(package.__all__)
+    for public in package.__all__:
+        assert getattr(package, public) is not None
+    assert dir(package) == sorted(package.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'surely_not'"):
+        package.surely_not  # noqa: B018
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["striderl", "striderl.envs", "striderl.envs.worker", "striderl.data", "striderl.data.batch", "striderl.data.tree"],
+)
+def test_importing_loads_no_torch(module):
+    result = run(f"import sys, {module}; assert 'torch' not in sys.modules, 'torch was loaded'")
+    assert result.returncode == 0, result.stderr
+
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+OPTIONAL = {"gymnasium", "tyro", "rich", "safetensors", "tensorboard", "mujoco", "tensordict", "imageio", "hypothesis"}
+
+
+def test_the_core_works_with_torch_and_numpy_alone():
+    program = (
+        BLOCK.format(names=OPTIONAL) + "import striderl, torch\n"
+        "from striderl import Batch\n"
+        "import striderl.data.arena, striderl.data.named_tuples, striderl.envs.vec_env, striderl.envs.toy\n"
+        "assert Batch(a=[1, 2]).to_torch().a.sum() == 3\n"
+    )
+    result = run(program)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "program", "extra"),
+    [
+        ("mujoco", "from striderl.envs.mujoco.gym_tasks import TASKS; list(TASKS.values())[0](num_envs=1)", "mujoco"),
+    ],
+)
+def test_a_missing_extra_is_named(package, program, extra):
+    result = run(BLOCK.format(names={package}) + program)
+    assert result.returncode != 0
+    assert f"pip install 'striderl[{extra}]'" in result.stderr, result.stderr
+
+
+def test_dependencies_are_as_promised():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    torch = next(line for line in project["dependencies"] if line.startswith("torch"))
+    assert torch == "torch>=2.11", "users choose their own build: no pin and no upper bound here"
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert not any("torch" in line for line in build)
+    assert "torch==" in (ROOT / "constraints-dev.txt").read_text()
+    assert (SOURCE / "py.typed").exists() and (ROOT / "LICENSE").read_text().startswith("MIT License")
+
+
+def test_versions_agree():
+    import striderl
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert striderl.__version__ == project["version"]

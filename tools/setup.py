@@ -1,0 +1,116 @@
+"""Set striderl up for work: a virtual environment with everything in it, and the libraries that rendering needs.
+
+Standard library only, because this runs before anything is installed. Run it as often as you like: when nothing has
+changed since the last time, it looks at one file and ends.
+
+    python3 tools/setup.py [--venv .venv]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes.util
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = ROOT / "constraints-dev.txt"
+RENDER_PACKAGES = ["libegl1", "libegl-mesa0", "libgl1", "libosmesa6"]
+
+
+def main() -> None:
+    """Create the environment if it is missing or out of date."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where the virtual environment goes")
+    venv = parser.parse_args().venv
+    if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+        sys.exit(f"striderl needs Python 3.11 to 3.14; this is {sys.version.split()[0]} ({sys.executable})")
+    stamp = venv / "striderl-setup.txt"
+    wanted = fingerprint()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    python = venv / "bin" / "python"
+    if not python.exists():
+        say(f"creating {venv}")
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    install_torch(python)
+    say("installing striderl with its development tools")
+    pip(python, "install", "--constraint", str(CONSTRAINTS), "--editable", f"{ROOT}[dev]")
+    install_render_libraries()
+    stamp.write_text(wanted)
+    say(f"ready: {venv}")
+
+
+def fingerprint() -> str:
+    """Return a text that changes when the environment would have to be made anew."""
+    contents = b"".join(path.read_bytes() for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)))
+    return f"{sys.version.split()[0]} {hashlib.sha256(contents).hexdigest()}"
+
+
+def pip(python: Path, *arguments: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run pip in the environment, quietly."""
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
+    return subprocess.run(command, check=not capture, text=True, capture_output=capture)
+
+
+def install_torch(python: Path) -> None:
+    """Install torch first: the CPU build where there is no GPU, so that nobody waits for gigabytes of CUDA."""
+    if subprocess.run([str(python), "-c", "import torch"], capture_output=True).returncode == 0:
+        return
+    requirement = next(line.strip() for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
+    if has_gpu() or not would_pull_cuda(python, requirement):
+        say(f"installing {requirement}")
+        pip(python, "install", requirement)
+        return
+    # pip has no word for "the CPU build"; uv has
+    say(f"installing {requirement}, CPU build")
+    pip(python, "install", "uv")
+    command = [str(python), "-m", "uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
+    subprocess.run([*command, "--torch-backend", "cpu", requirement], check=True)
+
+
+def has_gpu() -> bool:
+    """Tell whether this machine has an NVIDIA GPU."""
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+
+
+def would_pull_cuda(python: Path, requirement: str) -> bool:
+    """Ask pip what it would install; True when CUDA packages are among it, or when pip cannot tell."""
+    report = pip(python, "install", "--dry-run", "--report", "-", requirement, capture=True)
+    try:
+        found = json.loads(report.stdout)["install"]
+    except (json.JSONDecodeError, KeyError):
+        return True
+    names = [item["metadata"]["name"].lower() for item in found]
+    return any(name.startswith(("nvidia", "cuda", "triton")) for name in names)
+
+
+def install_render_libraries() -> None:
+    """Get the GL libraries for rendering without a display, or say how to get them."""
+    if ctypes.util.find_library("EGL") or ctypes.util.find_library("OSMesa"):
+        return
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *RENDER_PACKAGES]
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        say("installing libraries for rendering without a display")
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(["apt-get", "update"], **quiet, check=False)
+        if subprocess.run(command, **quiet, check=False).returncode == 0:
+            return
+    say(
+        "no GL library found: videos and rendered frames will not work, everything else will. "
+        f"On Debian or Ubuntu: sudo {' '.join(command)}"
+    )
+
+
+def say(text: str) -> None:
+    """Print one line of progress."""
+    print(f"setup: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
