@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,7 +50,8 @@ METHODS = ("fork", "forkserver", "spawn")
 SEED = 77
 NUM_ENVS = 4
 CHOSEN = 2
-TRIAL_LIMIT = 30.0
+TRIAL_LIMIT = 20.0
+DEADLINE = 8.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -102,7 +104,7 @@ def alarm(row: Row, what: str) -> Iterator[None]:
 
 def build(fault: Fault | None, method: str, **settings: object) -> GymnasiumEnv:
     """Build four envs in two workers, the third env faulty."""
-    config = WorkerConfig(num_workers=2, start_method=method, **{"deadline": 20.0, **settings})
+    config = WorkerConfig(num_workers=2, start_method=method, **{"deadline": DEADLINE, **settings})
     return GymnasiumEnv([FaultyFactory(index, CHOSEN, fault) for index in range(NUM_ENVS)], workers=config)
 
 
@@ -200,7 +202,7 @@ def restarts(cases: list[tuple[str, str, str]]) -> Row:
             before = time.monotonic()
             try:
                 fault = Fault(kind=kind, phase=phase, stamp=str(stamp))
-                env = build(fault, method, on_failure="restart", deadline=1.0 if kind in HANGS else 20.0)
+                env = build(fault, method, on_failure="restart", deadline=1.0 if kind in HANGS else DEADLINE)
                 flags = torch.stack(act(env, phase))
                 row.check(env.restarts == 1, f"{what}: {env.restarts} restarts")
                 lost = (~flags).sum(dim=0).tolist()
@@ -290,7 +292,7 @@ def slow_learner(num_trials: int) -> Row:
     return row
 
 
-STATES = ("starting", "stepping", "sleep", "gil", "stop", "closing")
+STATES = ("starting", "starting", "stepping", "sleep", "gil", "stop", "closing")
 
 
 def trainer_kills(cases: list[tuple[str, str]], dice: random.Random) -> Row:
@@ -384,10 +386,17 @@ def named_files(pids: list[int], folder: str) -> list[str]:
 
 
 def some(cases: list, count: int, dice: random.Random) -> list:
-    """Return so many cases: all of them as often as they fit, then a random choice, in random order."""
-    rounds, rest = divmod(count, len(cases))
-    chosen = cases * rounds + dice.sample(cases, rest)
-    dice.shuffle(chosen)
+    """Return so many cases, each method, kind and phase about equally often; all cases come before one comes twice."""
+    chosen: list = []
+    seen: Counter = Counter()
+    left: list = []
+    while len(chosen) < count:
+        if not left:
+            left = dice.sample(cases, len(cases))
+        case = min(left, key=lambda candidate: sum(seen[value] for value in enumerate(candidate)))
+        left.remove(case)
+        chosen.append(case)
+        seen.update(enumerate(case))
     return chosen
 
 
@@ -403,13 +412,15 @@ def run_matrix(scale: float, seed: int) -> list[Row]:
         exceptions(
             some(product(RAISES, ("init", "reset", "step", "render", "close", "get_attr")), round(90 * scale), dice)
         ),
-        trainer_kills(some(product(STATES), round(100 * scale), dice), dice),
+        trainer_kills(some(product(STATES), round(105 * scale), dice), dice),
         slow_learner(max(2, round(20 * scale))),
     ]
 
 
 def run_with_bug(name: str) -> list[Row]:
     """Run a row on a back end with a planted bug."""
+    global DEADLINE, TRIAL_LIMIT
+    DEADLINE, TRIAL_LIMIT = 4.0, 6.0  # what the bug breaks shows in seconds
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
     if name == "liveness":
         with mock.patch.object(worker_handle.WorkerHandle, "note_death", nothing):

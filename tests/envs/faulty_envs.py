@@ -168,17 +168,18 @@ class ChainEnv(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-1e6, 1e6, (3,), np.float32)
     action_space = spaces.Discrete(3)
 
-    def __init__(self, index: int = 0, length: int = 2, render_mode: str | None = None) -> None:
+    def __init__(self, index: int = 0, length: int = 2, reuse: bool = True, render_mode: str | None = None) -> None:
         self.index = index
         self.length = length
+        self.reuse = reuse
         self.render_mode = render_mode
         self.episode = -1
         self.t = 0
         self._buffer = np.zeros(3, np.float32)
 
     def _obs(self) -> np.ndarray:
-        self._buffer[:] = self.index, self.episode, self.t  # the same array every time, as careless envs do
-        return self._buffer
+        self._buffer[:] = self.index, self.episode, self.t
+        return self._buffer if self.reuse else self._buffer.copy()  # careless envs return the same array every time
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)

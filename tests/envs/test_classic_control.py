@@ -209,20 +209,20 @@ def test_starts_are_the_noise_of_seed_env_and_episode() -> None:
 
 
 def test_starts_do_not_depend_on_how_far_ahead_they_are_drawn() -> None:
-    many = EpisodeStarts("x", 3, np.arange(9000), lambda draws: draws.T)
-    few = EpisodeStarts("x", 3, np.arange(2), lambda draws: draws.T)
-    rows = np.arange(2)
-    many.seek(1, np.zeros(9000, np.int64))
-    few.seek(1, np.zeros(2, np.int64))
-    for episode in range(5):
-        at = np.full(2, episode)
-        np.testing.assert_array_equal(many.take(rows, at), few.take(rows, at))
-    # a seek into the middle of a block finds the same numbers
-    few.seek(1, np.array([700, 3]))
-    np.testing.assert_array_equal(
-        few.take(rows, np.array([701, 4])),
-        uniform("x", seed=1, env_index=rows, occasion=np.array([701, 4]), count=3),
-    )
+    num_envs, seed = 5000, 1  # so many envs are supplied six episodes ahead
+    starts = EpisodeStarts("x", 3, np.arange(num_envs), lambda draws: draws.T)
+    episode = np.zeros(num_envs, np.int64)
+    starts.seek(seed, episode)
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        rows = np.flatnonzero(random.random(num_envs) < 0.4)
+        episode[rows] += 1
+        wanted = uniform("x", seed=seed, env_index=rows, occasion=episode[rows], count=3)
+        np.testing.assert_array_equal(starts.take(rows, episode), wanted)
+    # a seek into the middle of a life finds the same numbers
+    starts.seek(seed, np.full(num_envs, 701))
+    wanted = uniform("x", seed=seed, env_index=np.array([7]), occasion=702, count=3)
+    np.testing.assert_array_equal(starts.take(np.array([7]), np.full(num_envs, 702)), wanted)
 
 
 def test_reset_with_and_without_a_seed() -> None:

@@ -101,7 +101,7 @@ def _random_part(part: PlainActionSpec, name: str, obs: Obs, noise: Noise) -> Te
     if isinstance(part, DiscreteSpec):
         return draw.argmax(dim=-1)
     assert isinstance(part, MultiDiscreteSpec)
-    return torch.stack([piece.argmax(dim=-1) for piece in draw.split(list(part.nvec), dim=-1)], dim=-1)
+    return torch.stack([piece.argmax(dim=-1) for piece in torch.split(draw, list(part.nvec), dim=-1)], dim=-1)
 
 
 class ScriptedActor:

@@ -1,7 +1,7 @@
 """One bad number from one env never reaches the weights.
 
-A NaN, an infinity or an absurd magnitude in one env's reward or observation must neither stop a run of thousands nor spread
-through the averages. What happens to env i when its observation turns bad in step t:
+A NaN, an infinity or an absurd magnitude in one env's reward or observation must neither stop a run of thousands nor
+spread through the averages. What happens to env i when its observation turns bad in step t:
 
     step       t - 1          t                         t + 1, t + 2, …
     valid      true           true                      false until the env starts a new episode
@@ -35,7 +35,7 @@ class Fault:
     step: int
     """How many steps this collector had taken in that env."""
     value: float
-    """The number itself."""
+    """The magnitude of the worst number in that env's row: nan, inf, or how large it was."""
 
     def __str__(self) -> str:
         return f"{self.component} of env {self.env} was {self.value} at step {self.step}"
@@ -61,9 +61,7 @@ class Quarantine:
         """Which envs are waiting for a reset."""
         self._first = first_env_index
         self._on_cpu = device.type == "cpu"
-        self._seen: dict[str, tuple[Tensor, Tensor, int]] = {}
-        self.counts: dict[str, Tensor] = {}
-        """How many bad rows there were so far, by component."""
+        self._notes: dict[str, Tensor] = {}
 
     def check(
         self,
@@ -107,13 +105,15 @@ class Quarantine:
 
     def faults(self) -> list[Fault]:
         """Return the first fault of each component since the last call; the host waits for the device here."""
-        found = []
-        for name, (rows, value, step) in self._seen.items():
-            index = int(rows.nonzero()[0])
-            numbers = value[index].reshape(-1)
-            number = float(numbers[~(numbers.abs() <= self.limit)][0])
-            found.append(Fault(name, self._first + index, step, number))
-        self._seen = {}
+        if not self._notes:
+            return []
+        notes = torch.stack(list(self._notes.values())).tolist()
+        found = [
+            Fault(name, self._first + int(env), int(step), value)
+            for name, (seen, env, step, value) in zip(self._notes, notes)
+            if seen
+        ]
+        self._notes = {}
         return found
 
     def _looks_fine(self, reward: Tensor, obs: Obs, final_obs: Obs | None, done: Tensor) -> bool:
@@ -124,14 +124,15 @@ class Quarantine:
         return all(abs(float(value.sum())) <= self.limit for value in values if value.is_floating_point())
 
     def _bad(self, name: str, value: Tensor, step: int) -> Tensor:
-        """Return which rows are bad, bool [N], and note the first time there is one."""
-        magnitude = value.abs()
-        rows = ~(
-            (magnitude if value.ndim == 1 else magnitude.flatten(1).amax(dim=1)) <= self.limit
-        )  # NaN compares false
-        self.counts[name] = self.counts.get(name, torch.zeros((), dtype=torch.int64, device=rows.device)) + rows.sum()
-        if self._on_cpu and name not in self._seen and bool(rows.any()):
-            self._seen[name] = (rows, value, step)
+        """Return which rows are bad, bool [N], and note the first that ever was: (seen, env, step, magnitude)."""
+        largest = value.abs() if value.ndim == 1 else value.abs().flatten(1).amax(dim=1)
+        rows = ~(largest <= self.limit)  # NaN compares false
+        env = rows.int().argmax()
+        now = torch.full_like(env, step)
+        worst = largest.index_select(0, env.view(1)).squeeze(0)
+        note = torch.stack([rows.any().double(), env.double(), now.double(), worst.double()])
+        before = self._notes.get(name)
+        self._notes[name] = note if before is None else torch.where(before[0] > 0, before, note)
         return rows
 
     def _mend_finals(self, final_obs: Obs, previous: Obs, done: Tensor, cut: Tensor, step: int) -> Obs:

@@ -88,7 +88,5 @@ class EpisodeStatistics:
         """Go on from a saved state."""
         for name in ("running_return", "running_length", "spoiled", "returns", "lengths", "num_episodes", "num_steps"):
             getattr(self, name).copy_(state[name])
-        self._logged = {
-            name: (torch.tensor(total, device=self._device), int(count))
-            for name, (total, count) in state["logged"].items()
-        }
+        logged = state["logged"].items()
+        self._logged = {name: (torch.tensor(total, device=self._device), int(count)) for name, (total, count) in logged}

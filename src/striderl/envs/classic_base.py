@@ -147,7 +147,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
             self._ready = True
         else:
             self._episode += 1
-        self._begin(np.arange(self.num_envs), self._episode)
+        self._begin(np.arange(self.num_envs))
         self._set_deadline()
         return {"obs": self._tensor(self._observe(self._state))}
 
@@ -259,12 +259,12 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
 
     def _next_episode(self, rows: Array) -> None:
         """Begin the next episode of these envs."""
-        episode = np.add(self._episode.take(rows), _ONE)
-        self._episode[rows] = episode
-        self._begin(rows, episode)
+        self._episode[rows] = np.add(self._episode.take(rows), _ONE)
+        self._begin(rows)
 
-    def _begin(self, rows: Array, episode: Array) -> None:
-        self._state[:, rows] = self._starts.take(rows, episode).T
+    def _begin(self, rows: Array) -> None:
+        """Begin the episodes that these envs stand at."""
+        self._state.T[rows] = self._starts.take(rows, self._episode)
         self._started[rows] = self._clock
 
     def _mark_timeouts(self, truncated: Array) -> bool:

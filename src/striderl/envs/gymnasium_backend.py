@@ -36,6 +36,8 @@ class Backend(Protocol):
     """bool [N]: whether the last step of each env is a real transition."""
     seed: int | None
     """The seed of the last seeded reset."""
+    closed: bool
+    """Whether `close` was called."""
 
     @property
     def restarts(self) -> int:
@@ -88,6 +90,7 @@ class InProcess:
         self._first_env_index = first_env_index
         self._progress = [0, first_env_index]
         self._bound = False
+        self.closed = False
         with self._naming_env():
             self._block = EnvBlock(factories, first_env_index, self._progress)
         self.description = self._block.description
@@ -145,6 +148,7 @@ class InProcess:
 
     def close(self) -> list[str]:
         """Close the envs."""
+        self.closed = True
         return self._block.close(pass_on_interrupt=True)
 
     @contextmanager

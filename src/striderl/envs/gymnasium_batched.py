@@ -43,8 +43,12 @@ class BatchedObservation:
             arrays.append(self._mask_rows(info, where, fallback[-1] if fallback is not None else None, rows))
         return arrays
 
-    def write_final(self, info: Any, rows: Array, targets: Sequence[Array], where: str) -> None:
-        """Store info['final_obs'] of the rows that the vector env has already reset."""
+    def write_final(self, info: Any, rows: Array, targets: Sequence[Array], where: str, live: Sequence[Any]) -> None:
+        """Store info['final_obs'] of the rows that the vector env has already reset.
+
+        `live` are the single envs' own current observations, where they can be had: an env that returns the same array
+        every time has overwritten its final observation by now, and nobody can tell what it was.
+        """
         final = info.get("final_obs") if isinstance(info, Mapping) else None
         if final is None:
             raise ContractViolation(
@@ -52,6 +56,11 @@ class BatchedObservation:
             )
         for row in np.flatnonzero(rows).tolist():
             if isinstance(final, np.ndarray) and final.dtype == object:
+                if len(live) and _share_memory(final[row], live[row], self._paths):
+                    raise ContractViolation(
+                        f"env {row}, {where}: it returns the same array every time, and autoreset mode SAME_STEP of "
+                        "SyncVectorEnv overwrites the final observation in it; use NEXT_STEP, DISABLED or N copies"
+                    )
                 self._final.write(final[row], targets, row)
             else:  # a batch, as a native vector env may give it
                 for path, target in zip(self._paths, targets):
@@ -155,6 +164,17 @@ def as_rewards(value: Any, num_envs: int, where: str) -> Array:
             f"field 'reward', {where}: wanted numbers of shape {(num_envs,)}, found {array.dtype} of {array.shape}"
         )
     return array.astype(np.float32)
+
+
+def _share_memory(first: Any, second: Any, paths: Sequence[tuple[Any, ...]]) -> bool:
+    pairs = [(value_at(first, path), value_at(second, path)) for path in paths]
+    return any(
+        isinstance(one, np.ndarray)
+        and isinstance(other, np.ndarray)
+        and one.size > 0
+        and np.may_share_memory(one, other)
+        for one, other in pairs
+    )
 
 
 def _batch(space: Any, array: Array) -> Array:

@@ -178,6 +178,8 @@ class EnvRows(AsyncVecEnv):
 
     def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call the back end; a broken contract becomes the error that users know."""
+        if self._backend.closed:
+            raise RuntimeError("this env is closed; build a new one")
         try:
             return function(*arguments)
         except ContractViolation as violation:

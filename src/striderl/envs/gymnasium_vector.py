@@ -7,7 +7,9 @@
 
 So every step is one real transition for every env, whatever the mode. In NEXT_STEP mode only Gymnasium's own
 SyncVectorEnv and AsyncVectorEnv are known to take a masked reset in place of the phantom step; another class is
-refused in that mode, because stepping it would lose a transition of some env or invent one.
+refused in that mode, because stepping it would lose a transition of some env or invent one. In SAME_STEP mode an env
+that returns the same array every time loses its final observation inside Gymnasium; with SyncVectorEnv that is found
+out and refused, with AsyncVectorEnv nobody can tell.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class VectorBackend:
         self.num_envs = int(env.num_envs)
         self.borders = [0, self.num_envs]
         self.seed: int | None = None
+        self.closed = False
         self._env = env
         self._first_env_index = first_env_index
         self._mode = _autoreset_mode(env)
@@ -106,7 +109,8 @@ class VectorBackend:
             for final, array in zip(self.buffers.final_obs, arrays):
                 final[done] = array[done]
             if has_reset.any():
-                self._observation.write_final(info, has_reset, self.buffers.final_obs, where)
+                live = getattr(self._env.unwrapped, "_env_obs", ()) if _is_built_of_envs(self._env) else ()
+                self._observation.write_final(info, has_reset, self.buffers.final_obs, where, live)
             if (done & ~has_reset).any():
                 arrays = self._reset_some(done & ~has_reset, arrays)
             self.buffers.episode_length[done], self.buffers.aged[done] = 0, False
@@ -140,6 +144,7 @@ class VectorBackend:
 
     def close(self) -> list[str]:
         """Close the vector env."""
+        self.closed = True
         try:
             self._env.close()
         except (Exception, SystemExit) as error:  # noqa: BLE001  (told to the user after all is released)

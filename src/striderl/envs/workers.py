@@ -49,6 +49,7 @@ class WorkerPool:
             )
         self.config = config
         self.seed: int | None = None
+        self.closed = False
         self.borders = [self.num_envs * index // config.num_workers for index in range(config.num_workers + 1)]
         """Where the envs of one worker end and those of the next begin."""
         self._first_env_index = first_env_index
@@ -97,6 +98,7 @@ class WorkerPool:
 
     def close(self) -> list[str]:
         """End all workers within five seconds and return what their envs raised while closing."""
+        self.closed = True
         texts = self._crew.shut_down()
         self._finalizer.detach()
         if self._memory_file >= 0:

@@ -90,7 +90,7 @@ class Memory(nn.Module):
         self, x: Tensor, state: State, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Consume x [T, B, F] and return (outputs [T, B, H], state after the last step)."""
-        if resets is None and valid is None and not torch.compiler.is_compiling():
+        if resets is None and valid is None:
             return self._by_library(x, state)
         return self._by_cells(x, state, resets, valid)
 
@@ -151,7 +151,9 @@ class Memory(nn.Module):
         return x, {name: torch.stack([final[at] for final in finals], dim=1) for at, name in enumerate(names)}
 
     def _by_library(self, x: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run torch's own kernels (cuDNN on a GPU) over whole columns."""
+        """Run torch's own kernels (cuDNN on a GPU) over whole columns; the compiler, which cannot, gets cells."""
+        if torch.compiler.is_compiling():
+            return self._by_cells(x, state, None, None)
         weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
         start = [state[name].transpose(0, 1).contiguous() for name in STATE_NAMES[self.kind]]
         # cuDNN keeps what the backward pass needs only in training mode; there is no dropout, so that is all it means

@@ -126,7 +126,7 @@ class RolloutStorage:
             self.finals.clear()
 
     def batch(self) -> Batch:
-        """Return what has been collected as a `Batch` of views [T, N, …]; every env must have the same number of steps."""
+        """Return what was collected as a `Batch` of views [T, N, …]; every env must have the same number of steps."""
         steps = set(self._cursors)
         if len(steps) > 1:
             raise ValueError(f"envs have different numbers of steps: {sorted(steps)}")

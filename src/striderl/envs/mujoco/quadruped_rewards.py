@@ -224,3 +224,12 @@ WALKING_REWARDS: dict[str, float] = {
     "fall": -1.0,
 }
 """Weights per second with which the flat task learns to walk."""
+
+ROUGH_REWARDS: dict[str, float] = {
+    **WALKING_REWARDS,
+    "lin_vel_z": -1.0,
+    "orientation": -0.5,
+    "collision": -0.2,
+    "stumble": -0.1,
+}
+"""Weights for rough terrain, where a body has to pitch and heave."""

@@ -1,0 +1,143 @@
+"""One group of envs on its way: what it sees now, what its actor remembers, who is sick, who waits.
+
+A group is acted for and stepped as one. Its two halves of a step are pure tensor work on the group's own rows: `act`
+before the simulation, `settle` after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.collect.actors import Acted, Actor
+from striderl.collect.noise_source import NoiseSource
+from striderl.collect.quarantine import Quarantine
+from striderl.data import tree
+from striderl.data.specs import TensorSpec, torch_dtype
+from striderl.data.transition import Transition
+from striderl.envs.vec_env import Obs, Step, VecEnv
+
+
+class EnvGroup:
+    """Envs that are stepped together, with everything that belongs to them."""
+
+    def __init__(
+        self,
+        env: VecEnv,
+        rows: slice,
+        actor: Actor,
+        *,
+        noise: NoiseSource,
+        quarantine: Quarantine,
+        wait_reset: bool,
+        previous: Mapping[str, TensorSpec],
+    ) -> None:
+        """Stand before the first reset; `previous` are the components that show the last action and reward, if any."""
+        self.env, self.rows, self.actor = env, rows, actor
+        self.noise, self.quarantine = noise, quarantine
+        self.wait_reset, self.previous = wait_reset, previous
+        self.obs: Obs = {}
+        self.step = 0
+        self.fresh_state = actor.initial_state(env.num_envs, env.device)
+        self.state = self.fresh_state
+        self.waiting = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        """Which envs have ended and wait for the next call of `collect`; only with wait_reset."""
+        self._acted: Acted | None = None
+
+    def begin(self, obs: Obs) -> None:
+        """Stand at the start of an episode in every env."""
+        blank = {
+            name: torch.zeros((self.env.num_envs, *spec.shape), dtype=torch_dtype(spec.dtype), device=self.env.device)
+            for name, spec in self.previous.items()
+        }
+        self.obs = {**self.quarantine.check_start(obs, self.step), **blank}
+        self.state, self._acted = self.fresh_state, None
+        self.waiting = torch.zeros_like(self.waiting)
+
+    def act(self) -> Any:
+        """Let the actor choose, and return a copy for the env: whatever it does to it, what is stored was chosen."""
+        self._acted = self.actor.act(self.obs, self.state, self.noise.at(self.step))
+        return tree.copy(self._acted.actions)
+
+    def settle(self, step: Step) -> Transition:
+        """Turn the outcome into a transition, and be ready for the next step."""
+        acted = self._acted
+        assert acted is not None, "settle comes after act"
+        valid = step.info["valid"] if "valid" in step.info else torch.ones_like(step.terminated)
+        healthy = self.quarantine.check(
+            previous={name: self.obs[name] for name in step.obs},
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            valid=valid & ~self.waiting,
+            obs=step.obs,
+            final_obs=step.final_obs,
+            step=self.step,
+        )
+        transition = Transition(
+            obs=self.obs,
+            act=acted.actions,
+            rew=healthy.reward,
+            terminated=step.terminated,
+            truncated=healthy.truncated,
+            valid=healthy.valid,
+            info={name: step.info[name] for name in self.env.info_spec if name != "valid"},
+            policy=acted.columns,
+            next_obs=healthy.obs,
+            final_obs=healthy.final_obs,
+        )
+        if self.wait_reset:
+            transition = self._blanked(transition)
+        if self.previous:
+            transition = self._with_previous(transition)
+        self.obs = transition.next_obs
+        self.state = where_env(transition.done, self.fresh_state, acted.state)
+        self.step += 1
+        self._acted = None
+        return transition
+
+    def restart(self) -> Tensor:
+        """Reset the envs that are sick or waiting and return which these were, bool [N]."""
+        mask = self.quarantine.sick | self.waiting
+        obs = self.env.reset_envs(mask)
+        kept = {name: self.obs[name] for name in self.previous}
+        blank = {name: torch.zeros_like(value) for name, value in kept.items()}
+        self.obs = {**self.quarantine.check_start(obs, self.step), **where_env(mask, blank, kept)}
+        self.state = where_env(mask, self.fresh_state, self.state)
+        self.waiting = torch.zeros_like(self.waiting)
+        return mask
+
+    def _blanked(self, transition: Transition) -> Transition:
+        """Blank the rows of envs whose episode is over: zeros, done, not valid."""
+        waiting = self.waiting
+        self.waiting = waiting | transition.done
+        live = (transition.obs, transition.act, transition.rew)
+        obs, act, rew = where_env(waiting, tree.map(torch.zeros_like, live), live)
+        return transition._replace(obs=obs, act=act, rew=rew, terminated=transition.terminated | waiting)
+
+    def _with_previous(self, transition: Transition) -> Transition:
+        """Add this step's action and reward to what the actor sees next; nothing where an episode ended."""
+        kept: Obs = {"prev_action": transition.act, "prev_reward": transition.rew}
+        blank = {name: torch.zeros_like(value) for name, value in kept.items()}
+        final = transition.final_obs
+        return transition._replace(
+            next_obs={**transition.next_obs, **where_env(transition.done, blank, kept)},
+            final_obs=None if final is None else {**final, **kept},
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the group sees and remembers."""
+        return {"obs": tree.copy(self.obs), "state": tree.copy(self.state), "step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another group stood."""
+        self.obs, self.state, self.step = tree.copy(state["obs"]), tree.copy(state["state"]), int(state["step"])
+        self.quarantine.check_start({name: self.obs[name] for name in self.env.obs_spec}, self.step)
+
+
+def where_env(mask: Tensor, yes: Any, no: Any) -> Any:
+    """Choose per env between two nested structures; values are selected, not multiplied, so NaN does not leak."""
+    return tree.map(lambda one, two: torch.where(mask.view(-1, *[1] * (one.ndim - 1)), one, two), yes, no)

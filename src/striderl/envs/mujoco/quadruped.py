@@ -1,0 +1,190 @@
+"""A quadruped that follows velocity commands: on flat ground, on rough terrain with a height scan, blind, or with a camera.
+
+    task               ground   policy sees besides proprioception          critic alone
+    Quadruped          plane    true base velocity                          friction, mass, forces, …
+    QuadrupedRough     field    true base velocity, height_scan             the same
+    QuadrupedBlind     field    nothing                                     and base velocity, height_scan
+    QuadrupedDepth     field    forward_depth                               and base velocity, height_scan
+
+    env = Quadruped(QuadrupedVelocityConfig(num_envs=256))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from striderl.data.specs import ComponentSpec
+from striderl.envs.mujoco.base import Arrays, Bool, Float, Int, Rows
+from striderl.envs.mujoco.commands import CommandConfig, VelocityCommands
+from striderl.envs.mujoco.depth_camera import DepthCamera, DepthCameraConfig
+from striderl.envs.mujoco.height_scan import HeightScan, HeightScanConfig
+from striderl.envs.mujoco.levels import Levels
+from striderl.envs.mujoco.quadruped_base import QuadrupedConfig, QuadrupedEnv
+from striderl.envs.mujoco.quadruped_rewards import ROUGH_REWARDS
+from striderl.envs.mujoco.terrain import ROUGH_KINDS, TerrainConfig, build_ground
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadrupedVelocityConfig(QuadrupedConfig):
+    """Settings of velocity tracking on flat ground, and of all tasks below."""
+
+    terrain: TerrainConfig = TerrainConfig()
+    """What the robot walks on."""
+    commands: CommandConfig = CommandConfig()
+    """Which velocities are asked for."""
+    first_levels: int = 2
+    """Envs begin on this many of the lowest terrain levels."""
+    rising: bool = True
+    """Whether the terrain level of an env follows its success; else it keeps its first one."""
+    scan: HeightScanConfig = HeightScanConfig()
+    """Where the height scan looks."""
+    scan_group: str = ""
+    """Who sees the height scan: 'policy', 'critic', or empty for no scan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadrupedRoughConfig(QuadrupedVelocityConfig):
+    """Settings of rough terrain that the policy sees."""
+
+    terrain: TerrainConfig = TerrainConfig(kinds=ROUGH_KINDS)
+    """What the robot walks on."""
+    scan_group: str = "policy"
+    """Who sees the height scan."""
+    reward_weights: dict[str, float] = field(default_factory=lambda: dict(ROUGH_REWARDS))
+    """Weight per second of each reward term."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadrupedBlindConfig(QuadrupedRoughConfig):
+    """Settings of rough terrain that only the critic (or a teacher) sees."""
+
+    observe_lin_vel: bool = False
+    """Whether the policy sees the true velocity of the trunk."""
+    scan_group: str = "critic"
+    """Who sees the height scan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadrupedDepthConfig(QuadrupedBlindConfig):
+    """Settings of rough terrain that the policy sees through a depth camera."""
+
+    camera: str = ""
+    """Name of the camera to render frames with; see `MujocoConfig`. The depth camera is `depth`."""
+    depth: DepthCameraConfig = DepthCameraConfig()
+    """Where the depth camera is and what it sees."""
+
+
+class Quadruped(QuadrupedEnv):
+    """Velocity tracking on any terrain, with a height scan if the config says so."""
+
+    config: QuadrupedVelocityConfig
+
+    def __init__(
+        self, config: QuadrupedVelocityConfig, *, components: Mapping[str, ComponentSpec] | None = None
+    ) -> None:
+        """Build the envs; a subclass may add components."""
+        scan = {"height_scan": config.scan.spec(config.scan_group)} if config.scan_group else {}
+        super().__init__(config, build_ground(config.terrain), components={**scan, **(components or {})})
+        count: Int = self.state_array("command_count", dtype=np.int64)
+        self.commands = VelocityCommands(config.commands, self.streams, current=self.command, count=count)
+        self._origin: Float = self.state_array("origin", (2,))
+        self._asked: Float = self.state_array("asked_distance")
+        self._followed: Float = self.state_array("followed_distance")
+        self.levels = Levels(
+            self.streams,
+            level=self.state_array("level", dtype=np.int64),
+            num_levels=self.ground.num_levels,
+            num_columns=self.ground.num_columns,
+            first_levels=config.first_levels,
+            rising=config.rising,
+        )
+        self._scan = HeightScan(config.scan, self.ground, config.robot.standing_height)
+
+    def start(self, ids: Int) -> tuple[Float, Float]:
+        """Begin near the middle of the env's patch, facing anywhere, with a first command."""
+        self.levels.begin(ids)
+        numbers = self.uniform("start/place", ids, 3, low=-1.0)
+        place = self.ground.origin(self.levels.level[ids], self.levels.column[ids]) + 0.5 * numbers[:, :2]
+        self._origin[ids] = place
+        self._asked[ids] = 0.0
+        self._followed[ids] = 0.0
+        self.commands.begin(ids)
+        return place, np.pi * numbers[:, 2]
+
+    def command_next(self) -> None:
+        """Measure how far the command was followed, and draw new ones where it is time."""
+        asked = self.command[:, :2]
+        speed = np.sqrt(np.square(asked).sum(axis=1))
+        self._asked += speed * self.step_dt
+        self._followed += (asked * self.robot.lin_vel[:, :2]).sum(axis=1) / np.maximum(speed, 1e-6) * self.step_dt
+        self.commands.advance(self.episode_length)
+
+    def has_fallen(self) -> Bool:
+        """Return whose trunk or head touches the ground."""
+        return self.robot.trunk_contact
+
+    def observe_task(self, rows: Rows) -> Arrays:
+        """Return the height scan, if there is one."""
+        return {"height_scan": self._scan.read(self.robot, rows)} if self.config.scan_group else {}
+
+    def episode_ended(self, ids: Int) -> Mapping[str, float]:
+        """Move robots that left the middle of their patch and went as asked up, and those that did not follow down."""
+        log = dict(super().episode_ended(ids))
+        if self.ground.num_levels > 1:
+            asked, followed = self._asked[ids], self._followed[ids]
+            away = np.hypot(*(self.qpos[ids, :2] - self._origin[ids]).T)
+            up = (followed > 0.8 * asked) & (away > 0.3 * self.config.terrain.patch_size)
+            # who was told to stand has shown nothing
+            self.levels.move(ids, up=up, down=(followed < 0.5 * asked) & (asked > 1.0))
+            log["curriculum/level"] = float(self.levels.level.mean())
+        return log
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return tracking error, cost of transport, and where there are several the terrain level of each env."""
+        found = super().metrics()
+        if self.ground.num_levels > 1:
+            found["terrain_level"] = torch.from_numpy(self.levels.level.astype(np.float32)).to(self.device)
+        return found
+
+    def _timed_out(self) -> Bool:
+        """Return whose time is over, and who has walked off the field: there is no more ground, but nobody fell."""
+        return super()._timed_out() | self.ground.outside(self.qpos[:, 0], self.qpos[:, 1])
+
+
+class QuadrupedRough(Quadruped):
+    """Velocity tracking on rough terrain with a height scan."""
+
+
+class QuadrupedBlind(Quadruped):
+    """Velocity tracking on rough terrain by feel alone."""
+
+
+class QuadrupedDepth(Quadruped):
+    """Velocity tracking on rough terrain with a depth camera that looks ahead."""
+
+    config: QuadrupedDepthConfig
+
+    def __init__(self, config: QuadrupedDepthConfig) -> None:
+        """Build the envs and the camera."""
+        super().__init__(config, components={"forward_depth": config.depth.spec("policy")})
+        self._camera = DepthCamera(config.depth, self.ground)
+        self._image = self.state_array("forward_depth", self.obs_spec["forward_depth"].shape, np.uint8)
+
+    def look(self, rows: Rows) -> None:
+        """Take the pictures that are due: of some envs in each step, and of those that begin an episode."""
+        every = self.config.depth.interval
+        if isinstance(rows, slice):
+            ids = np.flatnonzero((self.episode_length + self.streams.env_index) % every == 0)
+        else:
+            ids = rows
+        if len(ids):
+            self._image[ids] = self._camera.pictures(self.robot, ids)
+
+    def observe_task(self, rows: Rows) -> Arrays:
+        """Return the newest picture and the height scan for the critic."""
+        return {**super().observe_task(rows), "forward_depth": self._image[rows]}
