@@ -110,4 +110,3 @@ def test_errors_name_the_leaf():
         split_and_pad_trajectories({"a": np.zeros((1, 1))}, torch.zeros(1, 1))
     with pytest.raises(ValueError, match="masks"):
         unpad_trajectories(torch.zeros(3, 2), torch.ones(3, 3))
-

@@ -46,7 +46,7 @@ class AsyncVecEnv(VecEnv):
 
     @abstractmethod
     def wait_any(self, parts: Sequence[AsyncVecEnv], timeout: float | None = None) -> list[AsyncVecEnv]:
-        """Wait until one of these parts with a step under way is ready and return all that are, oldest part first.
+        """Wait until one of these parts with a step under way is ready and return all that are, in their order here.
 
         The list is empty when `timeout` seconds passed first; None waits until a part is ready, has failed or has
         run into its deadline.

@@ -161,7 +161,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
             ended |= self._mark_timeouts(truncated)
         tensor = self._tensor
         final = tensor(self._observe(self._state))
-        current = final
+        current = final  # where nothing ended final_obs means nothing, so both may be one tensor
         if ended:
             self._next_episode((terminated | truncated).nonzero()[0])
             current = tensor(self._observe(self._state))

@@ -1,4 +1,4 @@
-"""Draw simple pictures with numpy alone: bars, boxes, discs and curves in world coordinates, with smooth edges.
+"""Draw simple pictures with numpy alone: bars, boxes, discs and graphs in world coordinates, with smooth edges.
 
 (0, height)                                  a shape is a signed distance in pixels, negative inside;
     ▲                                        coverage = clip(1/2 - distance, 0, 1) smooths its edge
@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,10 +53,11 @@ class Canvas:
         outside_y = np.abs(self._y - centre[1]) - 0.5 * height
         self._paint(np.maximum(outside_x, outside_y), colour)
 
-    def curve(self, points: list[Point], width: float, colour: Colour) -> None:
-        """Draw a line through several points."""
-        for start, end in pairwise(points):
-            self.bar(start, end, width, colour)
+    def graph(self, height: Callable[[Pixels], Pixels], width: float, colour: Colour) -> None:
+        """Draw the line y = height(x)."""
+        line = height(self._x[0])
+        steepness = np.gradient(line, self._x[0])
+        self._paint(np.abs(self._y - line) / np.sqrt(1.0 + steepness**2) - 0.5 * width, colour)
 
     def _paint(self, distance: Pixels, colour: Colour) -> None:
         coverage = np.clip(0.5 - distance * self._scale, 0.0, 1.0)[..., None]

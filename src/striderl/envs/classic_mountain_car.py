@@ -133,12 +133,11 @@ def _scalar_cosine(angle: Array) -> Array:
 def _valley(position: float, *, flag: float) -> Array:
     """Draw the hills, the flag and the car."""
     canvas = Canvas(width=600, height=400, left=_LEFT, bottom=0.0, metres=_RIGHT - _LEFT)
-    ground = [(x, 0.45 * math.sin(3 * x) + 0.55) for x in np.linspace(_LEFT, _RIGHT, 60).tolist()]
     height = 0.45 * math.sin(3 * position) + 0.55
     slope = math.atan(1.35 * math.cos(3 * position))
     pole = 0.45 * math.sin(3 * flag) + 0.55
     canvas.fill(WHITE)
-    canvas.curve(ground, 0.006, BLACK)
+    canvas.graph(lambda x: 0.45 * np.sin(3 * x) + 0.55, 0.006, BLACK)
     canvas.bar((flag, pole), (flag, pole + 0.15), 0.006, BLACK)
     canvas.box((flag + 0.035, pole + 0.13), 0.07, 0.04, YELLOW)
     along, across = (math.cos(slope), math.sin(slope)), (-math.sin(slope), math.cos(slope))

@@ -36,7 +36,6 @@ from striderl.envs.worker_config import WorkerConfig
 from striderl.envs.worker_convert import EnvFactory, mask_size
 from striderl.envs.worker_errors import ContractViolation, EnvCloseWarning
 from striderl.envs.worker_layout import Layout, make_layout
-from striderl.envs.workers import WorkerPool
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -148,6 +147,8 @@ def _make_backend(
         return VectorBackend(env, first_env_index=first_env_index)
     factories = _factories(env, num_envs, kwargs)
     if workers.num_workers:
+        from striderl.envs.workers import WorkerPool  # needs Linux; the rest of this module does not
+
         return WorkerPool(factories, workers, first_env_index=first_env_index)
     return InProcess(factories, first_env_index=first_env_index)
 

@@ -66,6 +66,8 @@ class EnvRows(AsyncVecEnv):
         self._start = start
         self._stop = stop
         self._rows = slice(start, stop)
+        self._whole: EnvRows | None = None
+        """The env that this is a part of, kept from being closed as garbage while the part is in use."""
 
     @property
     def restarts(self) -> int:
@@ -159,6 +161,8 @@ class EnvRows(AsyncVecEnv):
         last = len(borders) - 1
         cuts = [borders[last * part // num_parts] for part in range(num_parts + 1)]
         parts = [EnvRows(self._backend, self._facts, start, stop) for start, stop in itertools.pairwise(cuts)]
+        for part in parts:
+            part._whole = self
         return list(parts)
 
     def wait_any(self, parts: Sequence[AsyncVecEnv], timeout: float | None = None) -> list[AsyncVecEnv]:

@@ -17,16 +17,13 @@ from typing import Any
 import numpy as np
 
 from striderl.envs.worker_convert import (
-    PLAIN_FLAGS,
-    PLAIN_NUMBERS,
     ActionReader,
     EnvFactory,
     LeafWriter,
     ObservationWriter,
-    as_flag,
-    as_reward,
     checked_info,
     checked_result,
+    checked_scalars,
     space_difference,
 )
 from striderl.envs.worker_errors import ContractViolation, traceback_text
@@ -35,6 +32,8 @@ from striderl.envs.worker_layout import Array, Buffers, Description, Layout
 PHASES = ("idle", "init", "reset", "step", "render", "get_attr", "close")
 """What a block can be doing; its number is written where the trainer can read it."""
 _PHASE = {name: number for number, name in enumerate(PHASES)}
+_NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
+_FLAGS = frozenset({bool, np.bool_})
 _STEP_FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 _RESET_FIELDS = ("observation", "info")
 
@@ -94,11 +93,15 @@ class EnvBlock:
 
     def reset(self, slot: int, start: int, stop: int, *, seeded: bool) -> None:
         """Start new episodes in the envs start to stop (counted within the block), from their seeds where asked."""
-        for index in range(start, stop):
-            if seeded:
+        index = start
+        try:
+            for index in range(start, stop):
                 self._enter("reset", self._first_index + index)
-                self._seed_spaces(index)
-            self._reset_one(index, slot, int(self._buffers.seeds[index, 0]) if seeded else None)
+                if seeded:
+                    self._seed_spaces(index)
+                self._reset_one(index, slot, int(self._buffers.seeds[index, 0]) if seeded else None)
+        except ContractViolation as violation:
+            raise self._placed(violation, index) from None
         self._leave()
 
     def reset_masked(self, old_slot: int, slot: int, start: int, stop: int) -> None:
@@ -108,15 +111,21 @@ class EnvBlock:
         if old_slot != slot:
             for old, new in zip(self._obs[old_slot], self._obs[slot]):
                 new[rows[~chosen]] = old[rows[~chosen]]
-        for index in rows[chosen].tolist():
-            self._reset_one(index, slot, None)
+        index = start
+        try:
+            for index in rows[chosen].tolist():
+                self._reset_one(index, slot, None)
+        except ContractViolation as violation:
+            raise self._placed(violation, index) from None
         self._leave()
 
     def step(self, slot: int, start: int, stop: int) -> None:
         """Advance the envs start to stop by one step with the actions in the buffers."""
-        buffers, progress, first_index, envs = self._buffers, self._progress, self._first_index, self._envs
+        buffers, progress, first_index, envs, plain = (
+            self._buffers, self._progress, self._first_index, self._envs, self._plain,
+        )  # fmt: skip
         obs, rewards, ends, stops, ended = self._obs[slot], [], [], [], []
-        aged, plain = bool(buffers.aged[start:stop].any()), self._plain
+        aged = bool(buffers.aged[start:stop].any())
         index = start
         try:
             progress[0] = _PHASE["step"]
@@ -126,12 +135,10 @@ class EnvBlock:
                 if result.__class__ is not tuple or len(result) != 5:
                     result = checked_result(result, _STEP_FIELDS, "step")
                 observation, reward, terminated, truncated, info = result
-                if reward.__class__ not in PLAIN_NUMBERS:
-                    reward = as_reward(reward)
-                if terminated.__class__ not in PLAIN_FLAGS:
-                    terminated = as_flag(terminated, "terminated")
-                if truncated.__class__ not in PLAIN_FLAGS:
-                    truncated = as_flag(truncated, "truncated")
+                if not (
+                    reward.__class__ in _NUMBERS and terminated.__class__ in _FLAGS and truncated.__class__ in _FLAGS
+                ):
+                    reward, terminated, truncated = checked_scalars(reward, terminated, truncated)
                 if aged and self._is_over_age(index):
                     truncated = True
                 if self._infos:
@@ -153,11 +160,7 @@ class EnvBlock:
         buffers.reward[start:stop] = rewards
         buffers.terminated[start:stop] = ends
         buffers.truncated[start:stop] = stops
-        buffers.num_steps[start:stop] += 1
-        buffers.episode_length[start:stop] += 1
-        if ended:
-            buffers.episode_length[ended] = 0
-            self._check_infos_came()
+        self._count_step(start, stop, ended)
         progress[0] = 0
 
     def render(self, index: int) -> Array:
@@ -189,14 +192,18 @@ class EnvBlock:
     def _leave(self) -> None:
         self._progress[0] = 0
 
+    def _count_step(self, start: int, stop: int, ended: list[int]) -> None:
+        self._buffers.num_steps[start:stop] += 1
+        self._buffers.episode_length[start:stop] += 1
+        if ended:
+            self._buffers.episode_length[ended] = 0
+            self._check_infos_came()
+
     def _reset_one(self, index: int, slot: int, seed: int | None) -> None:
         self._enter("reset", self._first_index + index)
         result = self._envs[index].reset(seed=seed) if seed is not None else self._envs[index].reset()
-        try:
-            observation, info = checked_result(result, _RESET_FIELDS, "reset")
-            self._write(observation, info, self._obs[slot], index)
-        except ContractViolation as violation:
-            raise self._placed(violation, index) from None
+        observation, info = checked_result(result, _RESET_FIELDS, "reset")
+        self._write(observation, info, self._obs[slot], index)
         self._buffers.episode_length[index] = 0
         self._buffers.aged[index] = False
 

@@ -125,6 +125,11 @@ def as_flag(value: Any, field: str) -> bool:
     raise ContractViolation(f"field {field!r}: wanted True or False, found {_seen(value)}")
 
 
+def checked_scalars(reward: Any, terminated: Any, truncated: Any) -> tuple[float, bool, bool]:
+    """Return a step's three scalars in plain types, or refuse them."""
+    return as_reward(reward), as_flag(terminated, "terminated"), as_flag(truncated, "truncated")
+
+
 def space_difference(wanted: Any, found: Any, where: str = "") -> str:
     """Say where two spaces differ, component by component; empty when they are equal."""
     if wanted == found:
@@ -222,9 +227,5 @@ def _seen(value: Any) -> str:
     return f"{str(value)[:80]} ({type(value).__name__})"
 
 
-PLAIN_NUMBERS: frozenset[type] = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
-"""Types of a reward that need no closer look."""
-PLAIN_FLAGS: frozenset[type] = frozenset({bool, np.bool_})
-"""Types of an end flag that need no closer look."""
 EnvFactory = Callable[[], Any]
 """Builds one Gymnasium env."""

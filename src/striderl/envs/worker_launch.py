@@ -140,7 +140,9 @@ class ForkServerLauncher:
 
     def launch(self, factories: Sequence[EnvFactory], timeout: float) -> tuple[Child, Channel]:
         """Start a worker; see `Launcher`."""
-        if self._server is None or not self._server.is_alive():
+        if self._server is not None and not self._server.is_alive():
+            self.close(0.1)
+        if self._server is None:
             self._server, self._channel = spawn_module(worker_fork_server.__name__)
         ours, theirs = _trainer_end_first(channel_pair())
         try:

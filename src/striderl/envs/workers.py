@@ -25,7 +25,7 @@ import numpy as np
 
 from striderl.envs.worker_block import check_spaces
 from striderl.envs.worker_channel import anonymous_file, mapped, pack, unpack
-from striderl.envs.worker_config import WorkerConfig
+from striderl.envs.worker_config import WorkerConfig as WorkerConfig
 from striderl.envs.worker_convert import EnvFactory
 from striderl.envs.worker_crew import Crew
 from striderl.envs.worker_errors import ContractViolation, EnvRaised
@@ -44,9 +44,7 @@ class WorkerPool:
     def __init__(self, factories: Sequence[EnvFactory], config: WorkerConfig, *, first_env_index: int = 0) -> None:
         self.num_envs = len(factories)
         if not 1 <= config.num_workers <= self.num_envs:
-            raise ValueError(
-                f"{config.num_workers} workers cannot share {self.num_envs} envs; use 1 to {self.num_envs}"
-            )
+            raise ValueError(f"{self.num_envs} envs want 1 to {self.num_envs} workers, found {config.num_workers}")
         self.config = config
         self.seed: int | None = None
         self.closed = False

@@ -10,6 +10,7 @@ the means. It never subtracts two large sums of squares, so it stays accurate fa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -39,14 +40,15 @@ def batch_moments(x: Tensor, shape: tuple[int, ...], valid: Tensor | None = None
     leading = x.shape[: x.dim() - len(shape)]
     if tuple(x.shape[len(leading) :]) != shape:
         raise ValueError(f"samples must end in shape {shape}, found {tuple(x.shape)}")
-    rows = x.detach().reshape(-1, *shape).double()
-    wanted = torch.ones(rows.shape[0], dtype=torch.bool, device=x.device)
+    num_rows = math.prod(leading)
+    rows = x.detach().reshape(num_rows, *shape).double()
+    wanted = torch.ones(num_rows, dtype=torch.bool, device=x.device)
     if valid is not None:
         if valid.shape != leading:
             raise ValueError(f"valid must have shape {tuple(leading)}, found {tuple(valid.shape)}")
-        wanted = valid.reshape(-1).bool()
-    finite = rows.reshape(rows.shape[0], -1).isfinite().all(1)
-    keep = (wanted & finite).view(-1, *(1 for _ in shape))
+        wanted = valid.reshape(num_rows).bool()
+    finite = rows.reshape(num_rows, math.prod(shape)).isfinite().all(1)
+    keep = (wanted & finite).view(num_rows, *(1 for _ in shape))
     count = (wanted & finite).sum().double()
     mean = torch.where(keep, rows, 0.0).sum(0) / count.clamp(min=1.0)
     m2 = torch.where(keep, rows - mean, 0.0).square().sum(0)

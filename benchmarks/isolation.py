@@ -1,0 +1,152 @@
+"""One contender, one process: so that no library changes a global setting under another's feet.
+
+    harness                               contender's own interpreter
+       │  ── {"prepare": [table, row]} ──▶   import the library, build what the row needs, warm up
+       │  ◀── {"status": "ready"} ────────
+       │  ── {"sample": true} ───────────▶   time one block
+       │  ◀── {"cpu": …, "wall": …} ──────      (other contenders have their turn, then again)
+
+All contenders live at the same time and are asked in turn, a few milliseconds each, so that whatever else the machine
+does hits all of them alike; those that are not asked wait and use no CPU. A child ends when its input does.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import IO, Any
+
+from timing import Sample
+
+Prepare = Callable[[str, str, str], AbstractContextManager[Callable[[], Sample]]]
+"""(contender, table, row) -> a context that yields a sampler and cleans up afterwards."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""One thread for torch and for the linear algebra under numpy; envs have a setting of their own."""
+
+
+class Unavailable(Exception):
+    """A contender cannot do a row; the message says why and is printed in the table in place of a number."""
+
+
+class ContenderFailed(Exception):
+    """A contender's process ended, raised or did not answer."""
+
+
+# -- in the harness ----------------------------------------------------------------------------------------------------
+
+
+class ContenderProcess:
+    """The harness's end: a fresh interpreter that serves one contender."""
+
+    def __init__(self, command: Sequence[str], deadline: float) -> None:
+        self._deadline = deadline
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **ONE_THREAD}
+        )
+        hello = self._receive()
+        self.versions: dict[str, str] = hello["versions"]
+        self.missing: list[str] = hello["missing"]
+        """Packages that the contender needs and its interpreter does not have."""
+
+    def prepare(self, table: str, row: str) -> str:
+        """Get ready for a row; return '' when ready, else why the row cannot be done."""
+        self._send({"prepare": [table, row]})
+        return str(self._receive()["reason"])
+
+    def sample(self) -> Sample:
+        """Time one block of the prepared row."""
+        self._send({"sample": True})
+        answer = self._receive()
+        return Sample(answer["cpu"], answer["wall"])
+
+    def close(self) -> None:
+        """End the process; it closes its envs first."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ContenderFailed("its process has ended; what it said is above") from None
+
+    def _receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], self._deadline)
+        if not ready:
+            raise ContenderFailed(f"no answer within {self._deadline:.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise ContenderFailed("its process has ended; what it said is above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+# -- in the contender's process ----------------------------------------------------------------------------------------
+
+
+def serve(contender: str, needs: Sequence[str], also_report: Sequence[str], prepare: Prepare) -> None:
+    """Answer the harness until it closes the line."""
+    answers = _take_over_stdout()
+    installed = {name: _version(name) for name in dict.fromkeys([*needs, *also_report])}
+    hello = {
+        "versions": {name: version for name, version in installed.items() if version},
+        "missing": [name for name in needs if not installed[name]],
+    }
+    _answer(answers, hello)
+    with ExitStack() as session:
+        open_row = session.enter_context(ExitStack())
+        take: Callable[[], Sample] | None = None
+        for message in _messages():
+            if "prepare" in message:
+                open_row.close()
+                table, row = message["prepare"]
+                try:
+                    take = open_row.enter_context(prepare(contender, table, row))
+                    _answer(answers, {"reason": ""})
+                except Unavailable as unavailable:
+                    _answer(answers, {"reason": str(unavailable)})
+            else:
+                assert take is not None, "asked for a sample before a row was prepared"
+                _answer(answers, take()._asdict())
+
+
+def _take_over_stdout() -> IO[bytes]:
+    """Keep the line to the harness for ourselves; what libraries print goes to stderr."""
+    sys.stdout.flush()
+    line = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return line
+
+
+def _messages() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin.buffer:
+        yield json.loads(line)
+
+
+def _answer(line: IO[bytes], message: dict[str, Any]) -> None:
+    line.write(json.dumps(message).encode() + b"\n")
+    line.flush()
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

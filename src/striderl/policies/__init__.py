@@ -1,0 +1,1 @@
+"""Policies: stages and heads composed into actors and critics."""

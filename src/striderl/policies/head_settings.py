@@ -1,0 +1,45 @@
+"""From a name and settings in a config to a head."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec
+from striderl.data.naming import unknown
+from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
+from striderl.networks.head import Head
+from striderl.networks.heads import BetaHead, DeterministicHead, head_for
+
+HEADS: dict[str, type[Head[Any]]] = {
+    "gaussian": GaussianHead,
+    "squashed_gaussian": SquashedGaussianHead,
+    "beta": BetaHead,
+    "deterministic": DeterministicHead,
+}
+"""Heads of real-valued actions by name."""
+BOUNDED = ("squashed_gaussian", "beta")
+"""Heads that want the bounds of the action spec."""
+
+
+def build_head(action_spec: ActionSpec, input_size: int, name: str, settings: Mapping[str, Any]) -> Head[Any]:
+    """Build the head that a config describes; discrete actions have one head and take no settings."""
+    if name not in HEADS:
+        raise ValueError(unknown("head", name, HEADS, where="the policy config"))
+    allowed = [key for key in inspect.signature(HEADS[name].__init__).parameters if key not in ("self", "input_size")]
+    for key in settings:
+        if key not in allowed:
+            raise ValueError(unknown("setting", key, allowed, where=f"the {name} head"))
+    parts = action_spec.parts.values() if isinstance(action_spec, DictActionSpec) else [action_spec]
+    if settings and not any(isinstance(part, BoxSpec) for part in parts):
+        raise ValueError(f"head_settings {dict(settings)} have no effect: the action has no real-valued part")
+
+    def box(size: int, spec: BoxSpec) -> Head[Any]:
+        own = dict(settings)
+        if name in BOUNDED:
+            low, high = spec.bounds()
+            own = {"low": tuple(low.reshape(-1).tolist()), "high": tuple(high.reshape(-1).tolist()), **own}
+        return HEADS[name](size, spec.shape, **own)
+
+    return head_for(action_spec, input_size, box=box)
