@@ -10,8 +10,8 @@ from torch import Tensor
 
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
-from striderl.envs.toy_bandits import unit_interval
-from striderl.envs.toy_base import Outcome, State, ToyEnv
+from striderl.envs.toy.bandits import unit_interval
+from striderl.envs.toy.base import Outcome, State, ToyEnv
 from striderl.envs.vec_env import Actions, Obs, Step
 
 NUM_ENVS = 4

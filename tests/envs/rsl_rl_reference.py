@@ -10,7 +10,7 @@ import torch
 from rsl_rl_fakes import FALL, GroupsFake, IsaacLabTwoFake, LeggedGymFake
 from torch import Tensor
 
-from striderl.envs.rsl_rl_env import RslRlEnv
+from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.envs.vec_env import Step
 
 NUM_STEPS = 14

@@ -19,7 +19,7 @@ from mjlab.managers.termination_manager import TerminationTermCfg
 from mjlab.rl import RslRlVecEnvWrapper
 from mjlab.tasks.cartpole.cartpole_env_cfg import cartpole_balance_env_cfg
 
-from striderl.envs.rsl_rl_env import RslRlEnv
+from striderl.envs.rsl_rl.env import RslRlEnv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

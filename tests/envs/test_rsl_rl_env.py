@@ -20,7 +20,7 @@ from rsl_rl_reference import KINDS, make, reference, rollout, some_actions, two_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from striderl.data.specs import TensorSpec
-from striderl.envs.rsl_rl_env import RslRlEnv
+from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.envs.vec_env import ContractError
 
 

@@ -14,7 +14,7 @@ from rsl_rl_reference import make, rollout, some_actions
 from torch import Tensor
 
 from striderl.data.specs import TensorSpec
-from striderl.envs.rsl_rl_env import RslRlEnv
+from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.envs.vec_env import ContractError
 
 # -- what is handed on from extras -----------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_wrong_actions_are_refused(actions: Any) -> None:
 
 
 def test_one_line_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="striderl.envs.rsl_rl_env"):
+    with caplog.at_level(logging.INFO, logger="striderl.envs.rsl_rl.env"):
         RslRlEnv(PlaygroundFake())
     assert len(caplog.records) == 1
     line = caplog.records[0].getMessage()

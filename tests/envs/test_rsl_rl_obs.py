@@ -14,7 +14,7 @@ from rsl_rl_fakes import (
 from rsl_rl_reference import make, reference, rollout, some_actions, two_parts
 from torch import Tensor
 
-from striderl.envs.rsl_rl_env import RslRlEnv
+from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.envs.vec_env import ContractError
 
 # -- names of components ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from striderl.data.actions import DiscreteSpec
 from striderl.data.noise import uniform
 from striderl.envs import toy
-from striderl.envs.toy_base import EpisodeWords, ToyEnv
+from striderl.envs.toy.base import EpisodeWords, ToyEnv
 from striderl.envs.vec_env import Obs, Step
 
 

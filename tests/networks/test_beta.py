@@ -14,7 +14,7 @@ from striderl.data.noise import draw
 from striderl.networks.beta import NUM_PROPOSALS, BetaDistribution, log_gamma_sample
 
 LOW, HIGH = torch.tensor(-2.0), torch.tensor(3.0)
-shapes = st.floats(0.3, 60.0, width=32)
+shapes = st.floats(0.3, 60.0)
 
 
 def make(alpha: float, beta: float, *leading: int) -> BetaDistribution:

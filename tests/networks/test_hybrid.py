@@ -29,9 +29,8 @@ def test_hybrid_is_the_sum_of_its_parts():
     action = distribution.sample(noise)
     assert list(action) == ["steer", "gear"]
     steer, gear = distribution.parts["steer"], distribution.parts["gear"]
-    assert torch.allclose(
-        distribution.log_prob(action), steer.log_prob(action["steer"]) + gear.log_prob(action["gear"])
-    )
+    wanted = steer.log_prob(action["steer"]) + gear.log_prob(action["gear"])
+    assert torch.allclose(distribution.log_prob(action), wanted)
     assert torch.allclose(distribution.entropy(), steer.entropy() + gear.entropy())
     assert (distribution.kl(other) == 0).all()
     assert distribution.mode()["gear"].shape == (4,)

@@ -144,7 +144,7 @@ def model_xml(design: RobotDesign, ground: GroundXml = PLANE) -> str:
     <geom contype="0" conaffinity="1" condim="3" friction="0.6 0.02 0.01" rgba="0.32 0.35 0.40 1"/>
     <joint armature="{design.armature}" damping="{design.joint_damping}"/>
     <position kp="{design.stiffness}" kv="{design.damping}" inheritrange="1"/>
-    <default class="ground"><geom contype="1" conaffinity="0" friction="0.6 0.02 0.01" rgba="0.55 0.53 0.50 1"/></default>
+    <default class="ground"><geom contype="1" conaffinity="0" friction="0.6 0.02 0.01" rgba="0.95 0.93 0.90 1"/></default>
     <default class="looks"><geom contype="0" conaffinity="0"/></default>
     <default class="foot"><geom priority="1" friction="0.8 0.02 0.01" rgba="0.10 0.10 0.10 1"/></default>
   </default>
@@ -160,7 +160,7 @@ def model_xml(design: RobotDesign, ground: GroundXml = PLANE) -> str:
     {ground.geoms}
     <body name="{TRUNK}" pos="0 0 {design.standing_height}">
       <freejoint name="root"/>
-      <camera name="track" mode="trackcom" pos="0.9 -1.5 0.7" xyaxes="0.857 0.514 0 -0.180 0.300 0.937"/>
+      <camera name="track" mode="trackcom" pos="0.45 -1.15 0.35" xyaxes="0.931 0.364 0 -0.098 0.250 0.963"/>
       <geom name="trunk" type="box" size="0.188 0.065 0.055" mass="{design.trunk_mass - 0.4}" rgba="0.85 0.86 0.88 1"/>
       <geom name="head" type="box" pos="0.225 0 0.015" size="0.045 0.045 0.035" mass="0.4" rgba="0.95 0.55 0.15 1"/>
       {legs}

@@ -123,7 +123,7 @@ def feet_air_time(now: Measured) -> Float:
     Short taps cost nothing here, so that a policy that still trembles is not better off falling over; very long steps
     gain nothing more. It is a rate: summed over a second of walking it counts the seconds of good steps.
     """
-    gained = np.clip(now.landed - now.config.air_time, 0.0, 0.3).sum(axis=1)
+    gained = np.clip(now.landed - now.config.air_time, 0.0, 0.15).sum(axis=1)
     return np.asarray(gained * is_moving(now.command) * (1.0 / now.step_dt))
 
 

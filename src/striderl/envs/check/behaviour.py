@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.envs.check_probe import Probe, Recording, Stopped, different_rows, first_difference, named
-from striderl.envs.check_rollout import Endings, EpisodeClock, Watch
-from striderl.envs.check_values import check_obs
+from striderl.envs.check.probe import Probe, Recording, Stopped, different_rows, first_difference, named
+from striderl.envs.check.rollout import Endings, EpisodeClock, Watch
+from striderl.envs.check.values import check_obs
 from striderl.envs.vec_env import Actions, Obs, StateUnsupportedError
 
 REPLAY_STEPS = 24

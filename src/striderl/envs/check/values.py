@@ -11,7 +11,7 @@ from torch import Tensor
 
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.specs import ObsSpec, TensorSpec, torch_dtype
-from striderl.envs.check_report import NOWHERE, Recorder
+from striderl.envs.check.report import NOWHERE, Recorder
 from striderl.envs.vec_env import Step, VecEnv
 
 ATTRIBUTES: dict[str, tuple[type, ...]] = {

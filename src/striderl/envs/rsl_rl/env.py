@@ -33,9 +33,9 @@ from torch import Tensor
 from striderl.data.actions import BoxSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec
-from striderl.envs import rsl_rl_control as control
-from striderl.envs.rsl_rl_extras import as_flags, as_reward, look_up, read_info, read_log, split_step
-from striderl.envs.rsl_rl_obs import (
+from striderl.envs.rsl_rl import control
+from striderl.envs.rsl_rl.extras import as_flags, as_reward, look_up, read_info, read_log, split_step
+from striderl.envs.rsl_rl.obs import (
     Generation,
     Groups,
     ObsLayout,

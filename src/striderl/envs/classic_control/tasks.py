@@ -13,16 +13,16 @@ depend on how many others there are. All run with numpy on the CPU; with another
 
 from __future__ import annotations
 
-from striderl.envs.classic_acrobot import Acrobot, AcrobotConfig
-from striderl.envs.classic_base import ClassicControl
-from striderl.envs.classic_cartpole import CartPole, CartPoleConfig
-from striderl.envs.classic_mountain_car import (
+from striderl.envs.classic_control.acrobot import Acrobot, AcrobotConfig
+from striderl.envs.classic_control.base import ClassicControl
+from striderl.envs.classic_control.cartpole import CartPole, CartPoleConfig
+from striderl.envs.classic_control.mountain_car import (
     MountainCar,
     MountainCarConfig,
     MountainCarContinuous,
     MountainCarContinuousConfig,
 )
-from striderl.envs.classic_pendulum import Pendulum, PendulumConfig
+from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
 
 __all__ = [
     "CLASSIC_TASKS",

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.envs.rsl_rl_obs import Segments, is_mapping
+from striderl.envs.rsl_rl.obs import Segments, is_mapping
 from striderl.envs.vec_env import ContractError, VecEnv
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec, flatten_names, torch_dtype
-from striderl.envs.rsl_rl_obs import Groups, describe, flat_groups, is_mapping
+from striderl.envs.rsl_rl.obs import Groups, describe, flat_groups, is_mapping
 from striderl.envs.vec_env import ContractError
 
 _LOG_KEYS = ("episode", "log")

@@ -7,9 +7,9 @@ from collections import deque
 import torch
 from torch import Tensor
 
-from striderl.envs.check_probe import Probe, different_rows, handed_out
-from striderl.envs.check_report import Recorder
-from striderl.envs.check_values import ended
+from striderl.envs.check.probe import Probe, different_rows, handed_out
+from striderl.envs.check.report import Recorder
+from striderl.envs.check.values import ended
 from striderl.envs.vec_env import Obs, Step
 
 KEPT_STEPS = 4

@@ -11,7 +11,7 @@ A message names the field, the env, the step, what was wanted and what was found
 
 from __future__ import annotations
 
-from striderl.envs.check_behaviour import (
+from striderl.envs.check.behaviour import (
     check_close,
     check_episode_lengths,
     check_refusals,
@@ -19,10 +19,10 @@ from striderl.envs.check_behaviour import (
     check_seeds,
     check_state,
 )
-from striderl.envs.check_probe import Probe, Stopped
-from striderl.envs.check_report import Recorder, Report, Violation
-from striderl.envs.check_rollout import check_rollout
-from striderl.envs.check_values import check_declarations
+from striderl.envs.check.probe import Probe, Stopped
+from striderl.envs.check.report import Recorder, Report, Violation
+from striderl.envs.check.rollout import check_rollout
+from striderl.envs.check.values import check_declarations
 from striderl.envs.vec_env import ContractError, VecEnv
 
 __all__ = ["ContractError", "Report", "Violation", "check_vec_env"]

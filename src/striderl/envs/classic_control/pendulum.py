@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from striderl.data.actions import BoxSpec
-from striderl.envs.classic_base import ClassicConfig, ClassicControl, Layout, scalar_square
-from striderl.envs.classic_drawing import BLACK, RED, WHITE, Canvas
-from striderl.envs.classic_starts import Array
+from striderl.envs.classic_control.base import ClassicConfig, ClassicControl, Layout, scalar_square
+from striderl.envs.classic_control.drawing import BLACK, RED, WHITE, Canvas
+from striderl.envs.classic_control.starts import Array
 
 _SECONDS = 0.05
 _MAX_SPEED = 8.0

@@ -12,7 +12,7 @@ from torch import Tensor
 from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.noise import philox, stream_id
 from striderl.data.specs import ObsSpec, TensorSpec, dtype_name
-from striderl.envs.toy_base import Outcome, State, ToyEnv, check_actions, where_rows
+from striderl.envs.toy.base import Outcome, State, ToyEnv, check_actions, where_rows
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 

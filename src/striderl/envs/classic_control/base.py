@@ -29,7 +29,7 @@ from torch import Tensor
 
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
-from striderl.envs.classic_starts import Array, EpisodeStarts
+from striderl.envs.classic_control.starts import Array, EpisodeStarts
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 _TRUE = b"\x01"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.toy_base import Outcome, State, ToyEnv, one_hot
+from striderl.envs.toy.base import Outcome, State, ToyEnv, one_hot
 from striderl.envs.vec_env import Actions, Obs
 
 

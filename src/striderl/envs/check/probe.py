@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from striderl.envs.check_report import Recorder
-from striderl.envs.check_values import check_obs, check_step, ended, flat_rows
+from striderl.envs.check.report import Recorder
+from striderl.envs.check.values import check_obs, check_step, ended, flat_rows
 from striderl.envs.sampling import sample_actions
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
