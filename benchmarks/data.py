@@ -152,7 +152,7 @@ def prepare(contender: str, table: str, row: str) -> Iterator[Callable[[], Sampl
     yield repeated(operation(LIBRARIES[contender](), make_data(structure, leaves), leaves, row))
 
 
-TITLES = {(s, leaves): f"{s}, {leaves} leaves" for leaves in ("numpy", "torch") for s in STRUCTURES}
+TITLES = {(s, leaves): f"{s}, {leaves}" for leaves in ("numpy", "torch") for s in STRUCTURES}
 PEERS = {"numpy": ("tianshou",), "torch": ("tianshou", "tensordict")}
 
 DATA = Benchmark(
@@ -166,9 +166,7 @@ DATA = Benchmark(
         ),
     },
     tables=[
-        Table(
-            title=title, rows=OPERATIONS, contenders=("striderl", *PEERS[leaves], "namedarraytuple"), clocks=("cpu",)
-        )
+        Table(title=title, rows=OPERATIONS, contenders=("striderl", *PEERS[leaves], "namedarraytuple"))
         for (_, leaves), title in TITLES.items()
     ],
     prepare=prepare,

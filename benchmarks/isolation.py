@@ -12,12 +12,14 @@ does hits all of them alike; those that are not asked wait and use no CPU. A chi
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
 import select
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import IO, Any
@@ -68,15 +70,15 @@ class ContenderProcess:
 
     def close(self) -> None:
         """End the process; it closes its envs first."""
-        if self._process.stdin:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        self._process.stdout.close()
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -95,6 +97,8 @@ class ContenderProcess:
         if not line:
             raise ContenderFailed("its process has ended; what it said is above")
         answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ContenderFailed(answer["error"])
         return answer
 
 
@@ -110,21 +114,23 @@ def serve(contender: str, needs: Sequence[str], also_report: Sequence[str], prep
         "missing": [name for name in needs if not installed[name]],
     }
     _answer(answers, hello)
-    with ExitStack() as session:
-        open_row = session.enter_context(ExitStack())
+    with ExitStack() as open_row:
         take: Callable[[], Sample] | None = None
         for message in _messages():
-            if "prepare" in message:
-                open_row.close()
-                table, row = message["prepare"]
-                try:
+            try:
+                if "prepare" in message:
+                    open_row.close()
+                    table, row = message["prepare"]
                     take = open_row.enter_context(prepare(contender, table, row))
                     _answer(answers, {"reason": ""})
-                except Unavailable as unavailable:
-                    _answer(answers, {"reason": str(unavailable)})
-            else:
-                assert take is not None, "asked for a sample before a row was prepared"
-                _answer(answers, take()._asdict())
+                else:
+                    assert take is not None, "asked for a sample before a row was prepared"
+                    _answer(answers, take()._asdict())
+            except Unavailable as unavailable:
+                _answer(answers, {"reason": str(unavailable)})
+            except Exception as error:  # noqa: BLE001  (whatever a library raises spoils one row, not the others)
+                traceback.print_exc()
+                _answer(answers, {"error": f"raised {type(error).__name__}; what it said is above"})
 
 
 def _take_over_stdout() -> IO[bytes]:

@@ -63,7 +63,7 @@ def _heading(table: Table, clock: Clock) -> str:
 def _table(report: Report, table: Table, clock: Clock) -> str:
     subject = report.contenders[report.subject(table)].name
     names = [report.contenders[key].name for key in table.contenders]
-    lines = [["", *names, f"{subject} is × as fast as the best peer"]]
+    lines = [["", *names, f"best peer / {subject}"]]
     for row in table.rows:
         results = report.results[table.title][row]
         cells = [_cell(results[key], table, clock) for key in table.contenders]
@@ -90,15 +90,16 @@ def number(value: float) -> str:
 def sentence(report: Report, table: Table, clock: Clock) -> str:
     """Say by how much the subject is faster than the best peer, and in which rows it is not."""
     subject = report.contenders[report.subject(table)].name
-    peers = _listed([report.contenders[key].name for key in table.contenders if report.contenders[key].role == "peer"])
+    names = [report.contenders[key].name for key in table.contenders if report.contenders[key].role == "peer"]
+    peers = names[0] if len(names) == 1 else f"the best of {_listed(names)}"
     ratios = {row: report.ratio(table, row, clock) for row in table.rows}
     found = {row: ratio for row, ratio in ratios.items() if ratio is not None}
     if not found:
-        return f"Nothing to compare {subject} with: {peers} gave no numbers."
+        return f"There is nothing to compare: {_listed([subject, *names])} did not both give numbers."
     faster = [ratio for ratio in found.values() if ratio > 1.0 + LEVEL]
     level = [f"{row} ({ratio:.2f})" for row, ratio in found.items() if abs(ratio - 1.0) <= LEVEL]
     slower = [f"{row} ({ratio:.2f})" for row, ratio in found.items() if ratio < 1.0 - LEVEL]
-    text = f"{subject} is faster than the best of {peers} in {len(faster)} of {len(found)} rows"
+    text = f"{subject} is faster than {peers} in {len(faster)} of {len(found)} rows"
     if faster:
         text += f", {min(faster):.1f} to {max(faster):.1f} times (median {statistics.median(faster):.1f})"
     if level:

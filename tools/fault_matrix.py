@@ -64,7 +64,7 @@ def run_matrix(scale: float, seed: int) -> list[Row]:
     dice = random.Random(seed)
     product = lambda *lists: list(itertools.product(METHODS, *lists))  # noqa: E731
     death_cases = product(DEATHS, ("init", "reset", "step", "idle", "close"))
-    restart_cases = product((*DEATHS, "lock"), ("init", "reset", "step", "idle"))
+    restart_cases = product(DEATHS, ("init", "reset", "step", "idle")) + product(("lock",), ("init", "reset", "step"))
     raise_cases = product(RAISES, ("init", "reset", "step", "render", "close", "get_attr"))
     return [
         deaths(some(death_cases, round(160 * scale), dice)),

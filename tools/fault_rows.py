@@ -181,7 +181,8 @@ def restarts(cases: list[tuple[str, str, str]]) -> Row:
             before = time.monotonic()
             try:
                 fault = Fault(kind=kind, phase=phase, stamp=str(stamp))
-                env = build(fault, method, on_failure="restart", deadline=1.0 if kind in HANGS else DEADLINE)
+                settings = {"deadline": 1.0, "start_deadline": 4.0} if kind in HANGS else {}
+                env = build(fault, method, on_failure="restart", **settings)
                 flags = torch.stack(act(env, phase))
                 row.check(env.restarts == 1, f"{what}: {env.restarts} restarts")
                 lost = (~flags).sum(dim=0).tolist()

@@ -9,13 +9,16 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from chain_reference import chain_builders, check_chain
+from chain_reference import chain_builders, chain_vector, check_chain
 from faulty_envs import ChainEnv, FaultyEnv, MaskedEnv, NestedEnv
+from gymnasium.vector import AutoresetMode
 
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.specs import TensorSpec
+from striderl.envs.check.checker import check_vec_env
 from striderl.envs.gymnasium_env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError, StateUnsupportedError, env_seed_sequence
+from striderl.envs.worker_config import WorkerConfig
 from striderl.envs.worker_layout import env_seeds
 
 
@@ -208,3 +211,21 @@ def test_reset_without_seed_goes_on_in_the_stream():
     assert torch.equal(env.reset(1)["obs"], first) and torch.equal(env.reset()["obs"], second)
     unseeded = GymnasiumEnv(FaultyEnv, 2)
     assert not torch.equal(unseeded.reset()["obs"], GymnasiumEnv(FaultyEnv, 2).reset()["obs"])
+
+
+CONTRACT = {
+    "discrete": lambda: GymnasiumEnv("CartPole-v1", 4),
+    "box": lambda: GymnasiumEnv("Pendulum-v1", 4),
+    "nested": lambda: GymnasiumEnv(NestedEnv, 3),
+    "masked": lambda: GymnasiumEnv(MaskedEnv, 3, action_mask="allowed"),
+    "workers": lambda: GymnasiumEnv(NestedEnv, 3, workers=WorkerConfig(num_workers=2, start_method="fork")),
+    "part": lambda: GymnasiumEnv("CartPole-v1", 4).split(2)[1],
+    "same step": lambda: GymnasiumEnv(chain_vector("sync", AutoresetMode.SAME_STEP, 3)),
+    "next step": lambda: GymnasiumEnv(chain_vector("sync", AutoresetMode.NEXT_STEP, 3)),
+    "disabled": lambda: GymnasiumEnv(chain_vector("sync", AutoresetMode.DISABLED, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_the_contract_checker_finds_nothing(name: str):
+    check_vec_env(CONTRACT[name](), close=True)

@@ -281,6 +281,40 @@ def test_a_forked_copy_of_the_trainer_leaves_the_workers_alone():
         assert env.step(idle(4)).info["valid"].all()
 
 
+PAUSED = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from faulty_envs import ChainEnv
+from striderl.envs.worker_layout import make_layout
+from striderl.envs.workers import WorkerConfig, WorkerPool
+class Slow(ChainEnv):
+    def step(self, action):
+        time.sleep(0.6)
+        return super().step(action)
+pool = WorkerPool([Slow], WorkerConfig(num_workers=1, deadline=1.0))
+pool.bind(make_layout(pool.description, num_envs=1, num_slots=2, info_keys={{}}, mask="", mask_size=0, keep_float64=False))
+pool.reset(0, 0, 1)
+pool.send_step(0, 1)
+print("under way", flush=True)
+pool.wait_step(0, 1)
+pool.close()
+print("done", flush=True)
+"""
+
+
+def test_a_pause_of_the_whole_job_does_not_use_up_the_deadline():
+    script = PAUSED.format(folder=str(ROOT / "tests" / "envs"))
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "under way\n"
+        time.sleep(0.2)
+        os.killpg(job.pid, signal.SIGSTOP)  # Ctrl-Z, with the step half done
+        time.sleep(1.5)
+        os.killpg(job.pid, signal.SIGCONT)
+        assert job.stdout.readline() == "done\n"
+
+
 SCRIPT = """
 import sys, os
 sys.path.insert(0, {folder!r})

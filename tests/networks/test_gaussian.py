@@ -53,12 +53,12 @@ def test_against_torch(mean, std, other_mean, other_std, value):
 @pytest.mark.parametrize("event", [(), (3,), (2, 3)])
 @pytest.mark.parametrize("leading", [(), (5,), (4, 5)])
 def test_shapes_of_steps_sequences_and_events(event, leading):
-    mean = torch.randn(*leading, *event)
+    mean = torch.randn((*leading, *event))
     plain = DiagonalGaussian(mean, mean.exp(), len(event))
     squashed = SquashedGaussian(mean, mean.exp(), torch.tensor(-2.0), torch.tensor(3.0), len(event))
     for distribution in (plain, squashed):
         assert distribution.noise_spec().shape == event
-        action = distribution.sample(torch.randn(*leading, *event))
+        action = distribution.sample(torch.randn((*leading, *event)))
         assert action.shape == mean.shape == distribution.mode().shape
         for result in (distribution.log_prob(action), distribution.entropy(), distribution.kl(distribution)):
             assert result.shape == leading
@@ -119,6 +119,13 @@ def test_saturated_samples_keep_their_exact_log_prob(mean, std, noise):
     assert torch.allclose(log_prob.double(), wanted.sum(-1), atol=1e-3)
     assert torch.equal(action, distribution.sample(torch.tensor([noise])))
     assert (action.abs() <= 1.0).all()
+
+
+@given(numbers, st.floats(0.01, 5.0), st.floats(-30, 30))
+def test_rounding_never_leaves_the_bounds(low, width, mean):
+    lower, upper = torch.tensor(low), torch.tensor(low + width)
+    distribution = SquashedGaussian(torch.tensor([mean]), torch.ones(1), lower, upper)
+    assert lower <= distribution.mode() <= upper
 
 
 def test_actions_on_the_bounds_are_finite():

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from striderl.data.actions import action_spec_from_space
-from striderl.data.naming import missing_extra
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.envs.gymnasium_backend import Backend, InProcess
 from striderl.envs.gymnasium_rows import EnvFacts, EnvRows
@@ -133,10 +132,8 @@ def _close_quietly(backend: Backend, owner: int) -> None:
 def _make_backend(
     env: Any, num_envs: int, kwargs: Mapping[str, Any], workers: WorkerConfig, first_env_index: int
 ) -> Backend:
-    try:
-        from gymnasium.vector import VectorEnv
-    except ImportError as error:
-        raise ImportError(missing_extra("gymnasium", "gymnasium", purpose="GymnasiumEnv")) from error
+    from gymnasium.vector import VectorEnv
+
     if isinstance(env, VectorEnv):
         from striderl.envs.gymnasium_vector import VectorBackend
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from striderl.data.noise import NoiseSpec
-from striderl.networks.distribution import Distribution, register_distribution, sum_event
+from striderl.networks.distribution import Distribution, register_distribution, stretch, sum_event
 
 NUM_PROPOSALS = 5
 """How many tries one Gamma number has."""
@@ -58,7 +58,7 @@ class BetaDistribution(Distribution[Tensor]):
         log_a = log_gamma_sample(self.alpha.detach(), noise[..., 0, :, :])
         log_b = log_gamma_sample(self.beta.detach(), noise[..., 1, :, :])
         # a ratio of exponentials: neither can overflow, and tiny shapes do not become 0 / 0
-        return self._stretch((log_a - log_b).sigmoid().clamp(_EDGE, 1.0 - _EDGE))
+        return stretch((log_a - log_b).sigmoid().clamp(_EDGE, 1.0 - _EDGE), self.low, self.high)
 
     def mode(self) -> Tensor:
         """Return the peak (alpha - 1) / (alpha + beta - 2); the mean where there is no single peak."""
@@ -66,11 +66,11 @@ class BetaDistribution(Distribution[Tensor]):
         total = above_a + above_b
         flat = total <= 0.0
         peak = above_a / torch.where(flat, torch.ones_like(total), total)
-        return self._stretch(torch.where(flat, self.alpha / (self.alpha + self.beta), peak))
+        return stretch(torch.where(flat, self.alpha / (self.alpha + self.beta), peak), self.low, self.high)
 
     def mean(self) -> Tensor:
         """Return the expected action."""
-        return self._stretch(self.alpha / (self.alpha + self.beta))
+        return stretch(self.alpha / (self.alpha + self.beta), self.low, self.high)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density; actions on a bound count as a millionth of the range inside."""
@@ -103,9 +103,6 @@ class BetaDistribution(Distribution[Tensor]):
     def from_params(self, params: Mapping[str, Tensor]) -> BetaDistribution:
         """Make the Beta with these concentrations and the same bounds."""
         return BetaDistribution(params["alpha"], params["beta"], self.low, self.high, self.event_dims)
-
-    def _stretch(self, x: Tensor) -> Tensor:
-        return self.low + (self.high - self.low) * x
 
     def _log_range(self) -> Tensor:
         return (self.high - self.low).log()

@@ -86,6 +86,11 @@ def register_distribution(kind: type[Distribution[Any]]) -> None:
     tree.register(kind, tree.Container(_parameters, _rebuilt))
 
 
+def stretch(unit: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Map [0, 1] to [low, high]; the clamp takes back what rounding adds, because envs check their bounds."""
+    return (low + (high - low) * unit).clamp(low, high)
+
+
 def sum_event(values: Tensor, event_dims: int) -> Tensor:
     """Sum over the last `event_dims` dimensions; none of them leaves the values as they are."""
     return values.flatten(-event_dims).sum(-1) if event_dims else values

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from striderl.data.noise import NoiseSpec
-from striderl.networks.distribution import Distribution, register_distribution, sum_event
+from striderl.networks.distribution import Distribution, register_distribution, stretch, sum_event
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -163,7 +163,7 @@ class SquashedGaussian(Distribution[Tensor]):
 
     def squash(self, value: Tensor) -> Tensor:
         """Map a value before tanh to an action."""
-        return self.low + (self.high - self.low) * (0.5 * (value.tanh() + 1.0))
+        return stretch(0.5 * (value.tanh() + 1.0), self.low, self.high)
 
     def _log_half_range(self) -> Tensor:
         return (0.5 * (self.high - self.low)).log()

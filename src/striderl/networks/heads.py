@@ -15,6 +15,7 @@ from striderl.data.specs import TensorSpec, as_shape
 from striderl.networks.beta import BetaDistribution, beta_noise
 from striderl.networks.categorical import Categorical, MultiDiscrete
 from striderl.networks.deterministic import Deterministic
+from striderl.networks.distribution import stretch
 from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
 from striderl.networks.head import NO_OBS, BoxLayer, Head, bounds, read_mask
 from striderl.networks.hybrid import Hybrid
@@ -147,7 +148,7 @@ class DeterministicHead(Head[Tensor]):
         """Return the action for features [..., F]."""
         (value,) = self.layer(features)
         if self.bounded:
-            value = self.low + (self.high - self.low) * (0.5 * (value.tanh() + 1.0))
+            value = stretch(0.5 * (value.tanh() + 1.0), self.low, self.high)
         return Deterministic(value, self.low.dim())
 
     def noise_spec(self) -> NoiseSpec:

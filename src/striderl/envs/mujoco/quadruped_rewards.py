@@ -212,20 +212,22 @@ REWARD_TERMS: dict[str, Callable[[Measured], Float]] = {
 """Every term by name."""
 
 WALKING_REWARDS: dict[str, float] = {
-    "tracking_lin_vel": 1.5,
-    "tracking_ang_vel": 0.75,
+    "tracking_lin_vel": 2.0,
+    "tracking_ang_vel": 1.0,
+    "alive": 0.5,
+    "feet_air_time": 0.4,
     "lin_vel_z": -2.0,
     "ang_vel_xy": -0.05,
     "orientation": -2.0,
     "torques": -2.0e-4,
     "dof_acc": -2.5e-7,
     "action_rate": -0.01,
-    "feet_air_time": 1.0,
+    "foot_clearance": -15.0,
     "collision": -0.5,
     "dof_pos_limits": -5.0,
-    "hip_deviation": -0.1,
+    "hip_deviation": -0.4,
+    "pose_deviation": -0.05,
     "stand_still": -0.1,
-    "alive": 0.5,
     "fall": -1.0,
 }
 """Weights per second with which the flat task learns to walk."""

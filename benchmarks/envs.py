@@ -1,0 +1,192 @@
+"""Environment stepping: CPU microseconds per env step, 8 envs, beside Gymnasium, Stable-Baselines3 and envpool.
+
+    batched                 N envs as arrays or in native code: striderl's built-in tasks, Gymnasium's vectorised
+                            CartPole, envpool (one thread each)
+    in this process         Gymnasium's own env classes, one after the other: striderl's GymnasiumEnv, SyncVectorEnv,
+                            DummyVecEnv
+    8 worker processes      the same envs, one per process: GymnasiumEnv, AsyncVectorEnv, SubprocVecEnv
+    2 worker processes      four envs per process, which only striderl can do
+
+Actions are drawn at random beforehand, the same for all; every contender makes the same number of calls. Envs of all
+contenders have the same wrappers (no env checker). CPU time counts worker processes; starting them is not counted.
+Where an episode has ended, SyncVectorEnv, AsyncVectorEnv and envpool spend their next call on the reset (their
+default), striderl and Stable-Baselines3 reset at once and return a real transition from every call.
+
+    python benchmarks/envs.py                    both benchmarks of this file
+    python benchmarks/envs.py --only quadruped   how striderl's quadruped scales with envs and threads
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import quadruped_scaling
+from harness import Benchmark, main
+from isolation import Unavailable
+from report import Contender, Table
+from timing import Sample, can_see_workers, timed_block
+
+NUM_ENVS = 8
+NUM_ACTIONS = 64
+"""How many batches of actions are drawn and used in turn."""
+TASKS = ("CartPole-v1", "HalfCheetah-v5")
+CALLS = {
+    "batched": (2000, 100),
+    "in this process": (200, 50),
+    "8 worker processes": (100, 50),
+    "2 worker processes": (100, 50),
+}
+"""Way of stepping -> calls of `step` in one sample, for each task."""
+
+
+class Stepper(NamedTuple):
+    """What is timed: one call that steps all envs, with the actions to give to it."""
+
+    step: Callable[[Any], Any]
+    actions: list[Any]
+    close: Callable[[], Any]
+
+
+def actions_for(task: str) -> list[Any]:
+    """Return random actions [8] or [8, 6] as numpy arrays, the same for every contender."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    if task == "CartPole-v1":
+        return [generator.integers(0, 2, NUM_ENVS) for _ in range(NUM_ACTIONS)]
+    return [generator.uniform(-1.0, 1.0, (NUM_ENVS, 6)).astype(np.float32) for _ in range(NUM_ACTIONS)]
+
+
+# -- contenders --------------------------------------------------------------------------------------------------------
+
+
+def striderl_stepper(task: str, way: str) -> Stepper:
+    import torch
+
+    env: Any
+    if way == "batched":
+        env = _striderl_built_in(task)
+    else:
+        from striderl.envs.gymnasium_env import GymnasiumEnv
+        from striderl.envs.worker_config import WorkerConfig
+
+        num_workers = 0 if way == "in this process" else int(way.split()[0])
+        env = GymnasiumEnv(task, NUM_ENVS, workers=WorkerConfig(num_workers=num_workers))
+    env.reset(seed=0)
+    return Stepper(env.step, [torch.from_numpy(action) for action in actions_for(task)], env.close)
+
+
+def _striderl_built_in(task: str) -> Any:
+    if task == "CartPole-v1":
+        from striderl.envs.classic_control import CartPole
+
+        return CartPole(NUM_ENVS)
+    from striderl.envs.mujoco.gym_tasks import HalfCheetah, HalfCheetahConfig
+
+    return HalfCheetah(HalfCheetahConfig(num_envs=NUM_ENVS, num_threads=1))
+
+
+def _make_plain(task: str) -> Callable[[], Any]:
+    import gymnasium
+
+    return lambda: gymnasium.make(task, disable_env_checker=True)
+
+
+def gymnasium_stepper(task: str, way: str) -> Stepper:
+    import gymnasium
+
+    env: Any
+    if way == "batched" and task == "CartPole-v1":
+        env = gymnasium.make_vec(task, NUM_ENVS, vectorization_mode="vector_entry_point")
+    elif way == "in this process":
+        env = gymnasium.vector.SyncVectorEnv([_make_plain(task)] * NUM_ENVS)
+    elif way == "8 worker processes":
+        env = gymnasium.vector.AsyncVectorEnv([_make_plain(task)] * NUM_ENVS)
+    else:
+        raise Unavailable("–")
+    env.reset(seed=0)
+    return Stepper(env.step, actions_for(task), env.close)
+
+
+def sb3_stepper(task: str, way: str) -> Stepper:
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    env: Any
+    if way == "in this process":
+        env = DummyVecEnv([_make_plain(task)] * NUM_ENVS)
+    elif way == "8 worker processes":
+        env = SubprocVecEnv([_make_plain(task)] * NUM_ENVS, start_method="fork")  # starts fastest; steps are the same
+    else:
+        raise Unavailable("–")
+    env.seed(0)
+    env.reset()
+    return Stepper(env.step, actions_for(task), env.close)
+
+
+def envpool_stepper(task: str, way: str) -> Stepper:
+    import envpool
+    import numpy as np
+
+    if way != "batched":
+        raise Unavailable("–")
+    env = envpool.make(task, env_type="gymnasium", num_envs=NUM_ENVS, num_threads=1, seed=0)
+    env.reset()
+    dtype = np.dtype(env.action_space.dtype)
+    return Stepper(env.step, [action.astype(dtype) for action in actions_for(task)], env.close)
+
+
+STEPPERS = {
+    "striderl": striderl_stepper,
+    "gymnasium": gymnasium_stepper,
+    "sb3": sb3_stepper,
+    "envpool": envpool_stepper,
+}
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def prepare(contender: str, table: str, row: str) -> Iterator[Callable[[], Sample]]:
+    """Build the envs of one row and step them for as long as one sample takes."""
+    if "worker" in row and not can_see_workers():
+        raise Unavailable("needs Linux to see workers' CPU time")
+    if table == "HalfCheetah-v5" and row != "batched" and not importlib.util.find_spec("imageio"):
+        raise Unavailable("not installed: imageio")  # Gymnasium's MuJoCo classes import it
+    stepper = STEPPERS[contender](table, row)
+    calls = CALLS[row][TASKS.index(table)]
+
+    def block() -> None:
+        step, actions = stepper.step, stepper.actions
+        for call in range(calls):
+            step(actions[call % NUM_ACTIONS])
+
+    try:
+        block()
+        yield lambda: timed_block(block, calls * NUM_ENVS)
+    finally:
+        stepper.close()
+
+
+ENVS = Benchmark(
+    name="envs",
+    contenders={
+        "striderl": Contender(name="striderl", needs=("striderl", "gymnasium", "mujoco", "torch"), role="subject"),
+        "gymnasium": Contender(name="Gymnasium", needs=("gymnasium", "mujoco")),
+        "sb3": Contender(name="Stable-Baselines3", needs=("stable-baselines3", "gymnasium", "mujoco")),
+        "envpool": Contender(name="envpool", needs=("envpool",)),
+    },
+    tables=[
+        Table(title=task, rows=tuple(CALLS), contenders=tuple(STEPPERS), clocks=("cpu", "wall")) for task in TASKS
+    ],
+    prepare=prepare,
+    also_report=("numpy", "torch"),
+    starts=1,
+)
+
+if __name__ == "__main__":
+    sys.exit(main([ENVS, quadruped_scaling.QUADRUPED], __file__))

@@ -1,0 +1,160 @@
+"""rlpyt's agents as actors: objects that keep their own memory and draw their own random numbers.
+
+    collector ──obs, state──▶ AgentActor ──observation, prev_action, prev_reward──▶ agent.step ──▶ AgentStep
+                   │                         reset_one(row) for rows whose episode is new ──▶ agent
+                   └─ {"fresh": [N], "row": [N]}
+
+An agent is told of new episodes by its row. The actor finds them in its own state: the collector puts the initial one
+back, in which `fresh` is true, wherever an episode starts, and the actor answers with false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from striderl.collect.actors import Acted, Actor, Noise, Obs
+from striderl.collect.sampler_samples import flat, named_observation
+from striderl.data import tree
+from striderl.data.arena import Columns
+from striderl.data.noise import NoiseSpec
+from striderl.data.specs import ObsSpec, TensorSpec, dtype_name
+
+
+class AgentStep(NamedTuple):
+    """What an agent returns from `step`."""
+
+    action: Any
+    """[B, …], a tensor or an array."""
+    agent_info: Any
+    """A namedtuple of [B, …] tensors that are stored with the step, or None."""
+
+
+class Agent(Protocol):
+    """What is asked of an agent.
+
+    It may also have `initialize(spaces, share_memory, global_B, env_ranks)`, `collector_initialize(global_B,
+    env_ranks)`, `value(observation, prev_action, prev_reward)`, `reset()`, `reset_one(idx)`, `sample_mode(itr)`,
+    `eval_mode(itr)` and, to act for alternating halves, `toggle_alt()`; each is called where it is there.
+    """
+
+    def step(self, observation: Any, prev_action: Tensor, prev_reward: Tensor) -> Any:
+        """Choose actions and return an `AgentStep`, or (action, agent_info)."""
+
+
+def is_actor(agent: object) -> bool:
+    """Tell whether an object follows our own `Actor` protocol."""
+    return all(hasattr(agent, name) for name in ("act", "columns", "noise", "initial_state"))
+
+
+class AgentActor:
+    """Lets an agent act for N envs in the collector's loop."""
+
+    def __init__(self, agent: Agent, obs_spec: ObsSpec, num_envs: int, *, columns: Columns, alternating: bool) -> None:
+        """Wrap an agent that stores these columns, which are leaves of its agent_info by name."""
+        if not callable(getattr(agent, "step", None)):
+            raise TypeError(
+                f"{type(agent).__name__} is neither an agent with step(observation, prev_action, prev_reward) "
+                "nor an actor with columns, noise, initial_state and act"
+            )
+        self.agent: Any = agent
+        self._template = named_observation({name: name for name in obs_spec})
+        self._num_envs, self._columns = num_envs, columns
+        self._next_row = 0
+        self._reset_one = getattr(agent, "reset_one", None)
+        self._toggle = getattr(agent, "toggle_alt", None) if alternating else None
+
+    # -- the actor -----------------------------------------------------------------------------------------------------
+
+    def columns(self) -> Columns:
+        """Return the leaves of the agent_info."""
+        return self._columns
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return nothing: an agent draws its own random numbers."""
+        return {}
+
+    def initial_state(self, num_envs: int, device: torch.device) -> Any:
+        """Return which rows these are, all fresh; groups of envs ask one after the other, first rows first."""
+        first = self._next_row
+        self._next_row = (first + num_envs) % self._num_envs
+        row = torch.arange(first, first + num_envs, device=device)
+        return {"fresh": torch.ones_like(row, dtype=torch.bool), "row": row}
+
+    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+        """Tell the agent who starts anew, and let it choose."""
+        if self._reset_one is not None:
+            for row in state["row"][state["fresh"]].tolist():
+                self._reset_one(idx=row)
+        action, agent_info = self.agent.step(*self.inputs(obs))
+        if self._toggle is not None:
+            self._toggle()
+        like = obs["prev_action"]
+        # a copy: the agent may use its memory again before this step is stored
+        chosen = torch.as_tensor(action).to(device=like.device, dtype=like.dtype, copy=True)
+        columns = {name: torch.as_tensor(leaf, device=like.device) for name, leaf in _info_leaves(agent_info).items()}
+        return Acted(chosen, {**state, "fresh": torch.zeros_like(state["fresh"])}, columns)
+
+    def inputs(self, obs: Obs) -> tuple[Any, Tensor, Tensor]:
+        """Return observation, previous action and previous reward in the agent's form."""
+        return tree.map(obs.__getitem__, self._template), obs["prev_action"], obs["prev_reward"]
+
+    # -- the agent's other calls, each where it is there ---------------------------------------------------------------
+
+    def value(self, obs: Obs) -> Tensor:
+        """Return the agent's value of these observations, [N], without moving its memory on."""
+        if not callable(getattr(self.agent, "value", None)):
+            raise TypeError(f"bootstrap_value wants an agent with value(…); {type(self.agent).__name__} has none")
+        value = torch.as_tensor(self.agent.value(*self.inputs(obs)))
+        if self._toggle is not None:
+            self._toggle()
+        return value
+
+    def start(self, global_B: int, env_ranks: list[int]) -> None:
+        """Tell the agent which of all envs it acts for, forget all episodes and begin to sample."""
+        if hasattr(self.agent, "collector_initialize"):
+            self.agent.collector_initialize(global_B=global_B, env_ranks=env_ranks)
+        self.reset()
+        self.sample_mode(0)
+
+    def reset(self) -> None:
+        """Let the agent forget all episodes."""
+        if hasattr(self.agent, "reset"):
+            self.agent.reset()
+
+    def sample_mode(self, itr: int) -> None:
+        """Let the agent explore."""
+        if hasattr(self.agent, "sample_mode"):
+            self.agent.sample_mode(itr)
+
+    def eval_mode(self, itr: int) -> None:
+        """Let the agent show what it can."""
+        if hasattr(self.agent, "eval_mode"):
+            self.agent.eval_mode(itr)
+
+
+def _info_leaves(agent_info: Any) -> dict[str, Any]:
+    return flat(agent_info, "agent_info")
+
+
+def agent_info_specs(agent_info: Any) -> Any:
+    """Return the structure of an agent_info [B, …] with a `TensorSpec` for each leaf, None where it is empty."""
+    if not _info_leaves(agent_info):
+        return None
+
+    def spec(leaf: Any) -> TensorSpec:
+        return TensorSpec(shape=tuple(leaf.shape[1:]), dtype=dtype_name(leaf.dtype))
+
+    return tree.map(spec, agent_info)
+
+
+def as_actor(agent: Any, obs_spec: ObsSpec, num_envs: int, *, agent_info: Any, alternating: bool) -> Actor:
+    """Return an actor as it is, and an agent as an actor; `agent_info` is the structure of what is stored of it."""
+    if is_actor(agent):
+        actor: Actor = agent
+        return actor
+    columns = _info_leaves(agent_info)
+    return AgentActor(agent, obs_spec, num_envs, columns=columns, alternating=alternating)

@@ -1,0 +1,173 @@
+"""Trajectory infos: small objects that follow one episode each and are handed over when it ends.
+
+    steps      t    0   1   2   3          TrajInfo of env 0        handed over
+    env 0           r   r  end  r    ──▶   step step step ────────▶ terminate(final observation)
+                                           new ──▶ step …           goes on in the next batch
+
+Subclass `TrajInfo` to count something else. Fields that start with '_' are the object's own and are not logged.
+Episodes with a sample that is not valid are dropped: their return means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from striderl.data import tree
+
+if TYPE_CHECKING:
+    from typing import Self
+
+Array = np.ndarray[Any, Any]
+
+
+class TrajInfo(dict[str, Any]):
+    """Length and return of one trajectory; its fields are attributes and dict entries at once."""
+
+    _discount: float = 1.0
+    """The discount of `DiscountedReturn`; a sampler's `traj_info_kwargs={"discount": 0.99}` sets it per object."""
+
+    Length: int
+    Return: float
+    NonzeroRewards: int
+    DiscountedReturn: float
+    _cur_discount: float
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Make the entries of the dict its attributes, before any `__init__` of a subclass runs."""
+        info = super().__new__(cls)
+        info.__dict__ = info
+        return info
+
+    def __init__(self, **fields: Any) -> None:
+        """Start to count; more fields may be given by name."""
+        super().__init__(**fields)
+        self.Length = 0
+        self.Return = 0.0
+        self.NonzeroRewards = 0
+        self.DiscountedReturn = 0.0
+        self._cur_discount = 1.0
+
+    def step(
+        self, observation: Any, action: Any, reward: float, done: bool, agent_info: Any, env_info: Any
+    ) -> None:
+        """Take in one step: what was seen and done, and what came of it."""
+        self.Length += 1
+        self.Return += reward
+        self.NonzeroRewards += int(reward != 0)
+        self.DiscountedReturn += self._cur_discount * reward
+        self._cur_discount *= self._discount
+
+    def terminate(self, observation: Any) -> TrajInfo:
+        """Finish with the observation in which the trajectory ended, None when the env gives none; return the info."""
+        return self
+
+    def logged(self) -> dict[str, Any]:
+        """Return the fields that belong in a log: those that do not start with '_'."""
+        return {name: value for name, value in self.items() if not name.startswith("_")}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # the default would save the entries twice, once as the dict and once as the attributes
+        return _restored, (type(self), dict(self))
+
+
+def _restored(kind: type[TrajInfo], fields: Mapping[str, Any]) -> TrajInfo:
+    info = kind.__new__(kind)
+    info.update(fields)
+    return info
+
+
+@dataclass(frozen=True)
+class TrajInfoFactory:
+    """Makes trajectory infos of a class with some of its underscore fields set, without changing the class."""
+
+    kind: Callable[[], TrajInfo]
+    """`TrajInfo` or a subclass."""
+    settings: Mapping[str, Any]
+    """Field names without their leading underscore: {"discount": 0.99}."""
+
+    def __call__(self) -> TrajInfo:
+        """Return a new info."""
+        info = self.kind()
+        info.update({f"_{name}": value for name, value in self.settings.items()})
+        return info
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrajectorySteps:
+    """Steps of B envs as arrays [T, B, …], or nested structures of them."""
+
+    observation: Any
+    action: Any
+    reward: Array
+    done: Array
+    """Whether an episode ended in this step, bool."""
+    ended: Array
+    """Whether the trajectory ended: the same, unless the env tells lives and games apart (`env_info.traj_done`)."""
+    valid: Array
+    """Whether the sample counts; an episode with one that does not is dropped."""
+    counted: Array
+    """Whether the step belongs to a trajectory at all; false in columns that wait for a reset."""
+    agent_info: Any
+    env_info: Any
+    final: Callable[[int, int], Any]
+    """Returns the observation in which env b ended in step t, as final(t, b); None when it is not known."""
+
+
+class TrajectoryTracker:
+    """Leads one trajectory info per env through the steps."""
+
+    def __init__(self, make_info: Callable[[], TrajInfo], num_envs: int) -> None:
+        """Start a trajectory in every env."""
+        self._make_info = make_info
+        self.infos = [make_info() for _ in range(num_envs)]
+        self._spoiled = [False] * num_envs
+        kind = type(self.infos[0])
+        self._plain = kind.step is TrajInfo.step
+        self.wants_finals = kind.terminate is not TrajInfo.terminate
+        """Whether the infos look at final observations: most do not, and then nobody has to keep them."""
+
+    def resume(self, infos: Sequence[TrajInfo]) -> None:
+        """Go on with these infos, one per env."""
+        if len(infos) != len(self.infos):
+            raise ValueError(f"wanted {len(self.infos)} trajectory infos, one per env, found {len(infos)}")
+        self.infos = list(infos)
+
+    def restart(self, envs: Sequence[int]) -> None:
+        """Drop the trajectories under way in these envs and start new ones."""
+        for env in envs:
+            self.infos[env], self._spoiled[env] = self._make_info(), False
+
+    def advance(self, steps: TrajectorySteps) -> list[tuple[int, TrajInfo]]:
+        """Take in some steps; return (env, info) of every trajectory that ended, in the order in which they did."""
+        rewards, dones, ends = steps.reward.tolist(), steps.done.tolist(), steps.ended.tolist()
+        valids, counts = steps.valid.tolist(), steps.counted.tolist()
+        completed = []
+        for step in range(len(rewards)):
+            for env, info in enumerate(self.infos):
+                if not counts[step][env]:
+                    continue
+                if valids[step][env]:
+                    seen = _NOTHING if self._plain else self._seen(steps, step, env)
+                    info.step(seen[0], seen[1], rewards[step][env], dones[step][env], seen[2], seen[3])
+                else:
+                    self._spoiled[env] = True
+                if ends[step][env]:
+                    if not self._spoiled[env]:
+                        final = steps.final(step, env) if self.wants_finals else None
+                        completed.append((env, info.terminate(final)))
+                    self.restart([env])
+        return completed
+
+    @staticmethod
+    def _seen(steps: TrajectorySteps, step: int, env: int) -> tuple[Any, Any, Any, Any]:
+        parts = (steps.observation, steps.action, steps.agent_info, steps.env_info)
+        observation, action, agent_info, env_info = (tree.index(part, (step, env)) for part in parts)
+        return observation, action, agent_info, env_info
+
+
+_NOTHING = (None, None, None, None)
+"""What `TrajInfo.step` itself makes of observation, action and infos; looking them up would cost more than the step."""

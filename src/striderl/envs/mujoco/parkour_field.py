@@ -1,0 +1,243 @@
+"""Lanes of obstacles, all in one model: each env runs along one of them, and envs never meet.
+
+    seen from above                                   seen from the side, one lane
+
+    y ▲  lane 7  ──▢──▢──▢──▢──  level 1, column 3          ▛▀▀▜ bar        ┌────┐ box
+      │    ⋮                                          ──────────────────────┘    └───────   ──────▶ x
+      │  lane 0  ──▢──▢──▢──▢──  level 0, column 0    start   crawl   jump up, jump down leap  end
+      └──▶ x                                                                             pit 1 m deep
+
+    skill   obstacle                           size                                easy   hard
+    0 walk  none                               0
+    1 tilt  two walls, narrow passage          width between the walls, m          0.60   0.34
+    2 crawl bar across the lane                clearance under the bar, m          0.44   0.28
+    3 jump  box: up at its front, down at      height of the box, m                0.06   0.30
+            its back, two blocks
+    4 leap  gap in the floor                   length of the gap, m                0.10   0.50
+
+A *block* is what a robot deals with at one time: [start, end] along the lane, a skill, a size, and +1 (up), -1 (down) or
+0. The lanes of one level have the same obstacles in different orders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from striderl.data.naming import unknown
+from striderl.envs.mujoco.quadruped_model import GroundXml
+from striderl.envs.mujoco.simulation import Bool, Float, Int
+from striderl.envs.mujoco.terrain import Ground
+
+SKILLS = ("walk", "tilt", "crawl", "jump", "leap")
+"""The skills; the place of a skill here is its place in the one-hot part of `engaging_block`."""
+PIT = -1.0
+"""Height of the ground beside the lanes and in the gaps, m."""
+
+_GRID = 0.02  # every edge along a lane is a multiple of this, so the height table below is exact
+_WALL = 0.5  # height of walls and bars, m
+_LEAD_IN = 1.0  # free lane before the first obstacle, m
+_BEHIND = 2.0  # floor behind the start, m
+_AFTER = 2.0  # floor after the end, m
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParkourFieldConfig:
+    """What the lanes look like."""
+
+    kinds: tuple[str, ...] = ("jump", "leap", "crawl", "tilt")
+    """Which obstacles there are: names in `SKILLS`; 'walk' is a free stretch. One name alone trains one skill."""
+    obstacles: int = 4
+    """How many obstacles a lane has."""
+    levels: int = 6
+    """How many difficulties, from 0 (easy) up."""
+    columns: int = 8
+    """How many lanes, with different orders of obstacles, each level has."""
+    spacing: float = 2.0
+    """Length of lane for one obstacle with its run-up, m; at least 2."""
+    width: float = 1.6
+    """Width of a lane, m."""
+    distance: float = 2.4
+    """Distance between the middles of neighbouring lanes, m."""
+    seed: int = 0
+    """Where the order of obstacles comes from."""
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in SKILLS:
+                raise ValueError(unknown("kind", kind, SKILLS, where="ParkourFieldConfig.kinds"))
+        if not self.kinds or min(self.obstacles, self.levels, self.columns) < 1:
+            raise ValueError("ParkourFieldConfig wants at least one kind, obstacle, level and column")
+        if self.spacing < 2.0 or self.distance < self.width:
+            raise ValueError(
+                "ParkourFieldConfig wants spacing >= 2 and distance >= width, "
+                f"found {self.spacing}, {self.distance} and {self.width}"
+            )
+
+
+class Block(NamedTuple):
+    """What a robot deals with at one time."""
+
+    start: float
+    """Where it begins along the lane, m."""
+    end: float
+    """Where it ends, m."""
+    skill: int
+    """Place in `SKILLS`."""
+    size: float
+    """See the table above, m."""
+    direction: float
+    """1 for up, -1 for down, 0 for neither."""
+
+
+class _Box(NamedTuple):
+    """A box in a lane: ranges along the lane, across it from the middle, and in height."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    z: tuple[float, float]
+
+
+class Lanes(Ground):
+    """The field: geoms for the physics, a table of heights, and the blocks of each lane."""
+
+    def __init__(self, config: ParkourFieldConfig) -> None:
+        self.config = config
+        self.num_levels, self.num_columns = config.levels, config.columns
+        self.length = _LEAD_IN + config.obstacles * config.spacing
+        """Where a lane ends, m from its start."""
+        num_lanes = config.levels * config.columns
+        num_points = round((self.length + _BEHIND + _AFTER) / _GRID)
+        self._floor = np.zeros((num_lanes, num_points), np.float32)
+        self._passage = np.full((num_lanes, num_points), np.inf, np.float32)
+        lanes = [self._lane(lane) for lane in range(num_lanes)]
+        most = max(len(blocks) for _, blocks in lanes)
+        nothing = Block(np.inf, np.inf, 0, 0.0, 0.0)
+        padded = [[*blocks, *[nothing] * (most - len(blocks))] for _, blocks in lanes]
+        self._blocks: Float = np.array(padded, np.float64).reshape(num_lanes, most, len(Block._fields))
+        boxes = [(lane, box) for lane, (found, _) in enumerate(lanes) for box in found]
+        for lane, box in boxes:
+            self._draw(lane, box)
+        self.xml = GroundXml(
+            geoms=f'<geom name="pit" class="ground" type="plane" size="0 0 0.1" pos="0 0 {PIT}" material="floor"/>'
+            + "".join(_box_xml(index, lane * config.distance, box) for index, (lane, box) in enumerate(boxes))
+        )
+
+    # -- what a task asks ----------------------------------------------------------------------------------------------
+
+    def height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the height of floor, boxes, walls or pit; bars, which one passes below, are left out."""
+        lane = self.lane_at(y)
+        aside = np.abs(y - lane * self.config.distance)
+        point = ((x + _BEHIND) * (1.0 / _GRID) + 1e-4).astype(np.int32)
+        inside = (point >= 0) & (point < self._floor.shape[1]) & (aside <= 0.5 * self.config.width)
+        point = np.clip(point, 0, self._floor.shape[1] - 1)
+        floor = np.where(aside > self._passage[lane, point], _WALL, self._floor[lane, point])
+        return np.where(inside, floor, PIT).astype(x.dtype)
+
+    def origin(self, level: Int, column: Int) -> Float:
+        """Return the start of a lane."""
+        return np.stack([np.zeros(len(level)), self.lane(level, column) * self.config.distance], axis=1)
+
+    def start_height(self, x: Float, y: Float) -> Float:
+        """Return zeros: the floor of every start."""
+        return np.zeros(len(x))
+
+    def outside(self, x: Float, y: Float) -> Bool:
+        """Return that nobody is: who leaves a lane falls into the pit."""
+        return np.zeros(len(x), np.bool_)
+
+    def lane(self, level: Int, column: Int) -> Int:
+        """Return the number of a lane."""
+        return level * self.config.columns + column
+
+    def lane_at(self, y: NDArray[np.floating]) -> Int:
+        """Return the number of the lane nearest to y."""
+        nearest = np.floor(y * (1.0 / self.config.distance) + 0.5).astype(np.int64)
+        return np.clip(nearest, 0, len(self._floor) - 1)
+
+    def next_block(self, lane: Int, x: Float, *, behind: float) -> Float:
+        """Return the fields of the first block that ends after x - behind, [n, 5]; start is infinite if there is none."""
+        passed = (self._blocks[lane, :, 1] < x[:, None] - behind).sum(axis=1)
+        last = self._blocks.shape[1] - 1
+        found = self._blocks[lane, np.minimum(passed, last)]
+        found[passed > last] = (np.inf, np.inf, 0.0, 0.0, 0.0)
+        return found
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def _lane(self, lane: int) -> tuple[list[_Box], list[Block]]:
+        """Lay out one lane: its boxes and its blocks in the order in which they come."""
+        config = self.config
+        level, column = divmod(lane, config.columns)
+        random = np.random.default_rng([config.seed, column])
+        # whole rounds through the kinds, each round shuffled, so that no kind is left out of a lane that has room for it
+        rounds = -(-config.obstacles // len(config.kinds))
+        order = np.concatenate([random.permutation(len(config.kinds)) for _ in range(rounds)])[: config.obstacles]
+        boxes: list[_Box] = []
+        blocks: list[Block] = []
+        floor_from, half = -_BEHIND, 0.5 * config.width
+        for place, kind in enumerate(order):
+            near = _LEAD_IN + place * config.spacing + 0.5
+            name = config.kinds[kind]
+            found, met = _obstacle(name, near, level / max(config.levels - 1, 1), half)
+            boxes += found
+            blocks += met
+            if name == "leap":
+                boxes.append(_Box((floor_from, met[0].start), (-half, half), (PIT, 0.0)))
+                floor_from = met[0].end
+        boxes.append(_Box((floor_from, self.length + _AFTER), (-half, half), (PIT, 0.0)))
+        return boxes, blocks
+
+    def _draw(self, lane: int, box: _Box) -> None:
+        """Write a box into the tables of heights."""
+        first, last = (round((edge + _BEHIND) / _GRID) for edge in box.x)
+        across = 0.5 * self.config.width
+        if box.z[1] <= 0.0:
+            return  # the floor is there already; gaps are cut where there is no floor
+        if box.z[0] <= 0.0 and box.y == (-across, across):
+            self._floor[lane, first:last] = box.z[1]
+        elif box.z[0] <= 0.0:
+            self._passage[lane, first:last] = np.abs(box.y).min()
+
+    def _cut_gaps(self) -> None:
+        """Write the gaps into the table of heights."""
+
+
+def _obstacle(kind: str, near: float, difficulty: float, half: float) -> tuple[list[_Box], list[Block]]:
+    """Return boxes and blocks of one obstacle whose near edge is at `near` in a lane of this half width."""
+    skill = SKILLS.index(kind)
+    if kind == "tilt":
+        inner = 0.5 * _rounded(0.60 - 0.26 * difficulty)
+        far = near + 0.8
+        walls = [_Box((near, far), (inner, half), (0.0, _WALL)), _Box((near, far), (-half, -inner), (0.0, _WALL))]
+        return walls, [Block(near, far, skill, 2.0 * inner, 0.0)]
+    if kind == "crawl":
+        clearance, far = _rounded(0.44 - 0.16 * difficulty), near + 0.3
+        return [_Box((near, far), (-half, half), (clearance, clearance + _WALL))], [
+            Block(near, far, skill, clearance, 0.0)
+        ]
+    if kind == "jump":
+        height, far = _rounded(0.06 + 0.24 * difficulty), near + 0.9
+        box = _Box((near, far), (-half, half), (0.0, height))
+        return [box], [Block(near, near + 0.1, skill, height, 1.0), Block(far, far + 0.1, skill, height, -1.0)]
+    if kind == "leap":
+        length = _rounded(0.10 + 0.40 * difficulty)
+        return [], [Block(near, near + length, skill, length, 0.0)]
+    return [], []
+
+
+def _rounded(size: float) -> float:
+    """Return a size as a multiple of the grid."""
+    return round(size / _GRID) * _GRID
+
+
+def _box_xml(index: int, middle: float, box: _Box) -> str:
+    (x0, x1), (y0, y1), (z0, z1) = box
+    looks = 'material="floor"' if z1 <= 0.0 else 'rgba="0.80 0.62 0.42 1"'
+    position = f"{0.5 * (x0 + x1):.4f} {middle + 0.5 * (y0 + y1):.4f} {0.5 * (z0 + z1):.4f}"
+    size = f"{0.5 * (x1 - x0):.4f} {0.5 * (y1 - y0):.4f} {0.5 * (z1 - z0):.4f}"
+    return f'<geom name="lane_{index}" class="ground" type="box" pos="{position}" size="{size}" {looks}/>'

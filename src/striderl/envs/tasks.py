@@ -1,0 +1,87 @@
+"""The built-in tasks by name: the one table from which command line, contract tests and self-check build their envs.
+
+env = make("cartpole", num_envs=8)
+env = make("half_cheetah", num_envs=64, settings={"ctrl_cost_weight": 0.05, "num_threads": 2})
+env = make("gymnasium:LunarLander-v3", num_envs=8)            any Gymnasium id
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from striderl.data.naming import unknown
+from striderl.envs.vec_env import VecEnv
+
+ConfigT = TypeVar("ConfigT")
+Build = Callable[[int, str, Mapping[str, Any]], VecEnv]
+
+
+def make(task: str, *, num_envs: int = 1, device: str = "cpu", settings: Mapping[str, Any] | None = None) -> VecEnv:
+    """Build a task with this many envs; `settings` are fields of its config, and a wrong name gets a suggestion."""
+    if task.startswith("gymnasium:"):
+        from striderl.envs.gymnasium_env import GymnasiumEnv
+
+        return GymnasiumEnv(task.removeprefix("gymnasium:"), num_envs, device=device, env_kwargs=dict(settings or {}))
+    if task not in TASKS:
+        raise KeyError(unknown("task", task, TASKS, where="striderl"))
+    return TASKS[task](num_envs, device, settings or {})
+
+
+def configured(kind: type[ConfigT], settings: Mapping[str, Any], **given: Any) -> ConfigT:
+    """Build a config from settings by name; an unknown name raises with a suggestion."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in settings:
+        if name not in names:
+            raise KeyError(unknown("setting", name, names, where=kind.__name__))
+    return kind(**{**given, **settings})
+
+
+def _classic(gymnasium_id: str) -> Build:
+    def build(num_envs: int, device: str, settings: Mapping[str, Any]) -> VecEnv:
+        from striderl.envs.classic_control.tasks import CLASSIC_TASKS
+
+        kind = CLASSIC_TASKS[gymnasium_id]
+        return kind(num_envs, device, config=configured(type(kind.default_config), settings))
+
+    return build
+
+
+def _locomotion(name: str) -> Build:
+    def build(num_envs: int, device: str, settings: Mapping[str, Any]) -> VecEnv:
+        from striderl.envs.mujoco.gym_tasks import CONFIGS
+        from striderl.envs.mujoco.gym_tasks import TASKS as LOCOMOTION_TASKS
+
+        return LOCOMOTION_TASKS[name](configured(CONFIGS[name], settings, num_envs=num_envs, device=device))
+
+    return build
+
+
+def _quadruped(name: str) -> Build:
+    def build(num_envs: int, device: str, settings: Mapping[str, Any]) -> VecEnv:
+        from striderl.envs.mujoco.quadruped_tasks import QUADRUPED_CONFIGS, QUADRUPED_TASKS
+
+        return QUADRUPED_TASKS[name](configured(QUADRUPED_CONFIGS[name], settings, num_envs=num_envs, device=device))
+
+    return build
+
+
+TASKS: dict[str, Build] = {
+    "cartpole": _classic("CartPole-v1"),
+    "pendulum": _classic("Pendulum-v1"),
+    "acrobot": _classic("Acrobot-v1"),
+    "mountain_car": _classic("MountainCar-v0"),
+    "mountain_car_continuous": _classic("MountainCarContinuous-v0"),
+    "half_cheetah": _locomotion("half_cheetah"),
+    "hopper": _locomotion("hopper"),
+    "walker2d": _locomotion("walker2d"),
+    "ant": _locomotion("ant"),
+    "humanoid": _locomotion("humanoid"),
+    "quadruped": _quadruped("quadruped_flat"),
+    "quadruped_rough": _quadruped("quadruped_rough"),
+    "quadruped_blind": _quadruped("quadruped_blind"),
+    "quadruped_depth": _quadruped("quadruped_depth"),
+    "parkour": _quadruped("parkour"),
+}
+"""Every built-in task."""

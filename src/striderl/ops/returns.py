@@ -1,0 +1,108 @@
+"""Returns and advantages over time-major experience, with terminated and truncated apart.
+
+    t             0       1        2         3
+    reward        r0      r1       r2        r3
+    ends          –       –        truncated –
+    next_value    V(s1)   V(s2)    V(final)  V(s4)        what followed step t; V(final_obs) where the clock ended it
+
+    delta_t = r_t + gamma · next_value_t · (not terminated_t) - V(s_t)
+    A_t     = delta_t + gamma · lam · (not done_t) · A_{t+1}              R_t = A_t + V(s_t)
+
+A sample that is not valid has advantage 0 and passes nothing on. Arrays are [T, N], or [T, N, V] for several values.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float | Tensor,
+    lam: float | Tensor,
+    valid: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return (returns, advantages) by generalised advantage estimation (Schulman et al. 2016)."""
+    alive, going = _like(~terminated, value), _like(~(terminated | truncated), value)
+    delta = reward + gamma * next_value * alive - value
+    carry = gamma * lam * going
+    if valid is not None:
+        counts = _like(valid, value)
+        # `where`, not a product: an invalid sample may hold NaN
+        delta, carry = torch.where(counts > 0, delta, 0.0), carry * counts
+    advantage = backward_scan(delta, carry)
+    return advantage + value, advantage
+
+
+def discounted_returns(
+    reward: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float | Tensor,
+) -> Tensor:
+    """Return R_t = r_t + gamma · R_{t+1}, with next_value for R_{t+1} where an episode was cut or the data ends."""
+    alive, going = _like(~terminated, reward), _like(~(terminated | truncated), reward)
+    cut = 1.0 - going
+    cut = torch.cat([cut[:-1], torch.ones_like(cut[-1:])])
+    first = reward + gamma * next_value * alive * cut
+    return backward_scan(first, gamma * going * (1.0 - cut))
+
+
+def backward_scan(first: Tensor, carry: Tensor) -> Tensor:
+    """Return x with x_t = first_t + carry_t · x_{t+1} and x_T = 0, along the first dimension.
+
+    Long and narrow data is scanned by doubling, log2(T) rounds of whole-array work; short or wide data step by step.
+    """
+    num_steps = first.shape[0]
+    if first[0].numel() * num_steps.bit_length() < 40 * num_steps:
+        return _scan_by_doubling(first, carry)
+    result = torch.empty_like(first)
+    running = torch.zeros_like(first[0])
+    for step in range(num_steps - 1, -1, -1):
+        running = torch.addcmul(first[step], carry[step], running)
+        result[step] = running
+    return result
+
+
+def _scan_by_doubling(first: Tensor, carry: Tensor) -> Tensor:
+    """Hillis and Steele's scan: after round k, x_t holds the sum over the next 2^k steps and c_t the product."""
+    x, c = first, carry
+    reach = 1
+    while reach < x.shape[0]:
+        x = torch.cat([torch.addcmul(x[:-reach], c[:-reach], x[reach:]), x[-reach:]])
+        reach_c = torch.cat([c[:-reach] * c[reach:], torch.zeros_like(c[-reach:])])
+        c = reach_c
+        reach *= 2
+    return x
+
+
+def n_step_returns(
+    reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
+) -> Tensor:
+    """Return the n-step targets: rewards up to the first end within n steps, then the value of what followed.
+
+    `next_value[t]` is the value of what followed step t (V(final_obs) where truncated).
+    """
+    alive, going = _like(~terminated, reward), _like(~(terminated | truncated), reward)
+    target = reward + gamma * next_value * alive
+    result = target
+    for _ in range(n - 1):
+        # one step more: where the episode goes on and there is data, look one step further ahead
+        further = torch.cat([reward[:-1] + gamma * result[1:], target[-1:]])
+        open_end = torch.cat([going[:-1], torch.zeros_like(going[-1:])])
+        result = torch.where(open_end > 0, further, target)
+    return result
+
+
+def _like(mask: Tensor, values: Tensor) -> Tensor:
+    """Return a mask as numbers of the values' dtype, with a last dimension more when the values have one."""
+    numbers = mask.to(values.dtype)
+    return numbers.unsqueeze(-1) if values.dim() > mask.dim() else numbers

@@ -1,0 +1,79 @@
+"""Policy-gradient losses: hand-worked numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from striderl.ops.losses import (
+    adapted_learning_rate,
+    clipped_surrogate,
+    explained_variance,
+    normalised,
+    valid_mean,
+    value_loss,
+)
+
+
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_valid_mean_leaves_samples_out():
+    valid = torch.tensor([True, False, True])
+    assert float(valid_mean(numbers(1, math.nan, 3), valid)) == 2
+    assert float(valid_mean(numbers(1, 2), torch.tensor([False, False]))) == 0
+    x = numbers(1.0, math.nan, 3.0).requires_grad_()
+    valid_mean(x.square(), valid).backward()
+    assert x.grad.tolist()[::2] == [1, 3]
+
+
+def test_normalised_uses_valid_statistics():
+    # of (1, 3): mean 2, std 1
+    x = normalised(numbers(1, 100, 3), torch.tensor([True, False, True]), eps=0.0)
+    assert x.tolist() == [-1, 0, 1]
+
+
+def test_surrogate_by_hand():
+    # ratios 1.5 and 0.5, clip 0.2. A = +1: min(1.5, 1.2) = 1.2; A = -1: min(-0.5, -0.8) = -0.8; mean 0.2
+    log_prob = numbers(math.log(1.5), math.log(0.5))
+    loss, ratio = clipped_surrogate(log_prob, numbers(0, 0), numbers(1, -1), 0.2, None)
+    assert float(loss) == pytest.approx(-0.2) and ratio.tolist() == pytest.approx([1.5, 0.5])
+
+
+def test_clipped_samples_have_no_gradient():
+    log_prob = numbers(math.log(1.5), math.log(1.1)).requires_grad_()
+    clipped_surrogate(log_prob, numbers(0, 0), numbers(1, 1), 0.2, None)[0].backward()
+    assert log_prob.grad.tolist() == pytest.approx([0, -0.55])
+
+
+def test_value_loss_by_hand():
+    # value 2, old value 0, return 3: error 1; clipped to 0.2: (0.2 - 3)² = 7.84, the larger
+    assert float(value_loss(numbers(2), numbers(0), numbers(3), 0.2, None)) == pytest.approx(7.84)
+    assert float(value_loss(numbers(2), numbers(0), numbers(3), None, None)) == 1
+
+
+def test_explained_variance():
+    returns = numbers(1, 2, 3)
+    assert float(explained_variance(returns, returns, None)) == 1
+    assert float(explained_variance(numbers(2, 2, 2), returns, None)) == 0
+    assert float(explained_variance(numbers(3, 2, 1), returns, None)) == pytest.approx(-3)
+
+
+@pytest.mark.parametrize(
+    ("kl", "rate", "wanted"),
+    [
+        (0.03, 1.5e-3, 1e-3),  # more than twice 0.01
+        (0.004, 1e-3, 1.5e-3),  # less than half
+        (0.0, 1e-3, 1e-3),  # exactly zero: nothing was learned yet
+        (0.015, 1e-3, 1e-3),
+        (0.5, 1.2e-5, 1e-5),
+        (1e-4, 9e-3, 1e-2),
+        (math.nan, 1e-3, 1e-3),
+    ],
+)
+def test_learning_rate_rule(kl, rate, wanted):
+    found = adapted_learning_rate(torch.tensor(rate), torch.tensor(kl), 0.01)
+    assert float(found) == pytest.approx(wanted)
