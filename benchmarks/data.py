@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import Benchmark, main
-from report import Contender, Table
-from timing import Sample, repeated
+from harness_clock import Sample, repeated
+from harness_report import Contender, Table
 
 ROWS = 64
 OPERATIONS = (

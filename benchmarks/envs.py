@@ -2,7 +2,7 @@
 
     batched                 N envs as arrays or in native code: striderl's built-in tasks, Gymnasium's vectorised
                             CartPole, envpool (one thread each)
-    in this process         Gymnasium's own env classes, one after the other: striderl's GymnasiumEnv, SyncVectorEnv,
+    one process             Gymnasium's own env classes, one after the other: striderl's GymnasiumEnv, SyncVectorEnv,
                             DummyVecEnv
     8 worker processes      the same envs, one per process: GymnasiumEnv, AsyncVectorEnv, SubprocVecEnv
     2 worker processes      four envs per process, which only striderl can do
@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import quadruped_scaling
 from harness import Benchmark, main
-from isolation import Unavailable
-from report import Contender, Table
-from timing import Sample, can_see_workers, timed_block
+from harness_clock import Sample, can_see_workers, timed_block
+from harness_process import UnavailableError
+from harness_report import Contender, Table
 
 NUM_ENVS = 8
 NUM_ACTIONS = 64
@@ -36,7 +36,7 @@ NUM_ACTIONS = 64
 TASKS = ("CartPole-v1", "HalfCheetah-v5")
 CALLS = {
     "batched": (2000, 100),
-    "in this process": (200, 50),
+    "one process": (200, 50),
     "8 worker processes": (100, 50),
     "2 worker processes": (100, 50),
 }
@@ -74,7 +74,7 @@ def striderl_stepper(task: str, way: str) -> Stepper:
         from striderl.envs.gymnasium_env import GymnasiumEnv
         from striderl.envs.worker_config import WorkerConfig
 
-        num_workers = 0 if way == "in this process" else int(way.split()[0])
+        num_workers = 0 if way == "one process" else int(way.split()[0])
         env = GymnasiumEnv(task, NUM_ENVS, workers=WorkerConfig(num_workers=num_workers))
     env.reset(seed=0)
     return Stepper(env.step, [torch.from_numpy(action) for action in actions_for(task)], env.close)
@@ -102,12 +102,12 @@ def gymnasium_stepper(task: str, way: str) -> Stepper:
     env: Any
     if way == "batched" and task == "CartPole-v1":
         env = gymnasium.make_vec(task, NUM_ENVS, vectorization_mode="vector_entry_point")
-    elif way == "in this process":
+    elif way == "one process":
         env = gymnasium.vector.SyncVectorEnv([_make_plain(task)] * NUM_ENVS)
     elif way == "8 worker processes":
         env = gymnasium.vector.AsyncVectorEnv([_make_plain(task)] * NUM_ENVS)
     else:
-        raise Unavailable("–")
+        raise UnavailableError("–")
     env.reset(seed=0)
     return Stepper(env.step, actions_for(task), env.close)
 
@@ -116,12 +116,12 @@ def sb3_stepper(task: str, way: str) -> Stepper:
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     env: Any
-    if way == "in this process":
+    if way == "one process":
         env = DummyVecEnv([_make_plain(task)] * NUM_ENVS)
     elif way == "8 worker processes":
         env = SubprocVecEnv([_make_plain(task)] * NUM_ENVS, start_method="fork")  # starts fastest; steps are the same
     else:
-        raise Unavailable("–")
+        raise UnavailableError("–")
     env.seed(0)
     env.reset()
     return Stepper(env.step, actions_for(task), env.close)
@@ -132,7 +132,7 @@ def envpool_stepper(task: str, way: str) -> Stepper:
     import numpy as np
 
     if way != "batched":
-        raise Unavailable("–")
+        raise UnavailableError("–")
     env = envpool.make(task, env_type="gymnasium", num_envs=NUM_ENVS, num_threads=1, seed=0)
     env.reset()
     dtype = np.dtype(env.action_space.dtype)
@@ -154,9 +154,9 @@ STEPPERS = {
 def prepare(contender: str, table: str, row: str) -> Iterator[Callable[[], Sample]]:
     """Build the envs of one row and step them for as long as one sample takes."""
     if "worker" in row and not can_see_workers():
-        raise Unavailable("needs Linux to see workers' CPU time")
+        raise UnavailableError("needs Linux to see workers' CPU time")
     if table == "HalfCheetah-v5" and row != "batched" and not importlib.util.find_spec("imageio"):
-        raise Unavailable("not installed: imageio")  # Gymnasium's MuJoCo classes import it
+        raise UnavailableError("not installed: imageio")  # Gymnasium's MuJoCo classes import it
     stepper = STEPPERS[contender](table, row)
     calls = CALLS[row][TASKS.index(table)]
 
@@ -180,9 +180,7 @@ ENVS = Benchmark(
         "sb3": Contender(name="Stable-Baselines3", needs=("stable-baselines3", "gymnasium", "mujoco")),
         "envpool": Contender(name="envpool", needs=("envpool",)),
     },
-    tables=[
-        Table(title=task, rows=tuple(CALLS), contenders=tuple(STEPPERS), clocks=("cpu", "wall")) for task in TASKS
-    ],
+    tables=[Table(title=task, rows=tuple(CALLS), contenders=tuple(STEPPERS), clocks=("cpu", "wall")) for task in TASKS],
     prepare=prepare,
     also_report=("numpy", "torch"),
     starts=1,

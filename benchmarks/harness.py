@@ -5,8 +5,9 @@
     python benchmarks/data.py --print-only --rounds 3                look, and leave the files as they are
 
 For each row, all contenders take turns: one block each per round, in an order that rotates. Every contender has a fresh
-interpreter of its own (see isolation.py), one torch thread, and is started anew `starts` times, because two processes
-of the same program can differ by a few per cent. A contender whose packages are missing is listed as 'not installed'.
+interpreter of its own (see harness_process.py) and one torch thread. It is started anew `starts` times, because two
+processes of the same program can differ by a few per cent. A contender whose packages are missing is listed as 'not
+installed'.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import timing
-from isolation import ContenderFailed, ContenderProcess, Prepare, serve
-from markdown import splice_file, to_markdown
-from report import Contender, Report, Result, Table, load, save
+import harness_clock
+from harness_markdown import splice_file, to_markdown
+from harness_process import ContenderFailedError, ContenderProcess, Prepare, serve
+from harness_report import Contender, Report, Result, Table, load, save
 
 HERE = Path(__file__).resolve().parent
 
@@ -59,17 +60,16 @@ def main(benchmarks: Sequence[Benchmark], script: str, arguments: Sequence[str] 
     failed = False
     for name in options.only or by_name:
         path = options.results / f"{name}.json"
-        if options.render_only:
-            report = load(path)
-        else:
+        if not options.render_only:
             report, problems = measure(by_name[name], script, options.python_for, options.rounds, options.starts)
             failed = failed or bool(problems)
-        text = to_markdown(report)
+            if options.print_only:
+                print(f"\n{to_markdown(report)}")
+                continue
+            save(report, path)
+        text = to_markdown(load(path))  # of what was saved, so that --render-only gives the same digits
         print(f"\n{text}")
-        if not options.print_only:
-            if not options.render_only:
-                save(report, path)
-            splice_file(options.readme, name, text)
+        splice_file(options.readme, name, text)
     return int(failed)
 
 
@@ -80,7 +80,7 @@ def measure(
     report = Report(
         name=benchmark.name,
         date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        machine=timing.machine(),
+        machine=harness_clock.machine(),
         versions={},
         contenders=dict(benchmark.contenders),
         tables=list(benchmark.tables),
@@ -99,7 +99,9 @@ def measure(
             for table in benchmark.tables:
                 for row in table.rows:
                     print(f"start {start + 1}: {table.title}: {row}", file=sys.stderr)
-                    _measure_row(report, table, row, processes, benchmark.rounds if rounds is None else rounds, problems)
+                    _measure_row(
+                        report, table, row, processes, benchmark.rounds if rounds is None else rounds, problems
+                    )
     return report, problems
 
 
@@ -118,7 +120,7 @@ def _measure_row(
         process = processes[key]
         try:
             results[key].reason = results[key].reason or _not_ready(process, table, row)
-        except ContenderFailed as failure:
+        except ContenderFailedError as failure:
             _fail(results[key], f"{key}: {table.title}: {row}: {failure}", problems)
         if not results[key].reason:
             running.append(key)
@@ -129,7 +131,7 @@ def _measure_row(
                 continue
             try:
                 results[key].add(processes[key].sample())
-            except ContenderFailed as failure:
+            except ContenderFailedError as failure:
                 _fail(results[key], f"{key}: {table.title}: {row}: {failure}", problems)
 
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from harness import Benchmark
-from isolation import Unavailable
-from report import Contender, Table
-from timing import Sample, timed_block
+from harness_clock import Sample, timed_block
+from harness_process import UnavailableError
+from harness_report import Contender, Table
 
 NUM_ENVS = (16, 64, 256, 1024, 4096)
 STEPS_PER_SAMPLE = 8192
@@ -28,7 +28,7 @@ def make_env(num_envs: int, num_threads: int) -> Any:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("striderl."):
             raise
-        raise Unavailable(f"{MODULE} is not there yet") from None
+        raise UnavailableError(f"{MODULE} is not there yet") from None
     return Quadruped(QuadrupedVelocityConfig(num_envs=num_envs, num_threads=num_threads))
 
 
@@ -68,7 +68,8 @@ QUADRUPED = Benchmark(
             rows=tuple(f"{count:,} envs" for count in NUM_ENVS),
             contenders=("1_thread", "2_threads"),
             unit="steps/s",
-            clocks=("wall",),
+            clocks=("wall", "cpu"),
+            ratio_title="2 threads / 1 thread",
         )
     ],
     prepare=prepare,

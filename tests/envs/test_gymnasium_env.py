@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from chain_reference import chain_builders, chain_vector, check_chain
+from chain_reference import chain_builders, check_chain
 from faulty_envs import ChainEnv, FaultyEnv, MaskedEnv, NestedEnv
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.specs import TensorSpec
@@ -220,9 +220,9 @@ CONTRACT = {
     "masked": lambda: GymnasiumEnv(MaskedEnv, 3, action_mask="allowed"),
     "workers": lambda: GymnasiumEnv(NestedEnv, 3, workers=WorkerConfig(num_workers=2, start_method="fork")),
     "part": lambda: GymnasiumEnv("CartPole-v1", 4).split(2)[1],
-    "same step": lambda: GymnasiumEnv(chain_vector("sync", AutoresetMode.SAME_STEP, 3)),
-    "next step": lambda: GymnasiumEnv(chain_vector("sync", AutoresetMode.NEXT_STEP, 3)),
-    "disabled": lambda: GymnasiumEnv(chain_vector("sync", AutoresetMode.DISABLED, 3)),
+    "same step": lambda: GymnasiumEnv(SyncVectorEnv([FaultyEnv] * 3, autoreset_mode=AutoresetMode.SAME_STEP)),
+    "next step": lambda: GymnasiumEnv(SyncVectorEnv([FaultyEnv] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)),
+    "disabled": lambda: GymnasiumEnv(SyncVectorEnv([FaultyEnv] * 3, autoreset_mode=AutoresetMode.DISABLED)),
 }
 
 

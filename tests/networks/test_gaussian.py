@@ -136,7 +136,7 @@ def test_actions_on_the_bounds_are_finite():
     assert distribution.mean.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("std", [0.05, 0.3, 1.0, 2.0, 3.0])
+@pytest.mark.parametrize("std", [0.05, 0.3, 1.0, 3.0, 5.0])
 @pytest.mark.parametrize("mean", [0.0, 0.7, -2.5, 6.0])
 def test_squashed_entropy_against_fine_quadrature(mean, std):
     distribution = SquashedGaussian(torch.tensor([mean]), torch.tensor([std]), torch.tensor(-1.0), torch.tensor(3.0))
@@ -145,7 +145,7 @@ def test_squashed_entropy_against_fine_quadrature(mean, std):
     value = mean + std * z
     slope = 2.0 * (math.log(2.0) - value - torch.nn.functional.softplus(-2.0 * value)) + math.log(2.0)
     wanted = math.log(std) + 0.5 * math.log(2 * math.pi * math.e) + (weight * slope).sum().item()
-    assert distribution.entropy().item() == pytest.approx(wanted, abs=2e-4)
+    assert distribution.entropy().item() == pytest.approx(wanted, abs=1e-4)
 
 
 def test_squashed_entropy_and_kl_against_samples():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from striderl.data.actions import BoxSpec, DiscreteSpec, MultiDiscreteSpec
+from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.noise import draw
 from striderl.networks.beta import BetaDistribution
 from striderl.networks.categorical import Categorical, MultiDiscrete
@@ -242,6 +242,13 @@ def test_the_table_of_heads(spec, box, kind):
     else:
         assert tuple(action.shape[1:]) == wanted.shape
         assert str(action.dtype).removeprefix("torch.") == wanted.dtype
+
+
+def test_parts_may_be_called_like_methods_but_not_with_a_dot():
+    head = head_for(DictActionSpec({"type": DiscreteSpec(n=2), "values": BOX}), 5)
+    assert list(head(torch.randn(3, 5)).mode()) == ["type", "values"]
+    with pytest.raises(ValueError, match="dot"):
+        head_for(DictActionSpec({"a.b": DiscreteSpec(n=2)}), 5)
 
 
 def test_the_table_takes_a_function_and_names_mistakes():

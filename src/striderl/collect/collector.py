@@ -32,7 +32,7 @@ from striderl.data.arena import Columns
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.transition import Transition, transition_columns
-from striderl.envs.vec_env import Step, VecEnv
+from striderl.envs.vec_env import Obs, Step, VecEnv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +134,30 @@ class Collector:
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         if first and self.config.decorrelation_steps:
             self._decorrelate()
+
+    def start_from(self, obs: Obs, *, seed: int | None = None) -> None:
+        """Go on with episodes that somebody else has begun; the env is not reset.
+
+        `obs` is what the actor sees first, [N, …] for every component of `obs_spec`. The statistics leave these
+        episodes out, because their beginnings are not known here.
+        """
+        self.seed = self.seed if seed is None else seed
+        self._groups = self._make_groups()
+        for group in self._groups:
+            rows = {name: obs[name][group.rows] for name in self.obs_spec}
+            group.begin({name: rows[name] for name in self.env.obs_spec})
+            group.obs = {**group.obs, **{name: rows[name] for name in group.previous}}
+        self._delivery.clear()
+        self._mid_episode = False
+        self.statistics.restart(torch.ones_like(self.statistics.spoiled))
+        self.statistics.spoiled.fill_(True)
+
+    @property
+    def current_obs(self) -> Obs:
+        """What the actor sees next, [N, …] per component of `obs_spec`."""
+        if not self._groups:
+            raise RuntimeError("there is no observation yet; call reset first")
+        return {name: torch.cat([group.obs[name] for group in self._groups]) for name in self.obs_spec}
 
     @torch.no_grad()
     def collect(

@@ -88,6 +88,7 @@ class EnvGroup:
             policy=acted.columns,
             next_obs=healthy.obs,
             final_obs=healthy.final_obs,
+            next_state=acted.state,
         )
         if self.wait_reset:
             transition = self._blanked(transition)

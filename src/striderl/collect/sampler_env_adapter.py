@@ -1,14 +1,14 @@
 """rlpyt's single envs as Gymnasium envs. Nothing here loads torch: worker processes import this module.
 
-    env.reset() ─▶ observation                                   reset() ─▶ observation, {}
-    env.step(a) ─▶ EnvStep(observation, reward, done, env_info)  step(a) ─▶ observation, reward, terminated, truncated,
-                                                                            {fields of env_info}
-    done                  env_info.timeout    env_info.traj_done      becomes
-    True                  –                   –                       terminated
-    True                  True                –                       truncated: the clock ended it
-    True                  –                   False                   terminated; the reset that follows goes on with
-                                                                      the same game (a life was lost, not the game)
-    False                 –                   True                    truncated
+env.reset() ─▶ observation                                   reset() ─▶ observation, {}
+env.step(a) ─▶ EnvStep(observation, reward, done, env_info)  step(a) ─▶ observation, reward, terminated, truncated,
+                                                                        {fields of env_info}
+done                  env_info.timeout    env_info.traj_done      becomes
+True                  –                   –                       terminated
+True                  True                –                       truncated: the clock ended it
+True                  –                   False                   terminated; the reset that follows goes on with
+                                                                  the same game (a life was lost, not the game)
+False                 –                   True                    truncated
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ class SingleEnvAdapter(gymnasium.Env[Any, Any]):
         self.env = env
         self.observation_space = gymnasium_space(env.observation_space)
         self.action_space = gymnasium_space(env.action_space, for_actions=True)
-        self.own_spaces = (env.observation_space, env.action_space)
-        """Observation and action space as the env itself has them."""
         self._same_game: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -142,15 +142,15 @@ class SampleStorage:
         self.samples = samples
         self.wait_reset, self.keep_finals = wait_reset, keep_finals
         self.num_steps, self.num_envs = samples.env.reward.shape
-        for now, before in ((samples.agent.action, samples.agent.prev_action), (samples.env.reward, samples.env.prev_reward)):
+        agent, env = samples.agent, samples.env
+        for now, before in ((agent.action, agent.prev_action), (env.reward, env.prev_reward)):
             if self.num_steps > 1 and before[1:].data_ptr() != now.data_ptr():
                 raise ValueError("samples want action[t] and prev_action[t + 1], like rewards, to be the same memory")
-        env = samples.env
         self._columns: dict[str, dict[str, Tensor]] = {
             "obs": flat(env.observation),
             "info": flat(env.env_info),
-            "policy": flat(samples.agent.agent_info, "agent_info"),
-            "": {"act": samples.agent.action, "rew": env.reward, "done": env.done, "valid": env.valid}
+            "policy": flat(agent.agent_info, "agent_info"),
+            "": {"act": agent.action, "rew": env.reward, "done": env.done, "valid": env.valid}
             | {"terminated": env.terminated, "truncated": env.truncated},
         }
         self.begin()
@@ -199,7 +199,9 @@ class SampleStorage:
         for envs, final_obs in self._finals.get(step, []):
             if envs.start <= env < envs.stop:
                 components = flat(self.samples.env.observation)
-                return tree.to_numpy(named_observation({name: final_obs[name][env - envs.start] for name in components}))
+                return tree.to_numpy(
+                    named_observation({name: final_obs[name][env - envs.start] for name in components})
+                )
         return None
 
 

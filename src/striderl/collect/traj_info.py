@@ -51,9 +51,7 @@ class TrajInfo(dict[str, Any]):
         self.DiscountedReturn = 0.0
         self._cur_discount = 1.0
 
-    def step(
-        self, observation: Any, action: Any, reward: float, done: bool, agent_info: Any, env_info: Any
-    ) -> None:
+    def step(self, observation: Any, action: Any, reward: float, done: bool, agent_info: Any, env_info: Any) -> None:
         """Take in one step: what was seen and done, and what came of it."""
         self.Length += 1
         self.Return += reward
@@ -143,31 +141,70 @@ class TrajectoryTracker:
 
     def advance(self, steps: TrajectorySteps) -> list[tuple[int, TrajInfo]]:
         """Take in some steps; return (env, info) of every trajectory that ended, in the order in which they did."""
+        return self._advance_together(steps) if self._plain else self._advance_one_by_one(steps)
+
+    def _advance_one_by_one(self, steps: TrajectorySteps) -> list[tuple[int, TrajInfo]]:
+        """Call each info's own `step`."""
         rewards, dones, ends = steps.reward.tolist(), steps.done.tolist(), steps.ended.tolist()
         valids, counts = steps.valid.tolist(), steps.counted.tolist()
-        completed = []
+        completed: list[tuple[int, TrajInfo]] = []
         for step in range(len(rewards)):
             for env, info in enumerate(self.infos):
                 if not counts[step][env]:
                     continue
                 if valids[step][env]:
-                    seen = _NOTHING if self._plain else self._seen(steps, step, env)
-                    info.step(seen[0], seen[1], rewards[step][env], dones[step][env], seen[2], seen[3])
+                    observation, action, agent_info, env_info = self._seen(steps, step, env)
+                    info.step(observation, action, rewards[step][env], dones[step][env], agent_info, env_info)
                 else:
                     self._spoiled[env] = True
                 if ends[step][env]:
-                    if not self._spoiled[env]:
-                        final = steps.final(step, env) if self.wants_finals else None
-                        completed.append((env, info.terminate(final)))
-                    self.restart([env])
+                    completed += self._end(steps, step, env)
         return completed
+
+    def _advance_together(self, steps: TrajectorySteps) -> list[tuple[int, TrajInfo]]:
+        """Do what `TrajInfo.step` does for all envs at once, with the same arithmetic; many envs want it."""
+        totals = np.array([self._totals(info) for info in self.infos])
+        discount = np.array([info._discount for info in self.infos])
+        completed: list[tuple[int, TrajInfo]] = []
+        for step, (reward, ended) in enumerate(zip(steps.reward.astype(np.float64), steps.ended)):
+            counted, valid = steps.counted[step], steps.valid[step]
+            live = counted & valid
+            gain = np.where(live, reward, 0.0)
+            totals[:, 0] += live
+            totals[:, 1] += gain
+            totals[:, 2] += gain != 0.0
+            totals[:, 3] += totals[:, 4] * gain
+            totals[:, 4] *= np.where(live, discount, 1.0)
+            for env in np.flatnonzero(counted & ~valid).tolist():
+                self._spoiled[env] = True
+            for env in np.flatnonzero(counted & ended).tolist():
+                self._set_totals(env, totals[env])
+                completed += self._end(steps, step, env)
+                totals[env] = self._totals(self.infos[env])
+        for env, row in enumerate(totals):
+            self._set_totals(env, row)
+        return completed
+
+    def _end(self, steps: TrajectorySteps, step: int, env: int) -> list[tuple[int, TrajInfo]]:
+        """Start a new trajectory, and return the one that ended, unless a sample of it is not valid."""
+        info, spoiled = self.infos[env], self._spoiled[env]
+        self.restart([env])
+        if spoiled:
+            return []
+        return [(env, info.terminate(steps.final(step, env) if self.wants_finals else None))]
+
+    @staticmethod
+    def _totals(info: TrajInfo) -> tuple[float, ...]:
+        return info.Length, info.Return, info.NonzeroRewards, info.DiscountedReturn, info._cur_discount
+
+    def _set_totals(self, env: int, totals: Array) -> None:
+        length, total, nonzero, discounted, discount = totals.tolist()
+        info = self.infos[env]
+        info.Length, info.Return, info.NonzeroRewards = int(length), total, int(nonzero)
+        info.DiscountedReturn, info._cur_discount = discounted, discount
 
     @staticmethod
     def _seen(steps: TrajectorySteps, step: int, env: int) -> tuple[Any, Any, Any, Any]:
         parts = (steps.observation, steps.action, steps.agent_info, steps.env_info)
         observation, action, agent_info, env_info = (tree.index(part, (step, env)) for part in parts)
         return observation, action, agent_info, env_info
-
-
-_NOTHING = (None, None, None, None)
-"""What `TrajInfo.step` itself makes of observation, action and infos; looking them up would cost more than the step."""

@@ -38,6 +38,9 @@ class Transition(NamedTuple):
     final_obs: dict[str, Tensor] | None
     """The observation at the end of an episode, meaningful in rows that are done; None when the env gives none."""
 
+    next_state: Any = ()
+    """The actor's memory after this step, before it is reset where an episode ended; values `final_obs` with it."""
+
     @property
     def done(self) -> Tensor:
         """Whether an episode ended in this step, bool [N]."""

@@ -18,7 +18,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 TANH_LIMIT = 1.0 - 1e-6
 """Actions are taken back through tanh from at most this far: atanh(1 - 1e-6) = 7.25."""
 
-_NUM_NODES, _REACH = 33, 6.0
+_NUM_NODES, _REACH = 65, 6.0
 
 
 def gaussian_log_prob(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -140,8 +140,8 @@ class SquashedGaussian(Distribution[Tensor]):
     def entropy(self) -> Tensor:
         """Return H(u) + E[log |da/du|], the expectation by the trapezoid rule.
 
-        There is no closed form. 33 nodes over +-6 standard deviations are deterministic, differentiable and right to
-        1e-4 for std up to 3, because the integrand is smooth and its ends vanish.
+        There is no closed form. 65 nodes over +-6 standard deviations are deterministic, differentiable and right to
+        1e-5 for std up to 5 (3e-4 at 7.4), because the integrand is smooth and its ends vanish.
         """
         nodes = torch.linspace(-_REACH, _REACH, _NUM_NODES, device=self.mean.device, dtype=self.mean.dtype)
         weights = torch.softmax(-0.5 * nodes.square(), dim=0)

@@ -169,12 +169,16 @@ class HybridHead(Head[dict[str, Tensor]]):
 
     def __init__(self, parts: Mapping[str, Head[Tensor]]) -> None:
         super().__init__()
-        self.parts = nn.ModuleDict(parts)
+        if any("." in name for name in parts):
+            raise ValueError(f"names of action parts cannot hold a dot, found {sorted(parts)}")
+        self.names = tuple(parts)
+        # with a prefix, because a part may be called 'type' or 'values', which a module dict has for itself
+        self.parts = nn.ModuleDict({_key(name): part for name, part in parts.items()})
         self.mask_components = tuple(dict.fromkeys(name for part in parts.values() for name in part.mask_components))
 
     def forward(self, features: Tensor, obs: Mapping[str, Tensor] = NO_OBS) -> Hybrid:
         """Return the distribution of all parts for features [..., F]."""
-        return Hybrid({name: part(features, obs) for name, part in self.parts.items()})
+        return Hybrid({name: self.parts[_key(name)](features, obs) for name in self.names})
 
     def noise_spec(self) -> dict[str, NoiseSpec]:
         """Want what each part wants."""
@@ -202,10 +206,15 @@ class HybridHead(Head[dict[str, Tensor]]):
 
     def _heads(self) -> dict[str, Head[Tensor]]:
         heads: dict[str, Head[Tensor]] = {}
-        for name, part in self.parts.items():
+        for name in self.names:
+            part = self.parts[_key(name)]
             assert isinstance(part, Head)
             heads[name] = part
         return heads
+
+
+def _key(name: str) -> str:
+    return f"part_{name}"
 
 
 BoxHead = Callable[[int, BoxSpec], Head[Tensor]]

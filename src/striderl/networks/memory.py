@@ -58,10 +58,7 @@ class Memory(nn.Module):
     def initial_state(self, batch: int) -> dict[str, Tensor]:
         """Return the zero state of so many envs, on the device of the weights."""
         like = next(self.parameters())
-        return {
-            name: like.new_zeros(batch, self.num_layers, self.hidden_size, requires_grad=False)
-            for name in STATE_NAMES[self.kind]
-        }
+        return {name: like.new_zeros(batch, self.num_layers, self.hidden_size) for name in STATE_NAMES[self.kind]}
 
     def reset(self, state: State, dones: Tensor) -> dict[str, Tensor]:
         """Return the state with the envs zeroed where `dones` [B], of any dtype, is not zero."""

@@ -32,9 +32,7 @@ def clipped_surrogate(
     return -valid_mean(torch.minimum(plain, clipped), valid), ratio
 
 
-def value_loss(
-    value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None, valid: Tensor | None
-) -> Tensor:
+def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None, valid: Tensor | None) -> Tensor:
     """Return the mean squared error, not halved; with a clip, the larger of it and that of the clipped value.
 
     Clipping keeps a new value within `clip` of the one that was predicted when the data was collected.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec
 from striderl.data.naming import unknown
 from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
 from striderl.networks.head import Head
 from striderl.networks.heads import BetaHead, DeterministicHead, head_for
+from striderl.policies.arguments import argument_names
 
 HEADS: dict[str, type[Head[Any]]] = {
     "gaussian": GaussianHead,
@@ -27,7 +29,7 @@ def build_head(action_spec: ActionSpec, input_size: int, name: str, settings: Ma
     """Build the head that a config describes; discrete actions have one head and take no settings."""
     if name not in HEADS:
         raise ValueError(unknown("head", name, HEADS, where="the policy config"))
-    allowed = [key for key in inspect.signature(HEADS[name].__init__).parameters if key not in ("self", "input_size")]
+    allowed = [key for key in argument_names(HEADS[name]) if key not in ("input_size", "action_size")]
     for key in settings:
         if key not in allowed:
             raise ValueError(unknown("setting", key, allowed, where=f"the {name} head"))
@@ -36,10 +38,15 @@ def build_head(action_spec: ActionSpec, input_size: int, name: str, settings: Ma
         raise ValueError(f"head_settings {dict(settings)} have no effect: the action has no real-valued part")
 
     def box(size: int, spec: BoxSpec) -> Head[Any]:
-        own = dict(settings)
-        if name in BOUNDED:
-            low, high = spec.bounds()
-            own = {"low": tuple(low.reshape(-1).tolist()), "high": tuple(high.reshape(-1).tolist()), **own}
-        return HEADS[name](size, spec.shape, **own)
+        return HEADS[name](size, spec.shape, **{**_bounds(name, spec), **settings})
 
     return head_for(action_spec, input_size, box=box)
+
+
+def _bounds(name: str, spec: BoxSpec) -> dict[str, tuple[float, ...]]:
+    """Return low and high for heads that stretch to them; a deterministic action is bounded where its spec is."""
+    low, high = spec.bounds()
+    finite = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    if name in BOUNDED or (name == "deterministic" and finite):
+        return {"low": tuple(low.reshape(-1).tolist()), "high": tuple(high.reshape(-1).tolist())}
+    return {}

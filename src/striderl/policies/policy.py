@@ -11,7 +11,7 @@ numbers. The policy keeps nothing and draws nothing: see `stage.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,13 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec
+from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.distribution import Distribution
-from striderl.networks.mlp import MlpModel
+from striderl.networks.head import Head
+from striderl.networks.mlp import MlpModel, weight_dtype
 from striderl.networks.value_heads import ValueHead
+from striderl.ops.moments import AllReduce
 from striderl.policies.head_settings import build_head
-from striderl.policies.stage import Flow, Memo, Obs, Pipeline, StageRecipe, State
+from striderl.policies.mode_head import ModeHead
+from striderl.policies.stage import NOTHING, Flow, Memo, Obs, Passed, Pipeline, StageRecipe, State, inner, only, outer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,8 @@ class PolicyConfig:
     """The head for real-valued actions: 'gaussian', 'squashed_gaussian', 'beta' or 'deterministic'."""
     head_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of that head by name, such as {'init_std': 0.5, 'std_type': 'log'}."""
+    deterministic: bool = False
+    """A sample is the mode, for learners that explore in another way; log-probabilities stay those of the head."""
     num_values: int = 1
     """How many values the critic predicts, one per reward group."""
 
@@ -80,29 +86,34 @@ class Policy(nn.Module):
         self.actor_inputs = obs_spec.select(config.actor_obs)
         self.critic_inputs = obs_spec.select(_present(config.critic_obs, obs_spec))
         both = obs_spec.select([*self.actor_inputs, *self.critic_inputs])
-        self.trunk = Pipeline(both, config.trunk)
-        shared = self.trunk.output_spec
-        self.actor = Pipeline(_still_there(shared, self.actor_inputs), config.actor)
-        self.critic = Pipeline(_still_there(shared, self.critic_inputs), config.critic)
+        self.trunk = Pipeline(both, config.trunk, obs_spec)
+        shared, raw = self.trunk.output_spec, not config.trunk
+        _check_leak(shared, self.actor_inputs, both)
+        self.actor = Pipeline(_still_there(shared, self.actor_inputs), config.actor, obs_spec, raw=raw)
+        self.critic = Pipeline(_still_there(shared, self.critic_inputs), config.critic, obs_spec, raw=raw)
         activation = config.activation
         self.actor_body = MlpModel(self.actor.output_spec.size, config.actor_hidden_dims, None, activation)
         self.critic_body = MlpModel(self.critic.output_spec.size, config.critic_hidden_dims, None, activation)
-        self.head = build_head(action_spec, self.actor_body.output_size, config.head, config.head_settings)
+        head = build_head(action_spec, self.actor_body.output_size, config.head, config.head_settings)
+        for name in head.mask_components:
+            if name not in obs_spec:
+                raise KeyError(unknown("component", name, obs_spec, where="the observation, where action masks are,"))
+        self.head: Head[Any] = ModeHead(head) if config.deterministic else head
         self.value_head = ValueHead(self.critic_body.output_size, config.num_values)
 
     # -- what is declared ----------------------------------------------------------------------------------------------
 
     def state_spec(self) -> dict[str, TensorSpec]:
         """Return what one env's memory is made of; it starts as zeros."""
-        return self._gathered("state_spec")
+        return self._gathered(lambda pipeline: pipeline.state_spec())
 
     def memo_spec(self) -> dict[str, TensorSpec]:
         """Return the random decisions that are stored with each step."""
-        return self._gathered("memo_spec")
+        return self._gathered(lambda pipeline: pipeline.memo_spec())
 
     def noise(self) -> dict[str, NoiseSpec]:
         """Return the random numbers that the stages want for each env and step; sampling wants its own."""
-        return self._gathered("noise")
+        return self._gathered(lambda pipeline: pipeline.noise())
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> dict[str, Tensor]:
         """Return the memory at the start of an episode."""
@@ -112,18 +123,29 @@ class Policy(nn.Module):
     def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Turn the noise of one step into the stages' decisions."""
         return {
-            f"{part}/{key}": value
+            key: value
             for part, pipeline in self._pipelines().items()
-            for key, value in pipeline.decide(_inner(noise, part)).items()
+            for key, value in outer(pipeline.decide(inner(noise, part)), part).items()
         }
 
     def settled(self, like: Tensor) -> dict[str, Tensor]:
         """Return the stages' decisions in deterministic inference, for the leading shape of `like`."""
+        return self._gathered(lambda pipeline: pipeline.settled(like))
+
+    def _gathered(self, ask: Callable[[Pipeline], Mapping[str, Any]]) -> dict[str, Any]:
         return {
             f"{part}/{key}": value
             for part, pipeline in self._pipelines().items()
-            for key, value in pipeline.settled(like).items()
+            for key, value in ask(pipeline).items()
         }
+
+    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+        """Let normalisers learn from raw observations [..., …] where `valid` [...] is true.
+
+        Once per iteration, after the last minibatch: the update must see the statistics of the rollout.
+        """
+        for pipeline in self._pipelines().values():
+            pipeline.absorb(obs, valid, all_reduce)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -131,62 +153,75 @@ class Policy(nn.Module):
         self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> PolicyOutput:
         """Run actor and critic on one step [B, …] or on a sequence [T, B, …]."""
-        obs = _masked(obs, valid)
-        shared = self.trunk(Flow(obs, _inner(state, "trunk"), _inner(memo, "trunk"), resets, valid))
-        distribution, actor_state, actor_aux = self._act(obs, shared.obs, state, memo, resets, valid)
-        value, critic_state, critic_aux = self._value(shared.obs, state, memo, resets, valid)
-        new_state = {**_outer(shared.state, "trunk"), **actor_state, **critic_state}
-        return PolicyOutput(distribution, value, new_state, {**_outer(shared.aux, "trunk"), **actor_aux, **critic_aux})
+        given = Flow(_masked(obs, valid), state, memo, resets, valid)
+        shared = self._trunk(given)
+        acted, valued = self._actor(given, shared), self._critic(given, shared)
+        return PolicyOutput(
+            self._distribution(acted, given),
+            self._values(valued),
+            {**outer(shared.state, "trunk"), **outer(acted.state, "actor"), **outer(valued.state, "critic")},
+            {**outer(shared.aux, "trunk"), **outer(acted.aux, "actor"), **outer(valued.aux, "critic")},
+        )
 
     def act(
         self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
         """Run the actor alone; the critic's memory is passed on as it is. Returns (distribution, state, aux)."""
-        obs = _masked(obs, valid)
-        shared = self.trunk(Flow(obs, _inner(state, "trunk"), _inner(memo, "trunk"), resets, valid))
-        distribution, actor_state, aux = self._act(obs, shared.obs, state, memo, resets, valid)
-        new_state = {**dict(state), **_outer(shared.state, "trunk"), **actor_state}
-        return distribution, new_state, {**_outer(shared.aux, "trunk"), **aux}
+        given = Flow(_masked(obs, valid), state, memo, resets, valid)
+        shared = self._trunk(given)
+        acted = self._actor(given, shared)
+        new_state = {**state, **outer(shared.state, "trunk"), **outer(acted.state, "actor")}
+        aux = {**outer(shared.aux, "trunk"), **outer(acted.aux, "actor")}
+        return self._distribution(acted, given), new_state, aux
 
     def value(
         self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Run the critic alone, for bootstrapping; returns (values, the new state)."""
-        obs = _masked(obs, valid)
-        shared = self.trunk(Flow(obs, _inner(state, "trunk"), _inner(memo, "trunk"), resets, valid))
-        value, critic_state, _ = self._value(shared.obs, state, memo, resets, valid)
-        return value, {**dict(state), **_outer(shared.state, "trunk"), **critic_state}
+        given = Flow(_masked(obs, valid), state, memo, resets, valid)
+        shared = self._trunk(given)
+        valued = self._critic(given, shared)
+        return self._values(valued), {**state, **outer(shared.state, "trunk"), **outer(valued.state, "critic")}
 
-    def _act(
-        self, obs: Obs, shared: Obs, state: State, memo: Memo, resets: Tensor | None, valid: Tensor | None
-    ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
-        seen = _only(shared, self.actor.input_spec)
-        passed = self.actor(Flow(seen, _inner(state, "actor"), _inner(memo, "actor"), resets, valid))
-        features = self.actor_body(self.actor.output_spec.flatten(passed.obs))
-        return self.head(features, obs), _outer(passed.state, "actor"), _outer(passed.aux, "actor")
+    def finish(self, obs: Obs, given: Obs = NOTHING) -> Distribution[Any]:
+        """Return the distribution for what the actor's stages gave; action masks are read from `given`."""
+        features = self.actor.output_spec.flatten(obs).to(weight_dtype(self))
+        distribution: Distribution[Any] = self.head(self.actor_body(features), given)
+        return distribution
 
-    def _value(
-        self, shared: Obs, state: State, memo: Memo, resets: Tensor | None, valid: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        seen = _only(shared, self.critic.input_spec)
-        passed = self.critic(Flow(seen, _inner(state, "critic"), _inner(memo, "critic"), resets, valid))
-        value: Tensor = self.value_head(self.critic_body(self.critic.output_spec.flatten(passed.obs)))
-        return value, _outer(passed.state, "critic"), _outer(passed.aux, "critic")
+    def _trunk(self, given: Flow) -> Passed:
+        flow = given._replace(state=inner(given.state, "trunk"), memo=inner(given.memo, "trunk"), whole=given.obs)
+        passed: Passed = self.trunk(flow)
+        return passed
+
+    def _actor(self, given: Flow, shared: Passed) -> Passed:
+        passed: Passed = self.actor(_part_of(given, shared, "actor", self.actor.input_spec))
+        return passed
+
+    def _critic(self, given: Flow, shared: Passed) -> Passed:
+        passed: Passed = self.critic(_part_of(given, shared, "critic", self.critic.input_spec))
+        return passed
+
+    def _distribution(self, acted: Passed, given: Flow) -> Distribution[Any]:
+        return self.finish(acted.obs, given.obs)
+
+    def _values(self, valued: Passed) -> Tensor:
+        features = self.critic.output_spec.flatten(valued.obs).to(weight_dtype(self))
+        values: Tensor = self.value_head(self.critic_body(features))
+        return values
 
     def _pipelines(self) -> dict[str, Pipeline]:
         return {"trunk": self.trunk, "actor": self.actor, "critic": self.critic}
 
-    def _gathered(self, what: str) -> dict[str, Any]:
-        tables = {
-            "state_spec": lambda pipeline: pipeline.state_spec(),
-            "memo_spec": lambda pipeline: pipeline.memo_spec(),
-            "noise": lambda pipeline: pipeline.noise(),
-        }
-        return {
-            f"{part}/{key}": value
-            for part, pipeline in self._pipelines().items()
-            for key, value in tables[what](pipeline).items()
-        }
+
+def _part_of(given: Flow, shared: Passed, part: str, spec: ObsSpec) -> Flow:
+    """Return what one list of stages is given, after the trunk."""
+    return given._replace(
+        obs=only(shared.obs, spec, who=f"the {part}"),
+        state=inner(given.state, part),
+        memo=inner(given.memo, part),
+        whole={**given.obs, **shared.obs},
+    )
 
 
 def _present(wanted: tuple[str, ...], spec: ObsSpec) -> list[str]:
@@ -203,8 +238,15 @@ def _still_there(shared: ObsSpec, wanted: ObsSpec) -> ObsSpec:
     return shared.select([*left, *added])
 
 
-def _only(obs: Obs, spec: ObsSpec) -> dict[str, Tensor]:
-    return {name: obs[name] for name in spec}
+def _check_leak(shared: ObsSpec, actor: ObsSpec, both: ObsSpec) -> None:
+    """Raise when the trunk mixes what only the critic may see into something that the actor reads."""
+    privileged = [name for name in both if name not in actor]
+    mixed = [name for name in shared if name not in both]
+    if privileged and mixed:
+        raise ValueError(
+            f"the trunk makes {mixed} out of all components, and so would show the actor {privileged}, which only the "
+            "critic sees; give actor and critic stages of their own, or the same components"
+        )
 
 
 def _masked(obs: Obs, valid: Tensor | None) -> dict[str, Tensor]:
@@ -215,12 +257,3 @@ def _masked(obs: Obs, valid: Tensor | None) -> dict[str, Tensor]:
         name: torch.where(valid.view(*valid.shape, *[1] * (value.dim() - valid.dim())), value, torch.zeros_like(value))
         for name, value in obs.items()
     }
-
-
-def _inner(whole: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    prefix = f"{part}/"
-    return {key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)}
-
-
-def _outer(inner: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    return {f"{part}/{key}": value for key, value in inner.items()}

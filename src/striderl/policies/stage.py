@@ -18,17 +18,22 @@ read back from storage in the update, so that the update repeats what the rollou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.ops.moments import AllReduce
 
 Obs = Mapping[str, Tensor]
 State = Mapping[str, Tensor]
 Memo = Mapping[str, Tensor]
+
+NOTHING: Mapping[str, Tensor] = {}
+"""No tensors; never written to."""
 
 
 class Flow(NamedTuple):
@@ -41,9 +46,11 @@ class Flow(NamedTuple):
     memo: Memo
     """This stage's random decisions, shaped like the step or the sequence; empty when it makes none."""
     resets: Tensor | None = None
-    """Only in a sequence: bool [T, B], true where a new episode begins, before that step is consumed."""
+    """Bool [T, B], or [B] for a step: true where a new episode begins, before that step is consumed."""
     valid: Tensor | None = None
-    """Only in a sequence: bool [T, B], false in padding; components are zero there already."""
+    """Bool [T, B], or [B] for a step: false in padding; components are zero there already."""
+    whole: Obs = NOTHING
+    """Everything the policy was given, as the trunk left it: where the true values of estimates are read."""
 
 
 class Passed(NamedTuple):
@@ -64,10 +71,15 @@ class Stage(nn.Module, ABC):
     """What comes in."""
     output_spec: ObsSpec
     """What goes out."""
+    wants_raw: bool = False
+    """Whether `absorb` must be given what this stage reads, so that it has to stand first."""
 
     @abstractmethod
     def forward(self, flow: Flow) -> Passed:
         """Do this stage's work; nothing given is changed and nothing is kept."""
+
+    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+        """Learn statistics from raw components [..., …] where `valid` [...] is true; most stages have none."""
 
     def state_spec(self) -> Mapping[str, TensorSpec]:
         """Return what the memory of one env is made of; it starts as zeros."""
@@ -89,43 +101,73 @@ class Stage(nn.Module, ABC):
         """Return the decisions of deterministic inference, for the leading shape of `like` ([B] or [T, B])."""
         return {}
 
+    def absorb(self, obs: Obs, valid: Tensor | None) -> None:  # noqa: B027  (most stages keep no statistics)
+        """Learn statistics from raw observations [T, N, …], where `valid` [T, N] is true."""
+
 
 @runtime_checkable
 class StageRecipe(Protocol):
     """Plain data that builds a stage for given components."""
 
-    def build(self, spec: ObsSpec) -> Stage:
-        """Build the module; settings that do not fit the components raise here, with the fix in the message."""
+    def build(self, spec: ObsSpec, whole: ObsSpec) -> Stage:
+        """Build the module for what comes in; `whole` is everything the env gives, such as what can be estimated.
+
+        Settings that do not fit raise here, with the fix in the message.
+        """
         ...
 
 
 class Pipeline(nn.Module):
     """Stages in a row; state, memo and aux of stage i are kept under its position and name, '1_Remember/hidden'."""
 
-    def __init__(self, spec: ObsSpec, recipes: tuple[StageRecipe, ...]) -> None:
-        """Build each stage for what the one before gives."""
+    def __init__(
+        self, spec: ObsSpec, recipes: tuple[StageRecipe, ...], whole: ObsSpec | None = None, *, raw: bool = True
+    ) -> None:
+        """Build each stage for what the one before gives; `raw` tells whether components come as the env gave them."""
         super().__init__()
         self.input_spec = spec
         self.stages = nn.ModuleDict()
         for position, recipe in enumerate(recipes):
-            stage = recipe.build(spec)
+            stage = recipe.build(spec, spec if whole is None else whole)
+            if stage.wants_raw and not (raw and position == 0):
+                raise ValueError(
+                    f"{type(recipe).__name__} learns from raw observations and must be the first stage; "
+                    "put it first in the trunk, or first in both lists when there is no trunk"
+                )
             self.stages[f"{position}_{type(recipe).__name__}"] = stage
             spec = stage.output_spec
         self.output_spec = spec
 
-    def forward(self, flow: Flow) -> Passed:
-        """Run all stages."""
+    def forward(self, flow: Flow, first: int = 0, last: int | None = None) -> Passed:
+        """Run all stages, or those from position `first` to before `last`."""
         obs: dict[str, Tensor] = dict(flow.obs)
         state: dict[str, Tensor] = {}
         aux: dict[str, Tensor] = {}
-        for name, stage in self.stages.items():
-            passed = stage(
-                Flow(obs, _part(flow.state, name), _part(flow.memo, name), flow.resets, flow.valid),
-            )
+        for name, stage in list(self.stages.items())[first:last]:
+            passed = stage(flow._replace(obs=obs, state=inner(flow.state, name), memo=inner(flow.memo, name)))
             obs = passed.obs
-            state |= {f"{name}/{key}": value for key, value in passed.state.items()}
-            aux |= {f"{name}/{key}": value for key, value in passed.aux.items()}
+            state |= outer(passed.state, name)
+            aux |= outer(passed.aux, name)
         return Passed(obs, state, aux)
+
+    def named_stages(self) -> list[tuple[str, Stage]]:
+        """Return the stages with their names, in order."""
+        found: list[tuple[str, Stage]] = []
+        for name, stage in self.stages.items():
+            assert isinstance(stage, Stage)
+            found.append((name, stage))
+        return found
+
+    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+        """Let all stages learn their statistics from raw components."""
+        for _, stage in self.named_stages():
+            stage.absorb(obs, valid, all_reduce)
+
+    def absorb(self, obs: Obs, valid: Tensor | None) -> None:
+        """Let the stages that keep statistics learn from raw observations [T, N, …]."""
+        for stage in self.stages.values():
+            assert isinstance(stage, Stage)
+            stage.absorb(obs, valid)
 
     def state_spec(self) -> dict[str, TensorSpec]:
         """Return the memory of all stages."""
@@ -141,21 +183,34 @@ class Pipeline(nn.Module):
 
     def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Turn the noise of one step into the decisions of all stages."""
-        return self._gathered_by_name(lambda name, stage: stage.decide(_part(noise, name)))
+        return self._gathered_by_name(lambda name, stage: stage.decide(inner(noise, name)))
 
     def settled(self, like: Tensor) -> dict[str, Tensor]:
         """Return the decisions of deterministic inference."""
         return self._gathered(lambda stage: stage.settled(like))
 
-    def _gathered(self, ask: Any) -> dict[str, Any]:
+    def _gathered(self, ask: Callable[[Stage], Mapping[str, Any]]) -> dict[str, Any]:
         return self._gathered_by_name(lambda _, stage: ask(stage))
 
-    def _gathered_by_name(self, ask: Any) -> dict[str, Any]:
-        return {
-            f"{name}/{key}": value for name, stage in self.stages.items() for key, value in ask(name, stage).items()
-        }
+    def _gathered_by_name(self, ask: Callable[[str, Stage], Mapping[str, Any]]) -> dict[str, Any]:
+        named = ((name, ask(name, stage)) for name, stage in self.named_stages())
+        return {f"{name}/{key}": value for name, found in named for key, value in found.items()}
 
 
-def _part(whole: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    prefix = f"{name}/"
+def inner(whole: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Return the entries 'part/name' under 'name'."""
+    prefix = f"{part}/"
     return {key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)}
+
+
+def outer(entries: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Return the entries 'name' under 'part/name'."""
+    return {f"{part}/{key}": value for key, value in entries.items()}
+
+
+def only(obs: Obs, spec: ObsSpec, *, who: str) -> dict[str, Tensor]:
+    """Return the components of a spec; one that is missing is named together with who wants it."""
+    for name in spec:
+        if name not in obs:
+            raise KeyError(unknown("component", name, obs, where=f"the observation given to {who}"))
+    return {name: obs[name] for name in spec}

@@ -13,7 +13,6 @@ asking the device how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,10 +28,11 @@ from striderl.data.transition import Transition
 class FinalPool:
     """Final observations of truncated steps, packed, with the step and env each belongs to."""
 
-    def __init__(self, obs_spec: ObsSpec, size: int, placement: Placement) -> None:
+    def __init__(self, obs_spec: ObsSpec, state: Columns, size: int, placement: Placement) -> None:
         """Make room for `size` final observations; one row more takes what is not wanted."""
         columns: Columns = {
             "obs": dict(obs_spec.components),
+            "state": dict(state),
             "step": TensorSpec(dtype="int64"),
             "env": TensorSpec(dtype="int64"),
         }
@@ -41,12 +41,15 @@ class FinalPool:
         self.count = torch.zeros((), dtype=torch.int64, device=placement.device)
         """How many truncated steps were seen; more than `size` means that the surplus is not in the pool."""
 
-    def add(self, wanted: Tensor, final_obs: Mapping[str, Tensor], step: int, env_index: Tensor) -> None:
+    def add(self, wanted: Tensor, transition: Transition, step: int, env_index: Tensor) -> None:
         """Pack the rows where `wanted` [n] is true behind those that are there."""
+        assert transition.final_obs is not None
         place = torch.where(wanted, self.count + wanted.cumsum(0) - 1, self.size).clamp(max=self.size)
         data = self.arena.data
-        for name, value in final_obs.items():
-            data["obs"][name].index_copy_(0, place, value)
+        for name, column in data["obs"].items():
+            column.index_copy_(0, place, transition.final_obs[name])
+        for name, column in data["state"].items():
+            column.index_copy_(0, place, transition.next_state[name])
         data["step"].index_copy_(0, place, torch.full_like(env_index, step))
         data["env"].index_copy_(0, place, env_index)
         self.count += wanted.sum()
@@ -70,9 +73,12 @@ class RolloutStorage:
         *,
         placement: Placement | None = None,
         final_obs: ObsSpec | None = None,
+        final_state: Columns | None = None,
         pool_size: int | None = None,
     ) -> None:
         """Allocate [num_steps, num_envs]; with `final_obs`, keep the final observations of truncated steps.
+
+        With `final_state`, keep the actor's memory at these steps too: a recurrent critic needs it to value them.
 
         The pool holds as many rows as there are envs, or a quarter of all steps if that is more, unless told.
         """
@@ -81,7 +87,7 @@ class RolloutStorage:
         self.arena = Arena(columns, (num_steps, num_envs), placement)
         self._cursors = [0] * num_envs
         size = max(num_envs, num_steps * num_envs // 4) if pool_size is None else pool_size
-        self.finals = None if final_obs is None else FinalPool(final_obs, size, placement)
+        self.finals = None if final_obs is None else FinalPool(final_obs, final_state or {}, size, placement)
         self._env_index = torch.arange(num_envs, device=placement.device)
 
     @property
@@ -117,7 +123,7 @@ class RolloutStorage:
         wanted = transition.truncated & ~transition.terminated
         if wanted.device.type == "cpu" and not bool(wanted.any()):  # on the CPU looking is cheaper than copying nothing
             return
-        self.finals.add(wanted, transition.final_obs, step, self._env_index[envs])
+        self.finals.add(wanted, transition, step, self._env_index[envs])
 
     def clear(self) -> None:
         """Start the next rollout; the memory stays."""

@@ -137,6 +137,12 @@ class MujocoEnv(VecEnv):
     def rewards(self) -> Mapping[str, NDArray[Any]]:
         """Return every reward term by name, [N] each, not yet weighted."""
 
+    def truncated(self) -> Bool:
+        """Return which episodes end for another reason, bool [N]: time is over, unless a task knows more."""
+        if not self.max_episode_length:
+            return np.zeros(self.num_envs, np.bool_)
+        return np.asarray(self.episode_length >= self.max_episode_length)
+
     def after_physics(self) -> None:
         """Update the task's memory after the physics and before anything is judged (air times, new commands, …)."""
 
@@ -197,7 +203,7 @@ class MujocoEnv(VecEnv):
         self.step_count += 1
         self.after_physics()
         self.fell[:] = self.terminated()
-        truncated = self._timed_out()
+        truncated = self.truncated()
         before, self._obs = self._obs, self._observed(_ALL, begun=False)
         reward = self.reward_terms.add(self.rewards())
         info: dict[str, Any] = {name: self._tensor(np.array(value)) for name, value in self.info().items()}
@@ -375,11 +381,6 @@ class MujocoEnv(VecEnv):
                 raise ValueError(f"{type(self).__name__}.observe: {name!r} wants {wanted}, found {list(value.shape)}")
             result[name] = value
         return result
-
-    def _timed_out(self) -> Bool:
-        if not self.max_episode_length:
-            return np.zeros(self.num_envs, np.bool_)
-        return np.asarray(self.episode_length >= self.max_episode_length)
 
     def _checked(self, actions: Actions) -> NDArray[Any]:
         self._require_reset()

@@ -4,9 +4,9 @@ Seen from above, all rays of a picture fan out from the camera. Along each direc
 once, at growing distances; the steepest view angle so far decides what hides what. A pixel then only has to find where
 its own steepness is first exceeded, by bisection, and interpolates between the two samples there.
 
-      camera ●╲╲ pixel rays: steepness s = dz/dx                    steepness of the ground, (height - camera) / distance
-             │ ╲ ╲                                                  running maximum   -3.1 -2.0 -1.3 -0.9 -0.9 -0.4
-             │  ╲  ╲      ___                                       s = -1.0  ──────▶              ▲ between these two
+      camera ●╲╲ pixel rays: steepness s = dz/dx                   steepness of the ground, (height - camera) / distance
+             │ ╲ ╲                                                 running maximum   -3.1 -2.0 -1.3 -0.9 -0.9 -0.4
+             │  ╲  ╲      ___                                      s = -1.0  ──────▶              ▲ between these two
       ───────┴───╲───╲___|            samples  · · ·  ·   ·     ·   distance           0.1  0.2  0.3  0.4  0.6  0.8
 
     picture   uint8 (1, height, width): 0 at `near` or closer, 255 at `far` or beyond; row 0 is the top, column 0 left
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from striderl.data.specs import ComponentSpec
 from striderl.envs.mujoco.quadruped_state import RobotState
-from striderl.envs.mujoco.simulation import Int
+from striderl.envs.mujoco.simulation import Float, Int
 from striderl.envs.mujoco.terrain import Ground
 
 Float32 = NDArray[np.float32]
@@ -91,7 +91,7 @@ class DepthCamera:
         return depth.astype(np.uint8).reshape(len(ids), 1, *config.size)
 
     def depths(self, robot: RobotState, ids: Int) -> Float32:
-        """Return the depth in metres of every pixel, float32 [n, height · width]; at most 1e6 where there is no ground."""
+        """Return the depth in metres of every pixel, [n, height · width]; large where there is no ground."""
         rotation = robot.rotation[ids]
         heading = np.arctan2(rotation[:, 1, 0], rotation[:, 0, 0])
         cos, sin = np.cos(heading), np.sin(heading)
@@ -101,13 +101,13 @@ class DepthCamera:
         rays = np.matmul(_turned_back(rotation, cos, sin).astype(np.float32), self._rays)
         forward = np.maximum(rays[:, 0], np.float32(1e-3))
         side, slope = rays[:, 1] / forward, rays[:, 2] / forward
-        return self._first_hit(steepness, side, slope) / forward
+        return np.asarray(self._first_hit(steepness, side, slope) / forward)
 
-    def _ground_steepness(self, camera: NDArray[np.float64], cos: NDArray[np.float64], sin: NDArray[np.float64]) -> Float32:
+    def _ground_steepness(self, camera: Float, cos: Float, sin: Float) -> Float32:
         """Return (ground height - camera height) / distance, [n, directions, samples]."""
-        cos, sin = cos.astype(np.float32)[:, None], sin.astype(np.float32)[:, None]
+        cos32, sin32 = cos.astype(np.float32)[:, None], sin.astype(np.float32)[:, None]
         x, y, z = camera.astype(np.float32).T[:, :, None, None]
-        along_x, along_y = (cos - self._tangent * sin)[..., None], (sin + self._tangent * cos)[..., None]
+        along_x, along_y = (cos32 - self._tangent * sin32)[..., None], (sin32 + self._tangent * cos32)[..., None]
         height = self._ground.height(x + along_x * self._distance, y + along_y * self._distance)
         return np.asarray((height - z) / self._distance, np.float32)
 
@@ -154,7 +154,7 @@ def _rays(config: DepthCameraConfig) -> Float32:
     return np.stack([cos + sin * up, left, cos * up - sin]).reshape(3, -1).astype(np.float32)
 
 
-def _turned_back(rotation: NDArray[np.float64], cos: NDArray[np.float64], sin: NDArray[np.float64]) -> NDArray[np.float64]:
+def _turned_back(rotation: Float, cos: Float, sin: Float) -> Float:
     """Return the rotations without their heading, [n, 3, 3]."""
     cos, sin = cos[:, None], sin[:, None]
     result = rotation.copy()

@@ -1,12 +1,12 @@
 """The ground as a table of heights that can be asked about many points at once.
 
-    heights[row, column]      x = corner_x + column · cell,   y = corner_y + row · cell
+heights[row, column]      x = corner_x + column · cell,   y = corner_y + row · cell
 
-    (r+1, c) ────── (r+1, c+1)         each cell is two triangles, cut as MuJoCo cuts its height fields,
-       │  upper  ╱  │                  so the surface is the one that the robot stands on
-       │      ╱     │
-       │   ╱  lower │
-     (r, c) ────── (r, c+1)
+(r+1, c) ────── (r+1, c+1)         each cell is two triangles, cut as MuJoCo cuts its height fields,
+   │  upper  ╱  │                  so the surface is the one that the robot stands on
+   │      ╱     │
+   │   ╱  lower │
+ (r, c) ────── (r, c+1)
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """A scan of the ground around the robot: heights on a grid that turns with the robot's heading.
 
-    (1, 17, 11)     row 0 is behind the robot, the last row ahead; column 0 is on its right, the last on its left
+(1, 17, 11)     row 0 is behind the robot, the last row ahead; column 0 is on its right, the last on its left
 
-                    · · · · ·     ahead
-                    · · ▲ · ·     the robot
-                    · · · · ·
+                · · · · ·     ahead
+                · · ▲ · ·     the robot
+                · · · · ·
 
-    value = 5 · clip(trunk height - standing height - ground height, -1 m, 1 m):  0 over level ground, negative where
-    the ground is higher than that under the robot's feet
+value = 5 · clip(trunk height - standing height - ground height, -1 m, 1 m):  0 over level ground, negative where
+the ground is higher than that under the robot's feet
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@
             its back, two blocks
     4 leap  gap in the floor                   length of the gap, m                0.10   0.50
 
-A *block* is what a robot deals with at one time: [start, end] along the lane, a skill, a size, and +1 (up), -1 (down) or
-0. The lanes of one level have the same obstacles in different orders.
+A *block* is what a robot deals with at one time: [start, end] along the lane, a skill, a size, and +1 (up), -1 (down)
+or 0. The lanes of one level have the same obstacles in different orders.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Lanes(Ground):
         """Where a lane ends, m from its start."""
         num_lanes = config.levels * config.columns
         num_points = round((self.length + _BEHIND + _AFTER) / _GRID)
-        self._floor = np.zeros((num_lanes, num_points), np.float32)
+        self._floor = np.full((num_lanes, num_points), PIT, np.float32)
         self._passage = np.full((num_lanes, num_points), np.inf, np.float32)
         lanes = [self._lane(lane) for lane in range(num_lanes)]
         most = max(len(blocks) for _, blocks in lanes)
@@ -152,18 +152,18 @@ class Lanes(Ground):
 
     def lane(self, level: Int, column: Int) -> Int:
         """Return the number of a lane."""
-        return level * self.config.columns + column
+        return np.asarray(level * self.config.columns + column, np.int64)
 
     def lane_at(self, y: NDArray[np.floating]) -> Int:
         """Return the number of the lane nearest to y."""
         nearest = np.floor(y * (1.0 / self.config.distance) + 0.5).astype(np.int64)
-        return np.clip(nearest, 0, len(self._floor) - 1)
+        return np.asarray(np.clip(nearest, 0, len(self._floor) - 1))
 
     def next_block(self, lane: Int, x: Float, *, behind: float) -> Float:
-        """Return the fields of the first block that ends after x - behind, [n, 5]; start is infinite if there is none."""
+        """Return the fields of the first block that ends after x - behind, [n, 5]; start is infinite if none does."""
         passed = (self._blocks[lane, :, 1] < x[:, None] - behind).sum(axis=1)
         last = self._blocks.shape[1] - 1
-        found = self._blocks[lane, np.minimum(passed, last)]
+        found: Float = self._blocks[lane, np.minimum(passed, last)]
         found[passed > last] = (np.inf, np.inf, 0.0, 0.0, 0.0)
         return found
 
@@ -174,14 +174,14 @@ class Lanes(Ground):
         config = self.config
         level, column = divmod(lane, config.columns)
         random = np.random.default_rng([config.seed, column])
-        # whole rounds through the kinds, each round shuffled, so that no kind is left out of a lane that has room for it
+        # whole rounds through the kinds, each one shuffled, so that no kind is left out of a lane that has room
         rounds = -(-config.obstacles // len(config.kinds))
         order = np.concatenate([random.permutation(len(config.kinds)) for _ in range(rounds)])[: config.obstacles]
         boxes: list[_Box] = []
         blocks: list[Block] = []
         floor_from, half = -_BEHIND, 0.5 * config.width
         for place, kind in enumerate(order):
-            near = _LEAD_IN + place * config.spacing + 0.5
+            near = _rounded(_LEAD_IN + place * config.spacing + 0.5)
             name = config.kinds[kind]
             found, met = _obstacle(name, near, level / max(config.levels - 1, 1), half)
             boxes += found
@@ -193,18 +193,14 @@ class Lanes(Ground):
         return boxes, blocks
 
     def _draw(self, lane: int, box: _Box) -> None:
-        """Write a box into the tables of heights."""
-        first, last = (round((edge + _BEHIND) / _GRID) for edge in box.x)
-        across = 0.5 * self.config.width
-        if box.z[1] <= 0.0:
-            return  # the floor is there already; gaps are cut where there is no floor
-        if box.z[0] <= 0.0 and box.y == (-across, across):
-            self._floor[lane, first:last] = box.z[1]
-        elif box.z[0] <= 0.0:
-            self._passage[lane, first:last] = np.abs(box.y).min()
-
-    def _cut_gaps(self) -> None:
-        """Write the gaps into the table of heights."""
+        """Write a box into the tables; one that floats is a bar, one that is narrower than the lane a wall."""
+        if box.z[0] > 0.0:
+            return
+        span = slice(*(round((edge + _BEHIND) / _GRID) for edge in box.x))
+        if box.y[1] - box.y[0] < self.config.width - 1e-9:
+            self._passage[lane, span] = min(abs(edge) for edge in box.y)
+        else:
+            self._floor[lane, span] = np.maximum(self._floor[lane, span], box.z[1])
 
 
 def _obstacle(kind: str, near: float, difficulty: float, half: float) -> tuple[list[_Box], list[Block]]:

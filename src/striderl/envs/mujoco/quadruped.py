@@ -1,12 +1,12 @@
-"""A quadruped that follows velocity commands: on flat ground, on rough terrain with a height scan, blind, or with a camera.
+"""A quadruped that follows velocity commands: on flat ground, or on rough terrain with a scan, blind, or with a camera.
 
-    task               ground   policy sees besides proprioception          critic alone
-    Quadruped          plane    true base velocity                          friction, mass, forces, …
-    QuadrupedRough     field    true base velocity, height_scan             the same
-    QuadrupedBlind     field    nothing                                     and base velocity, height_scan
-    QuadrupedDepth     field    forward_depth                               and base velocity, height_scan
+task               ground   policy sees besides proprioception          critic alone
+Quadruped          plane    true base velocity                          friction, mass, forces, …
+QuadrupedRough     field    true base velocity, height_scan             the same
+QuadrupedBlind     field    nothing                                     and base velocity, height_scan
+QuadrupedDepth     field    forward_depth                               and base velocity, height_scan
 
-    env = Quadruped(QuadrupedVelocityConfig(num_envs=256))
+env = Quadruped(QuadrupedVelocityConfig(num_envs=256))
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from striderl.envs.mujoco.terrain import ROUGH_KINDS, TerrainConfig, build_groun
 class QuadrupedVelocityConfig(QuadrupedConfig):
     """Settings of velocity tracking on flat ground, and of all tasks below."""
 
-    terrain: TerrainConfig = TerrainConfig()
+    terrain: TerrainConfig = field(default_factory=TerrainConfig)
     """What the robot walks on."""
-    commands: CommandConfig = CommandConfig()
+    commands: CommandConfig = field(default_factory=CommandConfig)
     """Which velocities are asked for."""
     first_levels: int = 2
     """Envs begin on this many of the lowest terrain levels."""
     rising: bool = True
     """Whether the terrain level of an env follows its success; else it keeps its first one."""
-    scan: HeightScanConfig = HeightScanConfig()
+    scan: HeightScanConfig = field(default_factory=HeightScanConfig)
     """Where the height scan looks."""
     scan_group: str = ""
     """Who sees the height scan: 'policy', 'critic', or empty for no scan."""
@@ -51,7 +51,7 @@ class QuadrupedVelocityConfig(QuadrupedConfig):
 class QuadrupedRoughConfig(QuadrupedVelocityConfig):
     """Settings of rough terrain that the policy sees."""
 
-    terrain: TerrainConfig = TerrainConfig(kinds=ROUGH_KINDS)
+    terrain: TerrainConfig = field(default_factory=lambda: TerrainConfig(kinds=ROUGH_KINDS))
     """What the robot walks on."""
     scan_group: str = "policy"
     """Who sees the height scan."""
@@ -73,9 +73,7 @@ class QuadrupedBlindConfig(QuadrupedRoughConfig):
 class QuadrupedDepthConfig(QuadrupedBlindConfig):
     """Settings of rough terrain that the policy sees through a depth camera."""
 
-    camera: str = ""
-    """Name of the camera to render frames with; see `MujocoConfig`. The depth camera is `depth`."""
-    depth: DepthCameraConfig = DepthCameraConfig()
+    depth: DepthCameraConfig = field(default_factory=DepthCameraConfig)
     """Where the depth camera is and what it sees."""
 
 
@@ -151,9 +149,9 @@ class Quadruped(QuadrupedEnv):
             found["terrain_level"] = torch.from_numpy(self.levels.level.astype(np.float32)).to(self.device)
         return found
 
-    def _timed_out(self) -> Bool:
+    def truncated(self) -> Bool:
         """Return whose time is over, and who has walked off the field: there is no more ground, but nobody fell."""
-        return super()._timed_out() | self.ground.outside(self.qpos[:, 0], self.qpos[:, 1])
+        return super().truncated() | self.ground.outside(self.qpos[:, 0], self.qpos[:, 1])
 
 
 class QuadrupedRough(Quadruped):

@@ -8,7 +8,7 @@ A task adds a ground, a place to start, commands, and whatever else it observes,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,19 +56,19 @@ class QuadrupedConfig(MujocoConfig):
 
     frame_skip: int = 4
     """Physics substeps of 5 ms per step; 4 make a controller of 50 Hz."""
-    robot: RobotDesign = RobotDesign()
+    robot: RobotDesign = field(default_factory=RobotDesign)
     """Sizes, masses and gains."""
     action_scale: float = 0.25
     """Radians of joint target per unit of action; 0.2 to 0.5 is usual."""
     action_limit: float = 5.0
     """Actions are clipped to plus and minus this."""
     observe_lin_vel: bool = True
-    """Whether the policy sees the true velocity of the trunk, which a real robot must estimate; else only the critic."""
+    """Whether the policy sees the true velocity of the trunk, which a real robot must estimate, or only the critic."""
     observe_motion: bool = True
     """Whether the component 'motion' for adversarial motion priors is part of the observation."""
     reward_weights: dict[str, float] = field(default_factory=lambda: dict(WALKING_REWARDS))
-    """Weight per second of each reward term, by its name in the task's table of terms."""
-    rewards: RewardConfig = RewardConfig()
+    """Weight per second of each reward term, by its name in `REWARD_TERMS` or among the task's own."""
+    rewards: RewardConfig = field(default_factory=RewardConfig)
     """Constants inside the reward terms."""
     max_tilt: float = 1.2
     """Angle from the vertical at which the robot has fallen, rad."""
@@ -82,8 +82,8 @@ class QuadrupedEnv(MujocoEnv):
     """N quadrupeds; a task fills in `start`, `command_next`, `has_fallen`, and may add components and reward terms."""
 
     config: QuadrupedConfig
-    reward_table: Mapping[str, Callable[[Any], Float]] = REWARD_TERMS
-    """The reward terms that the task knows, by name."""
+    task_rewards: Mapping[str, Callable[[Any], Float]] = {}
+    """Reward terms that only this task has: name -> function of the env; they join those of `REWARD_TERMS`."""
 
     def __init__(
         self,
@@ -94,9 +94,10 @@ class QuadrupedEnv(MujocoEnv):
         info_spec: Mapping[str, TensorSpec] | None = None,
     ) -> None:
         """Build the envs on this ground; `components` are the task's own, besides those that every task has."""
+        known = [*REWARD_TERMS, *self.task_rewards]
         for name in config.reward_weights:
-            if name not in self.reward_table:
-                raise KeyError(unknown("reward term", name, self.reward_table, where=type(self).__name__))
+            if name not in known:
+                raise KeyError(unknown("reward term", name, known, where=type(self).__name__))
         model = build_model(config.robot, ground.xml)
         ground.finish(model)
         step_dt = float(model.opt.timestep) * config.frame_skip
@@ -140,7 +141,8 @@ class QuadrupedEnv(MujocoEnv):
             foot_height=np.zeros((self.num_envs, 4)),
             base_height=np.zeros(self.num_envs),
             fell=self.fell,
-            design=self.config.robot,
+            default_pose=self._default_pose,
+            soft_limits=_soft_limits(self.config),
             config=self.config.rewards,
             step_dt=self.step_dt,
         )
@@ -157,7 +159,7 @@ class QuadrupedEnv(MujocoEnv):
 
     @abstractmethod
     def start(self, ids: Int) -> tuple[Float, Float]:
-        """Return where these robots begin an episode: x and y of the trunk [n, 2], and heading [n]; then the command."""
+        """Give these robots their first command and return where they begin: x and y [n, 2], and heading [n]."""
 
     @abstractmethod
     def command_next(self) -> None:
@@ -172,7 +174,7 @@ class QuadrupedEnv(MujocoEnv):
         return {}
 
     def look(self, rows: Rows) -> None:
-        """Refresh what the task remembers of its surroundings (a camera), after a step or at the start of an episode."""
+        """Refresh what the task remembers of its surroundings (pictures), after a step or when episodes begin."""
 
     # -- the functions of MujocoEnv ------------------------------------------------------------------------------------
 
@@ -180,7 +182,9 @@ class QuadrupedEnv(MujocoEnv):
         """Stand up near the default pose, where the task says."""
         place, heading = self.start(ids)
         self.qpos[ids, :2] = place
-        self.qpos[ids, 2] = self.ground.start_height(place[:, 0], place[:, 1]) + self.config.robot.standing_height + 0.01
+        self.qpos[ids, 2] = (
+            self.ground.start_height(place[:, 0], place[:, 1]) + self.config.robot.standing_height + 0.01
+        )
         self.qpos[ids, 3:7] = quaternion_of_yaw(heading)
         self.qpos[ids, 7:] = self._default_pose + self.uniform("start/joints", ids, 12, low=-0.1, high=0.1)
         self.qvel[ids, :6] = self.uniform("start/velocity", ids, 6, low=-0.2, high=0.2)
@@ -226,7 +230,10 @@ class QuadrupedEnv(MujocoEnv):
 
     def rewards(self) -> Mapping[str, NDArray[Any]]:
         """Return every term that has a weight."""
-        return {name: self.reward_table[name](self.now) for name in self.config.reward_weights}
+        return {
+            name: self.task_rewards[name](self) if name in self.task_rewards else REWARD_TERMS[name](self.now)
+            for name in self.config.reward_weights
+        }
 
     def observe(self, rows: Rows) -> Arrays:
         """Return proprioception, the task's components, privileged ones and motion features."""
@@ -282,3 +289,9 @@ class QuadrupedEnv(MujocoEnv):
         self.now.foot_height[rows] = feet[:, :, 2] - self.ground.height(feet[:, :, 0], feet[:, :, 1])
         self.now.foot_height[rows] -= self.config.robot.foot_radius
         self.now.base_height[rows] = trunk[:, 2] - self.ground.height(trunk[:, 0], trunk[:, 1])
+
+
+def _soft_limits(config: QuadrupedConfig) -> tuple[Float, Float]:
+    low, high = config.robot.joint_limits.T
+    margin = 0.5 * (1.0 - config.rewards.soft_limit) * (high - low)
+    return low + margin, high - margin

@@ -6,8 +6,8 @@ The first seven are proprioception; joined in this order (`ObsSpec.flatten`) the
         0:3           3:6              6:9           9:12     12:24      24:36       36:48
      × 2.0         × 0.25                          × 2.0     rel.      × 0.05
 
-Then come what a task adds (height_scan, forward_depth, engaging_block), the privileged components of group 'critic', and
-'motion', which adversarial motion priors compare with clips:
+Then come what a task adds (height_scan, forward_depth, engaging_block), the privileged components of group 'critic',
+and 'motion', which adversarial motion priors compare with clips:
 
     base height  lin vel  ang vel  gravity  joint pos  joint vel  feet
          0         1:4      4:7     7:10     10:22      22:34    34:46       unscaled, in the robot's frame
@@ -64,7 +64,7 @@ _SENSOR_NOISE = {
 
 
 def obs_spec(extra: Mapping[str, ComponentSpec], *, lin_vel_group: str, motion: bool) -> ObsSpec:
-    """Describe the observation; `extra` are the task's own components, `lin_vel_group` is who sees the true velocity."""
+    """Describe the observation; `extra` are the task's own components, `lin_vel_group` sees the true velocity."""
     return ObsSpec(
         {
             "base_lin_vel": ComponentSpec(shape=(3,), group=lin_vel_group, scale=LIN_VEL_SCALE),
@@ -104,7 +104,7 @@ def proprioception(now: Measured, command: Float, rows: Rows) -> Arrays:
         "base_ang_vel": ANG_VEL_SCALE * robot.ang_vel[rows],
         "projected_gravity": robot.gravity[rows],
         "command": LIN_VEL_SCALE * command[rows],
-        "joint_pos": robot.joint_pos[rows] - now.design.default_pose,
+        "joint_pos": robot.joint_pos[rows] - now.default_pose,
         "joint_vel": JOINT_VEL_SCALE * robot.joint_vel[rows],
         "last_action": now.actions[rows],
     }

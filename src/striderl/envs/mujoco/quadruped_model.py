@@ -97,7 +97,9 @@ class RobotDesign:
     @property
     def default_pose(self) -> Float:
         """The twelve joint angles that action zero stands for."""
-        return np.stack([self.default_hip * LEFT, np.full(4, self.default_thigh), np.full(4, self.default_calf)], 1).ravel()
+        return np.stack(
+            [self.default_hip * LEFT, np.full(4, self.default_thigh), np.full(4, self.default_calf)], 1
+        ).ravel()
 
     @property
     def joint_limits(self) -> Float:
@@ -144,14 +146,19 @@ def model_xml(design: RobotDesign, ground: GroundXml = PLANE) -> str:
     <geom contype="0" conaffinity="1" condim="3" friction="0.6 0.02 0.01" rgba="0.32 0.35 0.40 1"/>
     <joint armature="{design.armature}" damping="{design.joint_damping}"/>
     <position kp="{design.stiffness}" kv="{design.damping}" inheritrange="1"/>
-    <default class="ground"><geom contype="1" conaffinity="0" friction="0.6 0.02 0.01" rgba="0.95 0.93 0.90 1"/></default>
+    <default class="ground">
+      <geom contype="1" conaffinity="0" friction="0.6 0.02 0.01" rgba="0.95 0.93 0.90 1"/>
+    </default>
     <default class="looks"><geom contype="0" conaffinity="0"/></default>
     <default class="foot"><geom priority="1" friction="0.8 0.02 0.01" rgba="0.10 0.10 0.10 1"/></default>
   </default>
-  <visual><headlight ambient="0.4 0.4 0.4" diffuse="0.5 0.5 0.5"/><map znear="0.02"/></visual>
+  <visual><headlight ambient="0.4 0.4 0.4" diffuse="0.5 0.5 0.5"/><map znear="0.01"/></visual>
+  <statistic extent="2" center="0 0 0.3"/>
   <asset>
-    <texture name="sky" type="skybox" builtin="gradient" rgb1="0.75 0.83 0.92" rgb2="0.95 0.96 0.98" width="64" height="64"/>
-    <texture name="grid" type="2d" builtin="checker" rgb1="0.62 0.64 0.66" rgb2="0.52 0.54 0.56" width="64" height="64"/>
+    <texture name="sky" type="skybox" builtin="gradient" rgb1="0.75 0.83 0.92" rgb2="0.95 0.96 0.98" width="64"
+             height="64"/>
+    <texture name="grid" type="2d" builtin="checker" rgb1="0.62 0.64 0.66" rgb2="0.52 0.54 0.56" width="64"
+             height="64"/>
     <material name="floor" texture="grid" texrepeat="1 1" texuniform="true"/>
     {ground.assets}
   </asset>
@@ -180,9 +187,10 @@ def _leg_xml(design: RobotDesign, leg: str, front: float, left: float) -> str:
         <geom name="{leg}_hip" class="looks" type="cylinder" size="0.042 0.03" zaxis="1 0 0" mass="0.65"/>
         <body name="{leg}_thigh" pos="0 {left * design.thigh_offset} 0">
           <joint name="{leg}_thigh_joint" axis="0 1 0" range="{ranges["thigh"]}"/>
-          <geom name="{leg}_motor" class="looks" type="cylinder" pos="0 {-0.02 * left} 0" size="0.04 0.022" zaxis="0 1 0"
-                mass="0.75"/>
-          <geom name="{leg}_thigh" type="capsule" fromto="0 0 -0.04 0 0 {-design.thigh_length}" size="0.018" mass="0.25"/>
+          <geom name="{leg}_motor" class="looks" type="cylinder" pos="0 {-0.02 * left} 0" size="0.04 0.022"
+                zaxis="0 1 0" mass="0.75"/>
+          <geom name="{leg}_thigh" type="capsule" fromto="0 0 -0.04 0 0 {-design.thigh_length}" size="0.018"
+                mass="0.25"/>
           <body name="{leg}_calf" pos="0 0 {-design.thigh_length}">
             <joint name="{leg}_calf_joint" axis="0 1 0" range="{ranges["calf"]}"/>
             <geom name="{leg}_shank" type="capsule" fromto="0 0 0 0 0 {0.035 - design.shank_length}" size="0.012"

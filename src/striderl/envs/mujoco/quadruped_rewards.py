@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from striderl.envs.mujoco.commands import is_moving
-from striderl.envs.mujoco.quadruped_model import RobotDesign
 from striderl.envs.mujoco.quadruped_state import RobotState
 from striderl.envs.mujoco.simulation import Bool, Float
 
@@ -56,7 +55,10 @@ class Measured:
     """Height of the trunk above the ground, [N]."""
     fell: Bool
     """Which robots fell in this step, [N]."""
-    design: RobotDesign
+    default_pose: Float
+    """The joint angles that action zero stands for, [12]."""
+    soft_limits: tuple[Float, Float]
+    """Lower and upper joint angles beyond which `dof_pos_limits` counts, [12] each."""
     config: RewardConfig
     step_dt: float
 
@@ -64,7 +66,7 @@ class Measured:
 def tracking_lin_vel(now: Measured) -> Float:
     """Return 1 when the speed on the ground is as asked, falling to 0 with the error."""
     error = np.square(now.command[:, :2] - now.robot.lin_vel[:, :2]).sum(axis=1)
-    return np.exp(error * (-1.0 / now.config.tracking_width))
+    return np.asarray(np.exp(error * (-1.0 / now.config.tracking_width)))
 
 
 def tracking_ang_vel(now: Measured) -> Float:
@@ -143,6 +145,11 @@ def collision(now: Measured) -> Float:
     return np.asarray(now.robot.limb_contact.sum(axis=1), np.float64)
 
 
+def trunk_contact(now: Measured) -> Float:
+    """Return 1 when the trunk or the head touches something."""
+    return np.asarray(now.robot.trunk_contact, np.float64)
+
+
 def stumble(now: Measured) -> Float:
     """Return how many feet hit something upright: a force along the ground four times the one upwards."""
     force = now.robot.foot_force
@@ -152,26 +159,25 @@ def stumble(now: Measured) -> Float:
 
 def dof_pos_limits(now: Measured) -> Float:
     """Return by how many radians joints are outside the soft limits, summed."""
-    low, high = now.design.joint_limits.T
-    margin = 0.5 * (1.0 - now.config.soft_limit) * (high - low)
+    low, high = now.soft_limits
     angle = now.robot.joint_pos
-    beyond = np.maximum(low + margin - angle, 0.0) + np.maximum(angle - (high - margin), 0.0)
+    beyond = np.maximum(low - angle, 0.0) + np.maximum(angle - high, 0.0)
     return np.asarray(beyond.sum(axis=1))
 
 
 def hip_deviation(now: Measured) -> Float:
     """Return how far the abduction joints are from the default pose, rad, summed."""
-    return np.asarray(np.abs(now.robot.joint_pos[:, ::3] - now.design.default_pose[::3]).sum(axis=1))
+    return np.asarray(np.abs(now.robot.joint_pos[:, ::3] - now.default_pose[::3]).sum(axis=1))
 
 
 def pose_deviation(now: Measured) -> Float:
     """Return the squared distance of all joints from the default pose, summed."""
-    return np.asarray(np.square(now.robot.joint_pos - now.design.default_pose).sum(axis=1))
+    return np.asarray(np.square(now.robot.joint_pos - now.default_pose).sum(axis=1))
 
 
 def stand_still(now: Measured) -> Float:
     """Return how far the joints are from the default pose, rad, summed, while standing is asked for."""
-    away = np.abs(now.robot.joint_pos - now.design.default_pose).sum(axis=1)
+    away = np.abs(now.robot.joint_pos - now.default_pose).sum(axis=1)
     return np.asarray(away * ~is_moving(now.command))
 
 
@@ -182,7 +188,7 @@ def alive(now: Measured) -> Float:
 
 def fall(now: Measured) -> Float:
     """Return one event per fall: the weight is what a fall costs, whatever the length of a step."""
-    return now.fell * (1.0 / now.step_dt)
+    return np.asarray(now.fell * (1.0 / now.step_dt), np.float64)
 
 
 REWARD_TERMS: dict[str, Callable[[Measured], Float]] = {
@@ -201,6 +207,7 @@ REWARD_TERMS: dict[str, Callable[[Measured], Float]] = {
     "foot_slip": foot_slip,
     "foot_clearance": foot_clearance,
     "collision": collision,
+    "trunk_contact": trunk_contact,
     "stumble": stumble,
     "dof_pos_limits": dof_pos_limits,
     "hip_deviation": hip_deviation,
@@ -222,7 +229,7 @@ WALKING_REWARDS: dict[str, float] = {
     "torques": -2.0e-4,
     "dof_acc": -2.5e-7,
     "action_rate": -0.01,
-    "foot_clearance": -15.0,
+    "foot_clearance": -30.0,
     "collision": -0.5,
     "dof_pos_limits": -5.0,
     "hip_deviation": -0.4,

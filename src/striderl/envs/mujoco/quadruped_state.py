@@ -43,6 +43,8 @@ class RobotState:
         """Joint velocities, [N, 12]; a live view."""
         self.ang_vel: Float = simulation.qvel[:, 3:6]
         """Turning rate in the robot's frame, [N, 3]; a live view."""
+        self.world_vel: Float = simulation.qvel[:, :3]
+        """Velocity of the trunk in the world's frame, [N, 3]; a live view."""
         self.torque: Float = simulation.bind("actuator_force")
         """What the motors gave in the last substep, Nm, [N, 12]; live."""
         self.rotation: Float = np.zeros((num_envs, 3, 3))
@@ -55,7 +57,6 @@ class RobotState:
         """Centres of the feet in the robot's frame."""
         self.feet_world: Float = np.zeros((num_envs, 4, 3))
         """Centres of the feet in the world."""
-        self._world_vel: Float = simulation.qvel[:, :3]
         self._sensors: Float = simulation.bind("sensordata")
         self._design = design
         self._hips = np.stack([FRONT * design.hip_x, LEFT * design.hip_y, np.zeros(4)], axis=1)
@@ -66,7 +67,7 @@ class RobotState:
         self.rotation[rows] = rotation
         self.gravity[rows] = -rotation[:, 2]
         # sums over an axis of length three add in the same order for any number of envs; a matrix product may not
-        self.lin_vel[rows] = (rotation * self._world_vel[rows][:, :, None]).sum(axis=1)
+        self.lin_vel[rows] = (rotation * self.world_vel[rows][:, :, None]).sum(axis=1)
         feet = self._hips + leg_vectors(self.joint_pos[rows].reshape(-1, 4, 3), self._design)
         self.feet[rows] = feet
         turned = (rotation[:, None] * feet[:, :, None, :]).sum(axis=3)
@@ -116,9 +117,9 @@ def rotation_matrices(quaternion: NDArray[np.float64]) -> Float:
 
 
 def leg_vectors(angles: NDArray[np.float64], design: RobotDesign) -> Float:
-    """Return the vectors from each hip to its foot in the robot's frame, [n, 4, 3], for angles [n, 4, (hip, thigh, calf)].
+    """Return the vectors from hips to feet in the robot's frame, [n, 4, 3], for angles [n, 4, (hip, thigh, calf)].
 
-    In the plane of the leg the foot is at (-l₁ sin b - l₂ sin(b+c), -l₁ cos b - l₂ cos(b+c)); abduction turns the plane.
+    In its plane the foot is at (-l₁ sin b - l₂ sin(b+c), -l₁ cos b - l₂ cos(b+c)); abduction turns the plane.
     """
     hip, thigh = angles[..., 0], angles[..., 1]
     knee = thigh + angles[..., 2]

@@ -144,7 +144,7 @@ class Field(Ground):
 
     def origin(self, level: Int, column: Int) -> Float:
         """Return the middle of a patch."""
-        return (np.stack([level, column], axis=1) + 0.5) * self.config.patch_size
+        return np.asarray((np.stack([level, column], axis=1) + 0.5) * self.config.patch_size, np.float64)
 
     def start_height(self, x: Float, y: Float) -> Float:
         """Return the highest ground under the robot."""
@@ -174,7 +174,7 @@ def _field_heights(config: TerrainConfig) -> NDArray[np.float64]:
     return heights
 
 
-# -- kinds of patches: (grid points per side, cell in m, difficulty 0 to 1, random numbers) -> heights [side, side] -----
+# -- kinds of patches: (grid points per side, cell in m, difficulty 0 to 1, random numbers) -> heights [side, side] ---
 
 Patch = Callable[[int, float, float, np.random.Generator], NDArray[np.float64]]
 

@@ -19,12 +19,13 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import IO, Any
 
-from timing import Sample
+from harness_clock import Sample
 
 Prepare = Callable[[str, str, str], AbstractContextManager[Callable[[], Sample]]]
 """(contender, table, row) -> a context that yields a sampler and cleans up afterwards."""
@@ -33,11 +34,11 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 """One thread for torch and for the linear algebra under numpy; envs have a setting of their own."""
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A contender cannot do a row; the message says why and is printed in the table in place of a number."""
 
 
-class ContenderFailed(Exception):
+class ContenderFailedError(Exception):
     """A contender's process ended, raised or did not answer."""
 
 
@@ -49,8 +50,13 @@ class ContenderProcess:
 
     def __init__(self, command: Sequence[str], deadline: float) -> None:
         self._deadline = deadline
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **ONE_THREAD}
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**os.environ, **ONE_THREAD},
         )
         hello = self._receive()
         self.versions: dict[str, str] = hello["versions"]
@@ -79,6 +85,7 @@ class ContenderProcess:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+        self._said.close()
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -86,20 +93,25 @@ class ContenderProcess:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise ContenderFailed("its process has ended; what it said is above") from None
+            raise ContenderFailedError(f"its process has ended\n{self._last_words()}") from None
 
     def _receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], self._deadline)
         if not ready:
-            raise ContenderFailed(f"no answer within {self._deadline:.0f} s")
+            raise ContenderFailedError(f"no answer within {self._deadline:.0f} s\n{self._last_words()}")
         line = self._process.stdout.readline()
         if not line:
-            raise ContenderFailed("its process has ended; what it said is above")
+            raise ContenderFailedError(f"its process has ended\n{self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise ContenderFailed(answer["error"])
+            raise ContenderFailedError(answer["error"])
         return answer
+
+    def _last_words(self) -> str:
+        """Return the end of what the process printed."""
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")[-4000:]
 
 
 # -- in the contender's process ----------------------------------------------------------------------------------------
@@ -126,11 +138,10 @@ def serve(contender: str, needs: Sequence[str], also_report: Sequence[str], prep
                 else:
                     assert take is not None, "asked for a sample before a row was prepared"
                     _answer(answers, take()._asdict())
-            except Unavailable as unavailable:
+            except UnavailableError as unavailable:
                 _answer(answers, {"reason": str(unavailable)})
-            except Exception as error:  # noqa: BLE001  (whatever a library raises spoils one row, not the others)
-                traceback.print_exc()
-                _answer(answers, {"error": f"raised {type(error).__name__}; what it said is above"})
+            except Exception:  # noqa: BLE001  (whatever a library raises spoils one row, not the others)
+                _answer(answers, {"error": traceback.format_exc()})
 
 
 def _take_over_stdout() -> IO[bytes]:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from timing import Sample
+from harness_clock import Sample
 
 Clock = Literal["cpu", "wall"]
 LEVEL = 0.05
@@ -51,6 +52,8 @@ class Table:
     """How a time per operation is printed."""
     clocks: tuple[Clock, ...] = ("cpu",)
     """What is printed; both are always measured."""
+    ratio_title: str = "best peer / striderl"
+    """What the last column is called: the subject is this many times as fast."""
 
 
 @dataclass
@@ -121,14 +124,16 @@ def save(report: Report, path: Path) -> None:
         for table in report.tables
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(data, indent=1, ensure_ascii=False)
+    text = re.sub(r"\[[-+.e\d,\s]+\]", lambda found: " ".join(found.group().split()), text)  # samples on one line
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def load(path: Path) -> Report:
     """Read a report that `save` wrote."""
     data = json.loads(path.read_text(encoding="utf-8"))
     contenders = {key: Contender(**{**item, "needs": tuple(item["needs"])}) for key, item in data["contenders"].items()}
-    tables = [Table(**{key: tuple(v) if isinstance(v, list) else v for key, v in t.items()}) for t in data["tables"]]
+    tables = [_table_from_json(table) for table in data["tables"]]
     results = {
         title: {
             row: {
@@ -140,6 +145,11 @@ def load(path: Path) -> Report:
         for title, rows in data["results"].items()
     }
     return Report(data["name"], data["date"], data["machine"], data["versions"], contenders, tables, results)
+
+
+def _table_from_json(data: dict[str, Any]) -> Table:
+    lists = {name: tuple(data[name]) for name in ("rows", "contenders", "clocks")}
+    return Table(**{**data, **lists})
 
 
 def _result_to_json(result: Result) -> dict[str, Any]:

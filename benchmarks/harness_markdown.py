@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from report import LEVEL, Clock, Report, Result, Table
+from harness_report import LEVEL, Clock, Report, Result, Table
 
 _CLOCK_NAMES = {"cpu": "CPU time", "wall": "wall clock"}
 
@@ -61,9 +61,8 @@ def _heading(table: Table, clock: Clock) -> str:
 
 
 def _table(report: Report, table: Table, clock: Clock) -> str:
-    subject = report.contenders[report.subject(table)].name
     names = [report.contenders[key].name for key in table.contenders]
-    lines = [["", *names, f"best peer / {subject}"]]
+    lines = [["", *names, table.ratio_title]]
     for row in table.rows:
         results = report.results[table.title][row]
         cells = [_cell(results[key], table, clock) for key in table.contenders]
@@ -97,11 +96,13 @@ def sentence(report: Report, table: Table, clock: Clock) -> str:
     if not found:
         return f"There is nothing to compare: {_listed([subject, *names])} did not both give numbers."
     faster = [ratio for ratio in found.values() if ratio > 1.0 + LEVEL]
-    level = [f"{row} ({ratio:.2f})" for row, ratio in found.items() if abs(ratio - 1.0) <= LEVEL]
-    slower = [f"{row} ({ratio:.2f})" for row, ratio in found.items() if ratio < 1.0 - LEVEL]
+    level = [f"'{row}' ({ratio:.2f})" for row, ratio in found.items() if abs(ratio - 1.0) <= LEVEL]
+    slower = [f"'{row}' ({ratio:.2f})" for row, ratio in found.items() if ratio < 1.0 - LEVEL]
     text = f"{subject} is faster than {peers} in {len(faster)} of {len(found)} rows"
-    if faster:
+    if len(faster) > 1:
         text += f", {min(faster):.1f} to {max(faster):.1f} times (median {statistics.median(faster):.1f})"
+    elif faster:
+        text += f", {faster[0]:.1f} times"
     if level:
         text += f"; level in {_listed(level)}"
     if slower:

@@ -35,23 +35,23 @@ def timed_block(block: Callable[[], Any], operations: int) -> Sample:
 def repeated(function: Callable[[], Any], seconds: float = 0.01) -> Callable[[], Sample]:
     """Return a sampler of one small call, repeated until a block takes about this long; it is warmed up already."""
     number = 1
-    while True:
-        sample = timed_block(lambda: _call(function, number), number)
-        if sample.cpu * number >= seconds / 2:
-            break
+    while (spent := _timed_calls(function, number).cpu * number) < seconds / 2:
         number *= 2
-    number = max(1, round(seconds / sample.cpu))
+    number = max(1, round(number * seconds / spent))
 
     def take() -> Sample:
-        _call(function, 1 + number // 10)  # the caches have seen other processes since the last time
-        return timed_block(lambda: _call(function, number), number)
+        _timed_calls(function, 1 + number // 10)  # the caches have seen other processes since the last time
+        return _timed_calls(function, number)
 
     return take
 
 
-def _call(function: Callable[[], Any], number: int) -> None:
-    for _ in range(number):
-        function()
+def _timed_calls(function: Callable[[], Any], number: int) -> Sample:
+    def block() -> None:
+        for _ in range(number):
+            function()
+
+    return timed_block(block, number)
 
 
 # -- worker processes --------------------------------------------------------------------------------------------------

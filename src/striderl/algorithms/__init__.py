@@ -1,0 +1,1 @@
+"""Algorithms: pure losses and targets."""

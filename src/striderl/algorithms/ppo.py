@@ -1,0 +1,268 @@
+"""Proximal policy optimisation (Schulman et al. 2017), as used on thousands of simulated robots.
+
+    rollout [T, N] ──prepare──▶ values of what followed, GAE ──▶ minibatches ──losses──▶ Updater ──▶ learning-rate rule
+                                                                  │  flat rows, or whole env columns with memory
+                                                                  └─ ratio of the first minibatch is exactly 1
+
+Read it top to bottom: `prepare` once per rollout, `losses` for each minibatch, `update` ties them together. The maths
+is in `striderl.ops`, running a gradient step in `striderl.execution`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from striderl.data import tree
+from striderl.data.naming import unknown
+from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
+from striderl.ops.losses import (
+    adapted_learning_rate,
+    clipped_surrogate,
+    explained_variance,
+    normalised,
+    valid_mean,
+    value_loss,
+)
+from striderl.ops.returns import gae
+from striderl.policies.policy import Policy
+from striderl.storage.rollout import RolloutStorage
+
+SCHEDULES = ("fixed", "adaptive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Settings of PPO."""
+
+    num_learning_epochs: int = 5
+    """Passes over each rollout."""
+    num_mini_batches: int = 4
+    """Minibatches per pass."""
+    clip_param: float = 0.2
+    """The ratio is kept in [1 - clip_param, 1 + clip_param]; 0.1 to 0.3 is usual."""
+    gamma: float = 0.99
+    """Discount per step."""
+    lam: float = 0.95
+    """GAE's lambda: 0 trusts the values, 1 the rewards."""
+    value_loss_coef: float = 1.0
+    """Weight of the value loss."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    learning_rate: float = 1e-3
+    """The first learning rate; the adaptive schedule moves it."""
+    max_grad_norm: float = 1.0
+    """The gradient is scaled down to this norm; 0 means never."""
+    use_clipped_value_loss: bool = True
+    """Keep new values within clip_param of the old ones."""
+    schedule: str = "adaptive"
+    """'fixed', or 'adaptive': the learning rate follows desired_kl."""
+    desired_kl: float = 0.01
+    """What the adaptive schedule aims at per minibatch."""
+    normalize_advantage_per_mini_batch: bool = False
+    """Normalise advantages over each minibatch instead of over the whole rollout."""
+    optimizer_class_name: str = "Adam"
+    """Which optimiser."""
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(unknown("schedule", self.schedule, SCHEDULES, where="PPOConfig"))
+        if self.num_mini_batches < 1 or self.num_learning_epochs < 1:
+            raise ValueError("num_mini_batches and num_learning_epochs are at least 1")
+
+
+class Prepared(NamedTuple):
+    """A rollout with its targets, [T, N, …] each."""
+
+    columns: Mapping[str, Any]
+    returns: Tensor
+    advantage: Tensor
+    resets: Tensor
+    initial_state: dict[str, Tensor]
+
+
+class PPO:
+    """Losses, targets and the update of PPO for a policy."""
+
+    def __init__(self, policy: Policy, config: PPOConfig | None = None) -> None:
+        """Take the policy's parameters into an updater."""
+        self.policy = policy
+        self.config = config = config or PPOConfig()
+        group = GroupConfig(
+            optimizer=config.optimizer_class_name,
+            learning_rate=config.learning_rate,
+            max_grad_norm=config.max_grad_norm,
+        )
+        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)})
+
+    # -- once per rollout ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def prepare(
+        self,
+        storage: RolloutStorage,
+        *,
+        initial_state: dict[str, Tensor],
+        last_obs: Mapping[str, Tensor],
+        last_state: Mapping[str, Tensor],
+    ) -> Prepared:
+        """Value what followed each step and work out returns and advantages."""
+        data = storage.data
+        value = data["policy"]["value"]
+        settled = self.policy.settled(value.new_zeros(storage.num_envs))
+        last_value, _ = self.policy.value(last_obs, last_state, settled)
+        next_value = torch.cat([value[1:], last_value.unsqueeze(0)])
+        next_value = self._with_final_values(storage, value, next_value)
+        returns, advantage = gae(
+            data["rew"] if value.dim() == 2 else data["rew"].unsqueeze(-1),
+            value,
+            next_value,
+            data["terminated"],
+            data["truncated"],
+            gamma=self.config.gamma,
+            lam=self.config.lam,
+            valid=data["valid"],
+        )
+        advantage = advantage if advantage.dim() == 2 else advantage.sum(dim=-1)
+        if not self.config.normalize_advantage_per_mini_batch:
+            advantage = normalised(advantage, data["valid"])
+        done = data["terminated"] | data["truncated"]
+        resets = torch.cat([torch.zeros_like(done[:1]), done[:-1]])
+        return Prepared(data, returns, advantage, resets, initial_state)
+
+    def _with_final_values(self, storage: RolloutStorage, value: Tensor, next_value: Tensor) -> Tensor:
+        """Put V(final_obs) where the clock ended an episode; V(s_t) where the env gives no final observation."""
+        data = storage.data
+        cut = (data["truncated"] & ~data["terminated"]).view(*data["truncated"].shape, *[1] * (value.dim() - 2))
+        next_value = torch.where(cut, value, next_value)
+        if storage.finals is None:
+            return next_value
+        pool = storage.finals.arena.data
+        rows = storage.finals.size + 1
+        settled = self.policy.settled(value.new_zeros(rows))
+        final_value, _ = self.policy.value(pool["obs"], pool["state"], settled)
+        # rows of the pool that are not in use are sent to one place more, which is cut off again
+        used = torch.arange(rows, device=value.device) < storage.finals.count.clamp(max=storage.finals.size)
+        nowhere = storage.num_steps * storage.num_envs
+        place = torch.where(used, pool["step"] * storage.num_envs + pool["env"], nowhere)
+        flat = torch.cat([next_value.flatten(0, 1), next_value[:1, 0]])
+        return flat.index_copy(0, place, final_value).narrow(0, 0, flat.shape[0] - 1).view_as(next_value)
+
+    # -- minibatches ---------------------------------------------------------------------------------------------------
+
+    def minibatches(self, prepared: Prepared, generator: torch.Generator) -> Iterator[dict[str, Any]]:
+        """Yield minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
+        recurrent = bool(prepared.initial_state)
+        whole = self._whole(prepared)
+        num_steps, num_envs = prepared.advantage.shape
+        count = num_envs if recurrent else num_steps * num_envs
+        if count < self.config.num_mini_batches:
+            what = "envs" if recurrent else "samples"
+            raise ValueError(f"{self.config.num_mini_batches} minibatches cannot be made of {count} {what}")
+        if not recurrent:
+            whole = tree.map(lambda leaf: leaf.flatten(0, 1), whole)
+        for _ in range(self.config.num_learning_epochs):
+            order = torch.randperm(count, generator=generator).to(prepared.advantage.device)
+            for part in order.tensor_split(self.config.num_mini_batches):
+                if recurrent:
+                    minibatch = tree.map(lambda leaf, part=part: leaf[:, part], whole)
+                    minibatch["state"] = tree.map(lambda leaf, part=part: leaf[part], prepared.initial_state)
+                    yield minibatch
+                else:
+                    yield {**tree.map(lambda leaf, part=part: leaf[part], whole), "state": {}}
+
+    @staticmethod
+    def _whole(prepared: Prepared) -> dict[str, Any]:
+        names = ("obs", "act", "policy", "valid")
+        return {
+            **{name: prepared.columns[name] for name in names},
+            "returns": prepared.returns,
+            "advantage": prepared.advantage,
+            "resets": prepared.resets,
+        }
+
+    # -- one minibatch -------------------------------------------------------------------------------------------------
+
+    def losses(
+        self, minibatch: Mapping[str, Any]
+    ) -> tuple[dict[str, tuple[float | Tensor, Tensor]], dict[str, Tensor]]:
+        """Return name → (weight, loss), and numbers for the log."""
+        config, stored, valid = self.config, minibatch["policy"], minibatch["valid"]
+        sequence = valid.dim() == 2
+        output = self.policy(
+            minibatch["obs"],
+            minibatch["state"],
+            stored["memo"],
+            minibatch["resets"] if sequence else None,
+            valid if sequence else None,
+        )
+        advantage = minibatch["advantage"]
+        if config.normalize_advantage_per_mini_batch:
+            advantage = normalised(advantage, valid)
+        log_prob = output.distribution.log_prob(minibatch["act"])
+        surrogate, ratio = clipped_surrogate(log_prob, stored["log_prob"], advantage, config.clip_param, valid)
+        clip = config.clip_param if config.use_clipped_value_loss else None
+        value = value_loss(output.value, stored["value"], minibatch["returns"], clip, valid)
+        entropy = valid_mean(output.distribution.entropy(), valid)
+        losses: dict[str, tuple[float | Tensor, Tensor]] = {
+            "surrogate_loss": (1.0, surrogate),
+            "value_loss": (config.value_loss_coef, value),
+            "entropy": (config.entropy_coef, -entropy),
+        }
+        with torch.no_grad():
+            old = self.policy.head.from_params(stored["dist"])
+            stats = {
+                "kl": valid_mean(old.kl(output.distribution), valid),
+                "clip_fraction": valid_mean(((ratio - 1.0).abs() > config.clip_param).float(), valid),
+                "entropy": entropy.detach(),
+                "explained_variance": explained_variance(output.value, minibatch["returns"], valid)
+                if output.value.dim() == valid.dim()
+                else torch.zeros_like(entropy),
+                "ratio_error": ((ratio - 1.0).abs() * valid).amax(),
+            }
+        return losses, stats
+
+    # -- the whole update ----------------------------------------------------------------------------------------------
+
+    def update(self, prepared: Prepared, generator: torch.Generator) -> dict[str, Tensor]:
+        """Learn from a prepared rollout; return the means over all minibatches, as tensors."""
+        group = self.updater.groups["policy"]
+        totals: dict[str, Tensor] = {}
+        count = 0
+        for minibatch in self.minibatches(prepared, generator):
+            losses, stats = self.losses(minibatch)
+            if self.config.schedule == "adaptive":
+                rate = adapted_learning_rate(group.learning_rate, stats["kl"], self.config.desired_kl)
+                group.learning_rate.copy_(rate)
+            norms = self.updater.step(losses)
+            numbers = {
+                **{name: loss.detach() for name, (_, loss) in losses.items() if name != "entropy"},
+                **stats,
+                "grad_norm": norms["policy"],
+            }
+            if not count:
+                totals["first_ratio_error"] = numbers["ratio_error"]
+            for name, number in numbers.items():
+                totals[name] = totals[name] + number if name in totals else number.clone()
+            count += 1
+        first = totals.pop("first_ratio_error")
+        means = {name: total / count for name, total in totals.items()}
+        return {**means, "first_ratio_error": first, "learning_rate": group.learning_rate.clone()}
+
+    @torch.no_grad()
+    def absorb(self, prepared: Prepared) -> None:
+        """Let the normalisers learn from the rollout, after the last minibatch: the next first ratio is 1 again."""
+        self.policy.absorb(prepared.columns["obs"], prepared.columns["valid"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy and its optimiser."""
+        return {"policy": self.policy.state_dict(), "updater": self.updater.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a saved policy and optimiser."""
+        self.policy.load_state_dict(state["policy"])
+        self.updater.load_state_dict(state["updater"])

@@ -1,0 +1,344 @@
+"""rlpyt's samplers as presets over `Collector`: where the envs run, and in which order they are stepped.
+
+    SerialSampler        all envs in this process
+    CpuSampler           envs in worker processes, the agent here acts for all of them at once
+    GpuSampler           the same, with observations handed to the agent on its GPU
+    AlternatingSampler   the same in two halves: one is simulated while the agent acts for the other
+
+    sampler = SerialSampler(EnvCls="CartPole-v1", env_kwargs={}, batch_T=16, batch_B=8)
+    examples = sampler.initialize(agent, seed=1)
+    samples, traj_infos = sampler.obtain_samples(itr)        samples are the same memory every time
+    sampler.shutdown()
+
+All give every env the same experience for the same seed. Words of rlpyt that differ here: samples are tensors that also
+tell `terminated`, `truncated` and `valid` apart; envs need not be rlpyt's, and agents may be actors of ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from striderl.collect.sampler_agents import Agent, AgentActor, AgentStep, is_actor
+from striderl.collect.sampler_collectors import (
+    BaseCollector,
+    CpuResetCollector,
+    CpuWaitResetCollector,
+    GpuResetCollector,
+    GpuWaitResetCollector,
+    ResetCollector,
+    WaitResetCollector,
+)
+from striderl.collect.sampler_envs import (
+    EnvPlan,
+    EnvSpaces,
+    action_tensor,
+    info_specs,
+    make_sampler_env,
+)
+from striderl.collect.sampler_evaluation import EvalCollector
+from striderl.collect.sampler_examples import example_outputs
+from striderl.collect.sampler_samples import (
+    AgentInputs,
+    AgentSamples,
+    AgentSamplesBsv,
+    BatchSpec,
+    EnvSamples,
+    Samples,
+    make_samples,
+    named,
+    named_observation,
+    seen_by_agent,
+    valid_from_done,
+)
+from striderl.collect.sampler_seeds import derived_seed, fresh_seed
+from striderl.collect.traj_info import TrajInfo, TrajInfoFactory
+from striderl.data import tree
+from striderl.data.named_tuples import ArrayTuple
+from striderl.envs.vec_env import VecEnv
+from striderl.envs.worker_config import WorkerConfig
+
+__all__ = [
+    "Agent",
+    "AgentActor",
+    "AgentInputs",
+    "AgentSamples",
+    "AgentSamplesBsv",
+    "AgentStep",
+    "AlternatingSampler",
+    "BaseCollector",
+    "BaseSampler",
+    "BatchSpec",
+    "CpuResetCollector",
+    "CpuSampler",
+    "CpuWaitResetCollector",
+    "EnvSamples",
+    "EnvSpaces",
+    "EvalCollector",
+    "GpuResetCollector",
+    "GpuSampler",
+    "GpuWaitResetCollector",
+    "ResetCollector",
+    "Samples",
+    "SerialSampler",
+    "TrajInfo",
+    "WaitResetCollector",
+    "seen_by_agent",
+    "valid_from_done",
+]
+
+
+class BaseSampler:
+    """Makes envs and a collector from a description, and hands over batches of samples."""
+
+    schedule: ClassVar[str] = "together"
+    """In which order groups of envs are stepped, see `CollectorConfig`."""
+    min_workers: ClassVar[int] = 0
+    """How many worker processes there are at least; 0 for none at all."""
+
+    def __init__(
+        self,
+        EnvCls: Any,
+        env_kwargs: Mapping[str, Any],
+        batch_T: int,
+        batch_B: int,
+        CollectorCls: type[BaseCollector] = ResetCollector,
+        max_decorrelation_steps: int = 100,
+        TrajInfoCls: Callable[[], TrajInfo] = TrajInfo,
+        eval_n_envs: int = 0,
+        eval_CollectorCls: Callable[..., Any] | None = None,
+        eval_env_kwargs: Mapping[str, Any] | None = None,
+        eval_max_steps: int | None = None,
+        eval_max_trajectories: int | None = None,
+        *,
+        workers: WorkerConfig | None = None,
+    ) -> None:
+        """Take note; envs are built by `initialize`.
+
+        Args:
+            EnvCls: a `VecEnv` class or a function that takes num_envs; or what makes a single env: a Gymnasium id,
+                class or function, or a class or function of rlpyt's kind.
+            env_kwargs: passed to `EnvCls`.
+            batch_T: time steps per batch.
+            batch_B: envs.
+            CollectorCls: what happens when an episode ends: `ResetCollector` or `WaitResetCollector`.
+            max_decorrelation_steps: random steps before the first batch, 1 to this many per env; 0 for none.
+            TrajInfoCls: what is counted per trajectory.
+            eval_n_envs: envs of their own for `evaluate_agent`; 0 when there is no evaluation.
+            eval_CollectorCls: takes the place of `EvalCollector`.
+            eval_env_kwargs: passed to `EnvCls` for them; `env_kwargs` when left out.
+            eval_max_steps: steps per evaluation, of all its envs together.
+            eval_max_trajectories: trajectories per evaluation.
+            workers: how worker processes are started and watched; for the samplers that have them.
+        """
+        if batch_T < 1 or batch_B < 1:
+            raise ValueError(f"a batch has at least one step and one env, found batch_T={batch_T}, batch_B={batch_B}")
+        if workers is not None and not self.min_workers:
+            raise ValueError(f"{type(self).__name__} has no worker processes; use CpuSampler with workers=…")
+        if eval_n_envs and eval_max_steps is None and eval_max_trajectories is None:
+            raise ValueError("eval_n_envs wants eval_max_steps, eval_max_trajectories or both")
+        if eval_n_envs and eval_max_steps is not None and eval_max_steps < eval_n_envs:
+            raise ValueError(f"eval_max_steps={eval_max_steps} is not one step for each of {eval_n_envs} eval envs")
+        self.EnvCls, self.env_kwargs = EnvCls, dict(env_kwargs)
+        self.batch_spec = BatchSpec(batch_T, batch_B)
+        self.CollectorCls, self.TrajInfoCls = CollectorCls, TrajInfoCls
+        self.max_decorrelation_steps = max_decorrelation_steps
+        self.eval_n_envs, self.eval_CollectorCls = eval_n_envs, eval_CollectorCls or EvalCollector
+        self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
+        self.eval_max_steps, self.eval_max_trajectories = eval_max_steps, eval_max_trajectories
+        self.workers = workers
+        self.samples_pyt: ArrayTuple
+        self.agent_inputs: ArrayTuple
+        self.traj_infos: list[TrajInfo]
+        self._envs: list[VecEnv] = []
+        self._collector: BaseCollector | None = None
+        self._eval_collector: Any = None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch."""
+        return self.batch_spec.size
+
+    @property
+    def mid_batch_reset(self) -> bool:
+        """Whether the next episode starts in the same batch."""
+        return self.CollectorCls.mid_batch_reset
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def initialize(
+        self,
+        agent: Any,
+        affinity: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        bootstrap_value: bool = False,
+        traj_info_kwargs: Mapping[str, Any] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> dict[str, Any]:
+        """Build the envs, initialize the agent, take the decorrelation steps, and return examples of all data.
+
+        Args:
+            agent: an agent of rlpyt's kind, or one of our actors.
+            affinity: 'workers_cpus', a list with the processors of each worker, says how many workers there are and
+                ties them to these; 'cuda_idx' is where a `GpuSampler` puts observations. Other entries are not ours.
+            seed: everything random follows from it; None draws one, which is then in `self.seed`.
+            bootstrap_value: keep the agent's value of what followed the last step, as `AgentSamplesBsv`.
+            traj_info_kwargs: set as fields of every trajectory info, with an underscore: {"discount": 0.99}.
+            rank: the number of this process among several that each have a sampler.
+            world_size: how many these are.
+        """
+        if self._collector is not None:
+            raise RuntimeError("this sampler is initialized already; call shutdown first")
+        self.seed = fresh_seed() if seed is None else seed
+        try:
+            return self._build(agent, affinity or {}, bootstrap_value, traj_info_kwargs or {}, rank, world_size)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def obtain_samples(self, itr: int) -> tuple[ArrayTuple, list[TrajInfo]]:
+        """Collect one batch; return the samples, in the same memory every time, and the trajectories that ended."""
+        if self._collector is None:
+            raise RuntimeError("call initialize first")
+        self.agent_inputs, self.traj_infos, completed = self._collector.collect_batch(
+            self.agent_inputs, self.traj_infos, itr
+        )
+        self._collector.reset_if_needed(self.agent_inputs)
+        return self.samples_pyt, completed
+
+    def evaluate_agent(self, itr: int) -> list[TrajInfo]:
+        """Play on the evaluation envs, from starts that depend on the seed and `itr`, and return what was reached."""
+        if self._eval_collector is None:
+            raise RuntimeError("evaluate_agent wants eval_n_envs of 1 or more, and initialize to be called first")
+        traj_infos: list[TrajInfo] = self._eval_collector.collect_evaluation(itr)
+        return traj_infos
+
+    def evaluate_agents(self, itr: int) -> list[TrajInfo]:
+        """Do the same as `evaluate_agent`."""
+        return self.evaluate_agent(itr)
+
+    def shutdown(self) -> None:
+        """Close all envs and their processes; calling it twice is fine."""
+        envs, self._envs = self._envs, []
+        self._collector = self._eval_collector = None
+        for env in envs:
+            env.close()
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def _build(
+        self,
+        agent: Any,
+        affinity: Mapping[str, Any],
+        bootstrap_value: bool,
+        traj_info_kwargs: Mapping[str, Any],
+        rank: int,
+        world_size: int,
+    ) -> dict[str, Any]:
+        T, B = self.batch_spec
+        env, spaces = self._make_env(self.env_kwargs, self._plan(B, affinity, rank * B))
+        seed = self.seed if env.first_env_index == rank * B else derived_seed(self.seed, "rank", rank)
+        env_ranks = list(range(rank * B, (rank + 1) * B))
+        if not is_actor(agent) and hasattr(agent, "initialize"):
+            agent.initialize(spaces, share_memory=False, global_B=B * world_size, env_ranks=env_ranks)
+        examples, agent_info = example_outputs(env, agent, seed)
+        self.samples_pyt = make_samples(
+            num_steps=T,
+            num_envs=B,
+            observation=named_observation(dict(env.obs_spec)),
+            action=action_tensor(env),
+            agent_info=agent_info,
+            env_info=named("EnvInfo", info_specs(env)),
+            bootstrap_value=bootstrap_value,
+            device=env.device,
+        )
+        self.samples_np = tree.to_numpy(self.samples_pyt) if env.device.type == "cpu" else self.samples_pyt
+        make_info = TrajInfoFactory(self.TrajInfoCls, dict(traj_info_kwargs))
+        self._collector = self.CollectorCls(
+            rank=rank,
+            envs=env,
+            samples_np=self.samples_np,
+            batch_T=T,
+            TrajInfoCls=make_info,
+            agent=agent,
+            global_B=B * world_size,
+            env_ranks=env_ranks,
+            seed=seed,
+            schedule=self.schedule,
+        )
+        if self.eval_n_envs:
+            self._eval_collector = self._make_eval_collector(agent, affinity, make_info, rank)
+        self.agent_inputs, self.traj_infos = self._collector.start_envs(self.max_decorrelation_steps)
+        self._collector.start_agent()
+        return examples
+
+    def _make_eval_collector(
+        self, agent: Any, affinity: Mapping[str, Any], make_info: Callable[[], TrajInfo], rank: int
+    ) -> Any:
+        count = self.eval_n_envs
+        env, _ = self._make_env(self.eval_env_kwargs, self._plan(count, affinity, rank * count))
+        return self.eval_CollectorCls(
+            envs=env,
+            agent=agent,
+            TrajInfoCls=make_info,
+            max_T=None if self.eval_max_steps is None else self.eval_max_steps // count,
+            max_trajectories=self.eval_max_trajectories,
+            seed=derived_seed(self.seed, "evaluation", rank),
+        )
+
+    def _make_env(self, env_kwargs: Mapping[str, Any], plan: EnvPlan) -> tuple[VecEnv, EnvSpaces]:
+        env, spaces = make_sampler_env(self.EnvCls, env_kwargs, plan)
+        self._envs.append(env)
+        return env, spaces
+
+    def _plan(self, num_envs: int, affinity: Mapping[str, Any], first_env_index: int) -> EnvPlan:
+        """Return where these envs run."""
+        if not self.min_workers:
+            return EnvPlan(num_envs=num_envs, first_env_index=first_env_index)
+        cpus = [_cpus(entry) for entry in affinity.get("workers_cpus", ())]
+        settings = self.workers or WorkerConfig(num_workers=os.cpu_count() or 1)
+        count = min(max(len(cpus) or settings.num_workers, self.min_workers), num_envs)
+        return EnvPlan(
+            num_envs=num_envs,
+            first_env_index=first_env_index,
+            workers=dataclasses.replace(settings, num_workers=count),
+            worker_cpus=tuple(cpus[worker % len(cpus)] for worker in range(count)) if cpus else (),
+            device=self._device(affinity),
+        )
+
+    def _device(self, affinity: Mapping[str, Any]) -> str:
+        """Return where observations of worker processes are put."""
+        return "cpu"
+
+
+class SerialSampler(BaseSampler):
+    """Steps all envs in this process."""
+
+
+class CpuSampler(BaseSampler):
+    """Steps single envs in worker processes; the agent acts here, for all of them at once."""
+
+    min_workers: ClassVar[int] = 1
+
+
+class GpuSampler(CpuSampler):
+    """Steps single envs in worker processes; observations and samples are on the GPU 'cuda_idx' of the affinity."""
+
+    def _device(self, affinity: Mapping[str, Any]) -> str:
+        index = affinity.get("cuda_idx")
+        return "cpu" if index is None else f"cuda:{index}"
+
+
+class AlternatingSampler(GpuSampler):
+    """Steps one half of the envs in worker processes while the agent acts for the other half."""
+
+    schedule: ClassVar[str] = "alternating"
+    min_workers: ClassVar[int] = 2
+
+
+def _cpus(entry: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the processors of one worker, given as one number or several."""
+    return (entry,) if isinstance(entry, int) else tuple(entry)

@@ -1,0 +1,1 @@
+"""Execution: how a pure function is checked, captured and run (eager, compiled, graphed)."""

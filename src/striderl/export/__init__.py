@@ -1,0 +1,1 @@
+"""Export: a trained policy as one bundle that runs without this library."""

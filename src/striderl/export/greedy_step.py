@@ -1,0 +1,177 @@
+"""The deterministic policy as a plain function of tensors: what is exported.
+
+    joints [B, 12] ─┐                                                            ┌─▶ action [B, 12]     the mode
+    image [B, …]   ─┤─▶ normalise ─▶ encode ─▶ estimate ─▶ remember ─▶ head ─────┤
+    state/… [B, …] ─┘                                                            └─▶ next_state/… [B, …]
+
+Which components are inputs is found out by asking the policy: one that cannot reach the action or the memory, such as a
+critic's privileged component or one that an estimator always replaces, is no input and is given as zeros inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from striderl.data.actions import ActionSpec, DictActionSpec, PlainActionSpec
+from striderl.data.specs import ObsSpec, TensorSpec, torch_dtype
+from striderl.networks.distribution import Distribution
+
+
+class ExportablePolicy(Protocol):
+    """What export wants of a policy, which is also a `torch.nn.Module`."""
+
+    obs_spec: ObsSpec
+    """Everything the env gives."""
+    action_spec: ActionSpec
+    """What the env takes."""
+    actor_inputs: ObsSpec
+    """What the actor sees."""
+
+    def state_spec(self) -> dict[str, TensorSpec]:
+        """Return what one env's memory is made of."""
+        ...
+
+    def settled(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the stages' decisions in deterministic inference."""
+        ...
+
+    def act(
+        self, obs: Mapping[str, Tensor], state: Mapping[str, Tensor], memo: Mapping[str, Tensor]
+    ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
+        """Run the actor alone on one step; returns (distribution, state, aux)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportLayout:
+    """Inputs and outputs of the exported function, in order."""
+
+    observations: ObsSpec
+    """Components that are inputs, in the order of the policy's spec."""
+    unused: ObsSpec
+    """Components that cannot reach the action; zeros take their place."""
+    states: Mapping[str, TensorSpec]
+    """Memory that goes in and comes out."""
+    idle_states: Mapping[str, TensorSpec]
+    """Memory that the actor only passes on, such as the critic's."""
+    actions: Mapping[str, PlainActionSpec]
+    """Output name to spec: 'action', or 'action/<part>' for each part of a dict action."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Component names, then 'state/<name>'."""
+        return (*self.observations, *(f"state/{name}" for name in self.states))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Action names, then 'next_state/<name>'."""
+        return (*self.actions, *(f"next_state/{name}" for name in self.states))
+
+
+class GreedyStep(nn.Module):
+    """One deterministic step with flat inputs and outputs, in the order of the layout."""
+
+    def __init__(self, policy: ExportablePolicy, layout: ExportLayout) -> None:
+        super().__init__()
+        self.policy = policy
+        self.layout = layout
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the actions and the next state."""
+        layout, batch = self.layout, inputs[0].shape[0]
+        num_obs = len(layout.observations)
+        given = dict(zip(layout.observations, inputs[:num_obs]))
+        obs = {name: given.get(name, zeros(part, batch)) for name, part in self.policy.obs_spec.items()}
+        state = dict(zip(layout.states, inputs[num_obs:]))
+        idle = {name: zeros(part, batch) for name, part in layout.idle_states.items()}
+        memo = self.policy.settled(torch.zeros(batch))
+        distribution, new_state, _ = self.policy.act(obs, {**state, **idle}, memo)
+        mode = distribution.mode()
+        actions = [mode] if isinstance(mode, Tensor) else [mode[name.removeprefix("action/")] for name in layout.actions]
+        return (*actions, *(new_state[name] for name in layout.states))
+
+
+def zeros(spec: TensorSpec, batch: int) -> Tensor:
+    """Return zeros [batch, …] of a spec."""
+    return torch.zeros(batch, *spec.shape, dtype=torch_dtype(spec.dtype))
+
+
+def plan_layout(policy: ExportablePolicy) -> ExportLayout:
+    """Find out what the deterministic policy reads and remembers."""
+    action = policy.action_spec
+    parts = action.parts if isinstance(action, DictActionSpec) else None
+    actions = {"action": action} if parts is None else {f"action/{name}": part for name, part in parts.items()}
+    changed = _remembered(policy)
+    used = [name for name in policy.obs_spec if _matters(policy, name, changed)]
+    layout = ExportLayout(
+        observations=policy.obs_spec.select(used),
+        unused=policy.obs_spec.select([name for name in policy.obs_spec if name not in used]),
+        states={name: spec for name, spec in policy.state_spec().items() if name in changed},
+        idle_states={name: spec for name, spec in policy.state_spec().items() if name not in changed},
+        actions=actions,  # type: ignore[arg-type]
+    )
+    names = [*layout.input_names, *layout.output_names]
+    if not used or len(set(names)) != len(names):
+        raise ValueError(f"cannot export inputs and outputs named {names}: names must differ, and one must be read")
+    return layout
+
+
+_PROBE_BATCH = 2
+
+
+def probe(spec: TensorSpec, *lead: int, generator: torch.Generator) -> Tensor:
+    """Return random values [*lead, …] of a spec's kind: normal numbers, bytes, small whole numbers, masks."""
+    shape, dtype = (*lead, *spec.shape), torch_dtype(spec.dtype)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    if dtype == torch.bool:
+        allowed = torch.rand(shape, generator=generator) < 0.7
+        allowed[..., 0] = True  # a mask that allows nothing has no meaning
+        return allowed
+    return torch.randint(0, 256 if dtype == torch.uint8 else 2, shape, generator=generator).to(dtype)
+
+
+def _asked(policy: ExportablePolicy, obs: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the parameters of the distribution, in which nothing is hidden as it is in an argmax, and the memory."""
+    with torch.no_grad():
+        distribution, new_state, _ = policy.act(obs, state, policy.settled(torch.zeros(_PROBE_BATCH)))
+    return [*distribution.params().values(), *(value for name, value in new_state.items() if value is not state[name])]
+
+
+def _probes(policy: ExportablePolicy) -> tuple[dict[str, Tensor], dict[str, Tensor], torch.Generator]:
+    generator = torch.Generator().manual_seed(0)
+    obs = {name: probe(spec, _PROBE_BATCH, generator=generator) for name, spec in policy.obs_spec.items()}
+    state = {name: probe(spec, _PROBE_BATCH, generator=generator) for name, spec in policy.state_spec().items()}
+    return obs, state, generator
+
+
+def _remembered(policy: ExportablePolicy) -> set[str]:
+    """Return the memory that acting changes; what comes out as the very tensor that went in is passed on."""
+    obs, state, _ = _probes(policy)
+    with torch.no_grad():
+        _, new_state, _ = policy.act(obs, state, policy.settled(torch.zeros(_PROBE_BATCH)))
+    return {name for name, value in new_state.items() if value is not state[name]}
+
+
+def _matters(policy: ExportablePolicy, name: str, changed: set[str]) -> bool:
+    """Tell whether a component can reach what the policy gives.
+
+    NaN is a dye: it passes weights that are zero and nonlinearities that are flat, but not `torch.where` that chose the
+    other side. Whole numbers cannot be NaN; those that the actor sees count as read, others if a change shows.
+    """
+    obs, state, generator = _probes(policy)
+    before = _asked(policy, obs, state)
+    spec = policy.obs_spec[name]
+    if obs[name].is_floating_point():
+        other = torch.full_like(obs[name], torch.nan)
+    elif name in policy.actor_inputs:
+        return True
+    else:
+        other = ~obs[name] if spec.dtype == "bool" else probe(spec, _PROBE_BATCH, generator=generator)
+    after = _asked(policy, {**obs, name: other}, state)
+    return any(not torch.equal(one, two) for one, two in zip(before, after))

@@ -1,0 +1,211 @@
+"""`Estimate` and `Adapt`: networks that predict components, and put the prediction where the actor reads.
+
+    Estimate   the target is something the actor sees (or something only a loss wants):
+               {"imu": [B, 6], "velocity": [B, 3]} ──▶ {"imu": [B, 6], "velocity": estimate or the given one}
+    Adapt      the target is privileged, the actor does not see it; the stage adds it:
+               {"imu": [B, 6]} ──▶ {"imu": [B, 6], "friction": estimate or the true one}
+
+Which of the two an env's actor reads in a step is drawn once, in the rollout, with the probability
+`replace_state_prob`. The decision 'replace' is stored with the step, so that the update repeats it and the ratio stays
+1. In deterministic inference (`settled`) the estimate always replaces when that probability is above zero, and never
+when it is zero. What replaces is cut off from the graph: the network learns from its own loss, on `aux`:
+
+    aux["estimate"] [.., K] with gradient, aux["estimate/<component>"] [.., *shape], aux["target"] [.., K] the truth
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from striderl.data.noise import NoiseSpec
+from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.networks.activations import Nonlinearity
+from striderl.networks.memory import Memory
+from striderl.networks.mlp import MlpModel, weight_dtype
+from striderl.policies.estimate_checks import check_prediction, target_specs
+from striderl.policies.stage import Flow, Passed, Stage
+from striderl.policies.stages import Remember
+
+MEMORY = "memory"
+"""The component that `Remember` leaves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Predict components from others; with some probability the actor reads the prediction instead of what it sees."""
+
+    obs_components: tuple[str, ...] = ()
+    """What the estimator reads; empty with `use_actor_rnn`."""
+    target_components: tuple[str, ...]
+    """What it predicts. Only what the actor sees can be replaced; other components are predicted for a loss."""
+    truth_components: tuple[str, ...] = ()
+    """Where the true values are, one per target, when not in the target itself: a clean copy that the critic has."""
+    hidden_sizes: tuple[int, ...] = (128, 64)
+    """Hidden layers of the estimator; none makes it linear."""
+    nonlinearity: Nonlinearity = "elu"
+    """The nonlinearity between them."""
+    memory: Remember | None = None
+    """A memory of its own, before the hidden layers."""
+    use_actor_rnn: bool = False
+    """Read the actor's memory; the stage then comes after `Remember`, and nothing can be replaced any more."""
+    replace_state_prob: float = 0.0
+    """How often the estimate replaces what is seen, per env and step."""
+
+    def build(self, spec: ObsSpec, whole: ObsSpec) -> PredictStage:
+        """Build the stage."""
+        if self.use_actor_rnn:
+            _check_actor_memory(self, spec)
+        reads = (MEMORY,) if self.use_actor_rnn else self.obs_components
+        check_prediction("Estimate", self, spec, reads=reads)
+        unseen = [name for name in self.target_components if name not in spec]
+        if self.replace_state_prob > 0.0 and unseen:
+            raise ValueError(
+                f"Estimate replaces {unseen} with probability {self.replace_state_prob}, but the actor sees only "
+                f"{list(spec)}; add the targets to the actor's components, use Adapt, which adds privileged "
+                "components, or set replace_state_prob to 0"
+            )
+        return PredictStage(self, spec, whole, spec.select(reads), adds=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapt:
+    """Predict privileged components, which the actor then reads: the prediction, or with some probability the truth.
+
+    Stands before `Estimate`. Where an observation lacks the privileged component, as on a robot, the prediction stands
+    in for it. With a probability of zero the actor reads the truth only, and cannot do without it.
+    """
+
+    obs_components: tuple[str, ...]
+    """What the adaptor reads."""
+    target_components: tuple[str, ...]
+    """What it predicts and gives to the actor."""
+    truth_components: tuple[str, ...] = ()
+    """Where the true values are, one per target, when not in the target itself."""
+    hidden_sizes: tuple[int, ...] = (128, 64)
+    """Hidden layers of the adaptor; none makes it linear."""
+    nonlinearity: Nonlinearity = "elu"
+    """The nonlinearity between them."""
+    memory: Remember | None = None
+    """A memory of its own, before the hidden layers."""
+    replace_state_prob: float = 1.0
+    """How often the actor reads the prediction instead of the truth, per env and step."""
+
+    def build(self, spec: ObsSpec, whole: ObsSpec) -> PredictStage:
+        """Build the stage."""
+        check_prediction("Adapt", self, spec, reads=self.obs_components)
+        return PredictStage(self, spec, whole, spec.select(self.obs_components), adds=True)
+
+
+class PredictStage(Stage):
+    """The network of `Estimate` and `Adapt`: perhaps a memory, then an MLP."""
+
+    def __init__(self, recipe: Estimate | Adapt, spec: ObsSpec, whole: ObsSpec, reads: ObsSpec, *, adds: bool) -> None:
+        super().__init__()
+        self.input_spec, self.reads = spec, reads
+        self.targets = target_specs(type(recipe).__name__, recipe, spec, whole)
+        truths = dict(zip(recipe.target_components, recipe.truth_components or recipe.target_components))
+        self.truths = {name: truths[name] for name in self.targets}
+        self.probability = recipe.replace_state_prob
+        self.used = adds or self.probability > 0.0
+        own = recipe.memory
+        self.memory = None if own is None else Memory(reads.size, own.type, own.num_layers, own.hidden_size)
+        width = reads.size if self.memory is None else self.memory.output_size
+        self.network = MlpModel(width, recipe.hidden_sizes, self.targets.size, recipe.nonlinearity)
+        self.output_spec = spec
+        if self.used:
+            kept = {name: self.targets.get(name, part) for name, part in spec.items()}
+            self.output_spec = ObsSpec({**kept, **self.targets})
+
+    def forward(self, flow: Flow) -> Passed:
+        """Return the components with the estimate, or what it estimates, in the targets' places."""
+        features = self.reads.flatten(flow.obs).to(weight_dtype(self.network))
+        state: dict[str, Tensor] = {}
+        if self.memory is not None:
+            features, state = self.memory(features, flow.state, flow.resets, flow.valid)
+        estimate: Tensor = self.network(features)
+        parts = self.targets.split(estimate)
+        aux = {"estimate": estimate, **{f"estimate/{name}": part for name, part in parts.items()}}
+        truth = self._truth(flow)
+        if len(truth) == len(self.targets):
+            aux["target"] = self.targets.flatten(truth).to(estimate.dtype).detach()
+        obs = dict(flow.obs)
+        if self.used:
+            obs |= {name: self._chosen(name, parts[name].detach(), flow) for name in self.targets}
+        return Passed(obs, state, aux)
+
+    def _truth(self, flow: Flow) -> dict[str, Tensor]:
+        """Return the true values that there are: what comes in, else what the policy was given."""
+        found: dict[str, Tensor] = {}
+        for name, source in self.truths.items():
+            if source in flow.obs:
+                found[name] = flow.obs[source]
+            elif source in flow.whole:
+                found[name] = flow.whole[source]
+        return found
+
+    def _chosen(self, name: str, estimate: Tensor, flow: Flow) -> Tensor:
+        """Return what the actor reads as this target."""
+        given = flow.obs[name] if name in flow.obs else self._truth(flow).get(name)
+        if self.probability == 1.0:
+            return estimate
+        if given is None:
+            if self.probability > 0.0:
+                return estimate
+            raise KeyError(
+                f"the actor reads {self.truths[name]!r} itself, because replace_state_prob is 0, and the observation "
+                f"has only {sorted(flow.whole)}; give it, or let the prediction replace it"
+            )
+        given = given.to(estimate.dtype)
+        if self.probability == 0.0:
+            return given
+        if "replace" not in flow.memo:
+            raise KeyError(
+                f"the estimate of {name!r} replaces it with probability {self.probability}, and the memo does not say "
+                "where; give policy.decide(noise) while collecting, what was stored then in the update, and "
+                "policy.settled(like) in deterministic inference"
+            )
+        replace = flow.memo["replace"].bool()
+        return torch.where(replace.view(*replace.shape, *[1] * len(self.targets[name].shape)), estimate, given)
+
+    def state_spec(self) -> dict[str, TensorSpec]:
+        """Return the memory of one env."""
+        return {} if self.memory is None else self.memory.zero_state_spec()
+
+    def noise(self) -> dict[str, NoiseSpec]:
+        """Want one uniform number when there is something to decide."""
+        return {"replace": NoiseSpec(kind="uniform")} if 0.0 < self.probability < 1.0 else {}
+
+    def memo_spec(self) -> dict[str, TensorSpec]:
+        """Store whether the estimate replaced."""
+        return {"replace": TensorSpec(dtype="bool")} if 0.0 < self.probability < 1.0 else {}
+
+    def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Replace where the number is below the probability."""
+        return {name: noise[name] < self.probability for name in self.noise()}
+
+    def settled(self, like: Tensor) -> dict[str, Tensor]:
+        """Replace everywhere."""
+        return {name: torch.ones_like(like, dtype=torch.bool) for name in self.noise()}
+
+
+def _check_actor_memory(recipe: Estimate, spec: ObsSpec) -> None:
+    """Raise unless the stage can and may read the actor's memory."""
+    if recipe.replace_state_prob > 0.0:
+        raise ValueError(
+            "Estimate: replace_state_prob > 0 contradicts use_actor_rnn=True, because the memory has already read what "
+            "would be replaced; set replace_state_prob=0, or use_actor_rnn=False"
+        )
+    if recipe.memory is not None or recipe.obs_components:
+        raise ValueError(
+            "Estimate: with use_actor_rnn=True the estimator reads the actor's memory and nothing else; "
+            "leave obs_components and memory away, or set use_actor_rnn=False"
+        )
+    if MEMORY not in spec:
+        raise ValueError(
+            f"Estimate with use_actor_rnn=True wants the component {MEMORY!r} and finds {list(spec)}; put the stage "
+            "after Remember (a recurrent class such as StateAcRecurrent), or set use_actor_rnn=False"
+        )
