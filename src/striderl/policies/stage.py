@@ -101,9 +101,6 @@ class Stage(nn.Module, ABC):
         """Return the decisions of deterministic inference, for the leading shape of `like` ([B] or [T, B])."""
         return {}
 
-    def absorb(self, obs: Obs, valid: Tensor | None) -> None:  # noqa: B027  (most stages keep no statistics)
-        """Learn statistics from raw observations [T, N, …], where `valid` [T, N] is true."""
-
 
 @runtime_checkable
 class StageRecipe(Protocol):
@@ -162,12 +159,6 @@ class Pipeline(nn.Module):
         """Let all stages learn their statistics from raw components."""
         for _, stage in self.named_stages():
             stage.absorb(obs, valid, all_reduce)
-
-    def absorb(self, obs: Obs, valid: Tensor | None) -> None:
-        """Let the stages that keep statistics learn from raw observations [T, N, …]."""
-        for stage in self.stages.values():
-            assert isinstance(stage, Stage)
-            stage.absorb(obs, valid)
 
     def state_spec(self) -> dict[str, TensorSpec]:
         """Return the memory of all stages."""
