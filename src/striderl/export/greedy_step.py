@@ -107,7 +107,7 @@ def plan_layout(policy: ExportablePolicy) -> ExportLayout:
     parts = action.parts if isinstance(action, DictActionSpec) else None
     actions = {"action": action} if parts is None else {f"action/{name}": part for name, part in parts.items()}
     changed = _remembered(policy)
-    used = [name for name in policy.obs_spec if _matters(policy, name, changed)]
+    used = [name for name in policy.obs_spec if _matters(policy, name)]
     layout = ExportLayout(
         observations=policy.obs_spec.select(used),
         unused=policy.obs_spec.select([name for name in policy.obs_spec if name not in used]),
@@ -158,7 +158,7 @@ def _remembered(policy: ExportablePolicy) -> set[str]:
     return {name for name, value in new_state.items() if value is not state[name]}
 
 
-def _matters(policy: ExportablePolicy, name: str, changed: set[str]) -> bool:
+def _matters(policy: ExportablePolicy, name: str) -> bool:
     """Tell whether a component can reach what the policy gives.
 
     NaN is a dye: it passes weights that are zero and nonlinearities that are flat, but not `torch.where` that chose the
