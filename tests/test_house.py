@@ -31,7 +31,7 @@ ROW_OF = {folder: row for row, folders in enumerate(ROWS) for folder in folders}
 
 
 def folder_of(module: str) -> str:
-    """The folder a module 'striderl.envs.worker' is in; '' for what lies directly under the roof."""
+    """The folder a module 'striderl.envs.workers.child' is in; '' for what lies directly under the roof."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in ROW_OF else ""
 
@@ -113,7 +113,14 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["striderl", "striderl.envs", "striderl.envs.worker", "striderl.data", "striderl.data.batch", "striderl.data.tree"],
+    [
+        "striderl",
+        "striderl.envs",
+        "striderl.envs.workers.child",
+        "striderl.data",
+        "striderl.data.batch",
+        "striderl.data.tree",
+    ],
 )
 def test_importing_loads_no_torch(module):
     result = run(f"import sys, {module}; assert 'torch' not in sys.modules, 'torch was loaded'")

@@ -41,7 +41,7 @@ from fault_rows import (
 )
 from faulty_envs import DEATHS, HANGS, RAISES  # found through the path that fault_rows sets
 
-from striderl.envs import worker_handle, worker_lifeline
+from striderl.envs.workers import handle, lifeline
 
 
 def some(cases: list, count: int, dice: random.Random) -> list:
@@ -81,14 +81,14 @@ def run_with_bug(name: str) -> list[Row]:
     fault_rows.DEADLINE, fault_rows.TRIAL_LIMIT = 4.0, 6.0  # what the bug breaks shows in seconds
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
     if name == "liveness":
-        with mock.patch.object(worker_handle.WorkerHandle, "note_death", nothing):
+        with mock.patch.object(handle.WorkerHandle, "note_death", nothing):
             return [deaths([("fork", "sigkill", "step")])]
     if name == "deadline":
-        with mock.patch.object(worker_handle.WorkerHandle, "is_late", False):
+        with mock.patch.object(handle.WorkerHandle, "is_late", False):
             return [hangs([("fork", "sleep", "step")])]
     with (
-        mock.patch.object(worker_lifeline, "_die_with_parent", nothing),
-        mock.patch.object(worker_lifeline, "_leave_after", nothing),
+        mock.patch.object(lifeline, "_die_with_parent", nothing),
+        mock.patch.object(lifeline, "_leave_after", nothing),
     ):
         return [trainer_kills([("fork", "sleep")], random.Random(0))]
 

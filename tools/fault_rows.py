@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "envs"))
 
 from faulty_envs import HANGS, RAISES, Fault, FaultyFactory
 
-from striderl.envs.gymnasium_env import GymnasiumEnv
-from striderl.envs.worker_errors import EnvCloseWarning, EnvError, EnvRaised, EnvTimeout, EnvWorkerDied
-from striderl.envs.workers import WorkerConfig, WorkerPool
+from striderl.envs.gymnasium.env import GymnasiumEnv
+from striderl.envs.workers.errors import EnvCloseWarning, EnvError, EnvRaised, EnvTimeout, EnvWorkerDied
+from striderl.envs.workers.pool import WorkerConfig, WorkerPool
 
 METHODS = ("fork", "forkserver", "spawn")
 SEED = 77

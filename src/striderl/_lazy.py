@@ -1,8 +1,8 @@
 """Package `__init__`s that load nothing until a name is asked for.
 
-An environment worker imports `striderl.envs.worker` and must be ready in a tenth of a second, so no package may pull in
-torch on the way. Each `__init__` lists its public names once and hands them to `lazy`; type checkers read the same
-names from the `TYPE_CHECKING` block above it, and a test keeps the two lists equal.
+An environment worker imports `striderl.envs.workers.child` and must be ready in a tenth of a second, so no package may
+pull in torch on the way. Each `__init__` lists its public names once and hands them to `lazy`; type checkers read the
+same names from the `TYPE_CHECKING` block above it, and a test keeps the two lists equal.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from sampler_parts import AgentInfo, CountingAgent, PlainAgent, scripted
 
 from striderl.collect.actors import Acted, RandomActor, ScriptedActor
 from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.policy_actor import PolicyActor
 from striderl.collect.sampler_decorrelation import decorrelation_lengths
 from striderl.collect.samplers import (
     AgentInputs,
@@ -31,8 +32,8 @@ from striderl.collect.samplers import (
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import TensorSpec
 from striderl.envs.classic_control import CartPole
-from striderl.envs.toy import Chain, ChainConfig, Counting, CountingConfig, Grid, HybridActions, TimeLimit
-from striderl.envs.toy import ProbeConfig as ProbeConfig
+from striderl.envs.toy import Chain, ChainConfig, Counting, CountingConfig, Grid, HybridActions, ProbeConfig, TimeLimit
+from striderl.policies.policy import Policy, PolicyConfig
 
 BOTH = pytest.mark.parametrize("CollectorCls", [ResetCollector, WaitResetCollector])
 COUNTING = {"config": CountingConfig(max_length=4)}
@@ -59,7 +60,7 @@ TWO_ENDS = {
 
 def test_reset_collector_by_hand():
     """Env 0 ends after steps 1 (terminated) and 4 (truncated), env 1 after step 3; the next episode follows at once."""
-    sampler, agent, _ = serial(scripted(**TWO_ENDS), agent=CountingAgent(50))
+    sampler, _, _ = serial(scripted(**TWO_ENDS), agent=CountingAgent(50))
     samples, infos = sampler.obtain_samples(0)
     env, own = samples.env, samples.agent
     assert env.observation[..., 0].tolist() == [[0, 1], [10, 11], [20, 21], [30, 31], [40, 41]]
@@ -78,7 +79,7 @@ def test_reset_collector_by_hand():
 
 
 def test_the_next_batch_goes_on():
-    sampler, agent, _ = serial(scripted(**TWO_ENDS), agent=CountingAgent(50))
+    sampler, _, _ = serial(scripted(**TWO_ENDS), agent=CountingAgent(50))
     sampler.obtain_samples(0)
     samples, infos = sampler.obtain_samples(1)
     # env 0 starts an episode, so nothing came before; env 1 goes on after action 0 and reward 10
@@ -93,7 +94,7 @@ def test_wait_reset_collector_by_hand():
     """After its first end a column is zeros, done and not valid; the next batch starts afresh there."""
     info = {"echo": torch.arange(1.0, 21.0).reshape(10, 2)}
     env = scripted(**TWO_ENDS, info=info)
-    sampler, agent, _ = serial(env, agent=CountingAgent(50), CollectorCls=WaitResetCollector)
+    sampler, _, _ = serial(env, agent=CountingAgent(50), CollectorCls=WaitResetCollector)
     samples, infos = sampler.obtain_samples(0)
     env, own = samples.env, samples.agent
     assert env.valid.int().tolist() == [[1, 1], [1, 1], [0, 1], [0, 1], [0, 0]]
@@ -161,7 +162,10 @@ def test_fields_and_leading_dimensions():
     assert set(samples.env._fields[5:]) == {"terminated", "truncated", "valid"}
     assert samples.agent.bootstrap_value.shape == (1, 3) and samples.env.observation.shape == (4, 3, 3)
     assert samples.env[2].observation.shape == (3, 3) and samples.env[:, 1].reward.shape == (4,)
-    assert type(samples.agent.agent_info).__name__ == "AgentInfo"
+    assert type(samples.agent.agent_info).__name__ == "AgentInfo" and samples.agent.agent_info[1:3].count.shape == (
+        2,
+        3,
+    )
     assert set(examples) == {"observation", "reward", "done", "env_info", "action", "agent_info"}
     assert examples["observation"].shape == (3,) and examples["agent_info"].count.shape == ()
     assert isinstance(examples["agent_info"], AgentInfo) and int(examples["env_info"].action) in range(4)
@@ -196,7 +200,7 @@ def test_without_final_observations_the_next_one_is_valued():
 @pytest.mark.parametrize(("T", "B"), [(1, 1), (1, 3), (6, 1)])
 def test_one_step_and_one_env(CollectorCls, T, B):
     """Forty batches hold just the episodes that `Counting` foretells, one after the other."""
-    sampler, agent, _ = serial(Counting, COUNTING, T, B, bootstrap_value=True, seed=5, CollectorCls=CollectorCls)
+    sampler, _, _ = serial(Counting, COUNTING, T, B, bootstrap_value=True, seed=5, CollectorCls=CollectorCls)
     lengths = [[] for _ in range(B)]
     for itr in range(40):
         samples, infos = sampler.obtain_samples(itr)
@@ -215,12 +219,12 @@ def test_one_step_and_one_env(CollectorCls, T, B):
 
 
 def test_wait_reset_changes_nothing_before_the_first_end():
-    make = {CollectorCls: serial(Counting, COUNTING, 6, 4, CollectorCls=CollectorCls)[0] for CollectorCls in (ResetCollector, WaitResetCollector)}
-    mid, wait = (sampler.obtain_samples(0)[0] for sampler in make.values())
+    samplers = [serial(Counting, COUNTING, 6, 4, CollectorCls=kind)[0] for kind in (ResetCollector, WaitResetCollector)]
+    mid, wait = (sampler.obtain_samples(0)[0] for sampler in samplers)
     valid = wait.env.valid
     assert torch.equal(mid.env.observation[valid], wait.env.observation[valid]) and not bool(valid.all())
     assert torch.equal(mid.agent.action[valid], wait.agent.action[valid])
-    assert not SerialSampler(Counting, {}, 1, 1, WaitResetCollector).mid_batch_reset and SerialSampler(Counting, {}, 1, 1).mid_batch_reset
+    assert [sampler.mid_batch_reset for sampler in samplers] == [True, False]
 
 
 # -- agents and actors -------------------------------------------------------------------------------------------------
@@ -247,7 +251,7 @@ class Remembering:
     """An actor of ours: counts its steps in its state and stores them in nested columns."""
 
     def columns(self):
-        return {"count": TensorSpec(dtype="int64"), "inner": {"twice": TensorSpec(shape=(2,))}}
+        return {"steps": TensorSpec(dtype="int64"), "inner": {"twice": TensorSpec(shape=(2,))}}
 
     def noise(self):
         return {}
@@ -257,7 +261,7 @@ class Remembering:
 
     def act(self, obs, state, noise):
         count = state["count"]
-        columns = {"count": count, "inner": {"twice": torch.stack([count, 2 * count], -1).float()}}
+        columns = {"steps": count, "inner": {"twice": torch.stack([count, 2 * count], -1).float()}}
         return Acted(count % 4, {"count": count + 1}, columns)
 
 
@@ -265,11 +269,28 @@ def test_our_actors_act_and_their_columns_are_the_agent_info():
     sampler, _, examples = serial(Counting, COUNTING, 10, 3, Remembering())
     samples, _ = sampler.obtain_samples(0)
     info = samples.agent.agent_info
-    assert torch.equal(info.count.float(), samples.env.observation[..., 2])
+    assert torch.equal(info.steps.float(), samples.env.observation[..., 2])
     assert torch.equal(info.inner.twice[..., 1], 2 * samples.env.observation[..., 2])
     assert examples["agent_info"].inner.twice.shape == (2,)
-    with pytest.raises(TypeError, match="bootstrap_value wants an agent with value"):
+    with pytest.raises(TypeError, match="Remembering knows no values"):
         serial(Counting, COUNTING, 2, 2, Remembering(), bootstrap_value=True)[0].obtain_samples(0)
+
+
+def test_a_policy_of_ours():
+    """A policy samples, its log-probs and values are the agent_info, and its critic gives the bootstrap value."""
+    torch.manual_seed(0)
+    env = CartPole(3)
+    policy = Policy(env.obs_spec, env.action_spec, PolicyConfig(actor_hidden_dims=(8,), critic_hidden_dims=(8,)))
+    sampler, _, _ = serial(CartPole, {}, 6, 3, PolicyActor(policy), bootstrap_value=True, max_decorrelation_steps=4)
+    samples, _ = sampler.obtain_samples(0)
+    with torch.no_grad():
+        output = policy({"obs": samples.env.observation}, {}, {})
+        value, _ = policy.value({"obs": sampler.agent_inputs.observation}, {}, {})
+    info = samples.agent.agent_info
+    assert torch.allclose(info.value, output.value) and set(info._fields) == {"log_prob", "value", "dist"}
+    assert torch.allclose(info.log_prob, output.distribution.log_prob(samples.agent.action))
+    assert not samples.env.done[-1].any()
+    assert torch.allclose(samples.agent.bootstrap_value[0], value)
 
 
 def test_an_agent_with_numpy_actions_and_arrays():
@@ -456,7 +477,9 @@ def test_ranks_of_an_env_without_a_first_index_have_other_seeds():
 
 def test_same_seed_same_samples():
     def run(seed):
-        sampler, _, _ = serial(CartPole, {}, 30, 3, RandomActor(DiscreteSpec(n=2)), seed=seed, max_decorrelation_steps=9)
+        sampler, _, _ = serial(
+            CartPole, {}, 30, 3, RandomActor(DiscreteSpec(n=2)), seed=seed, max_decorrelation_steps=9
+        )
         return torch.stack([sampler.obtain_samples(itr)[0].env.observation.clone() for itr in range(2)])
 
     assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2))

@@ -172,7 +172,9 @@ def test_all_at_once_is_one_by_one(data, num_envs, lengths):
         shape = (length, num_envs)
 
         def table(odds, shape=shape):
-            numbers = data.draw(st.lists(st.integers(0, odds), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+            numbers = data.draw(
+                st.lists(st.integers(0, odds), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1])
+            )
             return np.array(numbers).reshape(shape)
 
         reward = (table(9) - 4).astype(np.float32) * np.float32(0.3)

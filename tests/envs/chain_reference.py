@@ -9,7 +9,7 @@ import torch
 from faulty_envs import ChainEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from striderl.envs.gymnasium_env import GymnasiumEnv
+from striderl.envs.gymnasium.env import GymnasiumEnv
 
 
 def chain_builders(num_envs: int, length: int = 2, *, reuse: bool = True) -> list[Any]:

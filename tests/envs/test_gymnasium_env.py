@@ -16,10 +16,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.specs import TensorSpec
 from striderl.envs.check.checker import check_vec_env
-from striderl.envs.gymnasium_env import GymnasiumEnv
+from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError, StateUnsupportedError, env_seed_sequence
-from striderl.envs.worker_config import WorkerConfig
-from striderl.envs.worker_layout import env_seeds
+from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.workers.layout import env_seeds
 
 
 def test_first_steps_by_hand():

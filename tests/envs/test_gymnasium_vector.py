@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from striderl.data.specs import TensorSpec
-from striderl.envs.gymnasium_env import GymnasiumEnv
+from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError
 
 

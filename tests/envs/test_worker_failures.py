@@ -17,11 +17,11 @@ import pytest
 import torch
 from faulty_envs import Fault, FaultyEnv, FaultyFactory, HostileEnv
 
-from striderl.envs.gymnasium_env import GymnasiumEnv
+from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError
-from striderl.envs.worker_errors import EnvRaised, EnvTimeout, EnvWorkerDied
-from striderl.envs.worker_layout import env_seeds
-from striderl.envs.workers import WorkerConfig, WorkerPool
+from striderl.envs.workers.errors import EnvRaised, EnvTimeout, EnvWorkerDied
+from striderl.envs.workers.layout import env_seeds
+from striderl.envs.workers.pool import WorkerConfig, WorkerPool
 
 METHODS = ("fork", "forkserver", "spawn")
 
@@ -285,8 +285,8 @@ PAUSED = """
 import sys, time
 sys.path.insert(0, {folder!r})
 from faulty_envs import ChainEnv
-from striderl.envs.worker_layout import make_layout
-from striderl.envs.workers import WorkerConfig, WorkerPool
+from striderl.envs.workers.layout import make_layout
+from striderl.envs.workers.pool import WorkerConfig, WorkerPool
 class Slow(ChainEnv):
     def step(self, action):
         time.sleep(0.6)
@@ -321,8 +321,8 @@ import sys, os
 sys.path.insert(0, {folder!r})
 import torch
 from faulty_envs import Fault, FaultyFactory
-from striderl.envs.gymnasium_env import GymnasiumEnv
-from striderl.envs.workers import WorkerConfig
+from striderl.envs.gymnasium.env import GymnasiumEnv
+from striderl.envs.workers.pool import WorkerConfig
 env = GymnasiumEnv([FaultyFactory(i, 1, {fault}) for i in range(2)],
                    workers=WorkerConfig(num_workers=2, start_method={method!r}, deadline=100.0))
 env.reset(0)

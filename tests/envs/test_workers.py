@@ -18,8 +18,8 @@ from faulty_envs import ChainEnv, Fault, FaultyEnv, FaultyFactory, NestedEnv
 
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import TensorSpec
-from striderl.envs.gymnasium_env import GymnasiumEnv
-from striderl.envs.workers import WorkerConfig, WorkerPool
+from striderl.envs.gymnasium.env import GymnasiumEnv
+from striderl.envs.workers.pool import WorkerConfig, WorkerPool
 
 METHODS = ("fork", "forkserver", "spawn")
 
@@ -178,7 +178,7 @@ def test_in_process_parts_follow_the_same_interface():
 
 
 def test_worker_module_does_not_load_torch():
-    code = "import striderl.envs.worker, striderl.envs.workers, sys; assert 'torch' not in sys.modules"
+    code = "import striderl.envs.workers.child, striderl.envs.workers.pool, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -195,7 +195,7 @@ def test_running_workers_have_not_loaded_torch(method: str):
         gymnasium.registry.pop("striderl-tests/Closure-v0")
     code = (
         "import sys; sys.path.insert(0, 'tests/envs'); import faulty_envs; "
-        "from striderl.envs.workers import WorkerConfig, WorkerPool; "
+        "from striderl.envs.workers.pool import WorkerConfig, WorkerPool; "
         "make = lambda: type('P', (faulty_envs.ChainEnv,), {'t2': property(lambda s: 'torch' in sys.modules)})(); "
         f"pool = WorkerPool([make] * 2, WorkerConfig(num_workers=2, start_method={method!r})); "
         "assert pool.get_attr('t2') == [False, False]; pool.close(); assert 'torch' not in sys.modules"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from striderl.collect.actors import RandomActor, ScriptedActor
+from striderl.collect.policy_actor import GreedyActor, PolicyActor
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, torch_dtype
@@ -31,9 +32,11 @@ from striderl.networks.head import Head
 from striderl.networks.heads import BetaHead, CategoricalHead, DeterministicHead, HybridHead, MultiDiscreteHead
 from striderl.networks.memory import Memory
 from striderl.networks.value_heads import QHead, ValueHead
+from striderl.policies.encode import Encode
+from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stage import Flow, StageRecipe
-from striderl.policies.stages import Encode, NormalizeObs, NormalizeStage, Override, Remember
+from striderl.policies.stages import NormalizeObs, Override, Remember
 
 B, T = 4, 3
 
@@ -59,6 +62,8 @@ OBS = ObsSpec(
 )
 FLAT = OBS.select(["command", "joints"])
 CONV = {"channels": (4,), "kernel_sizes": (3,), "strides": (2,)}
+ESTIMATE = {"obs_components": ("joints",), "target_components": ("command",), "hidden_sizes": (7,)}
+ADAPT = {"obs_components": ("joints",), "target_components": ("velocity",), "hidden_sizes": (7,)}
 IMAGE = Encode(components=("image",), model="Conv2dHeadModel", settings=CONV, output_size=5)
 
 
@@ -101,19 +106,19 @@ def resets_and_valid(device: torch.device) -> tuple[Tensor, Tensor]:
 def stage(recipe: StageRecipe, spec: ObsSpec, *, sequence: bool) -> Build:
     def build(device: torch.device) -> Part:
         torch.manual_seed(0)
-        module = recipe.build(spec).to(device)
-        if isinstance(module, NormalizeStage):
-            module.absorb(observation(spec, device, 2, B))
+        module = recipe.build(spec, OBS).to(device)
+        module.absorb(observation(spec, device, 2, B))
         lead = (T, B) if sequence else (B,)
         noise = drawn(dict(module.noise()), device, T if sequence else 1)
         memo = module.decide(noise)
         flags = resets_and_valid(device) if sequence else (None, None)
-        obs = observation(spec, device, *lead)
+        whole = observation(OBS, device, *lead)
 
-        def run(obs: Any, state: Any, memo: Any, resets: Any, valid: Any) -> Any:
-            return module(Flow(obs, state, memo, resets, valid))
+        def run(obs: Any, state: Any, memo: Any, resets: Any, valid: Any, whole: Any) -> Any:
+            return module(Flow(obs, state, memo, resets, valid, whole))
 
-        return Part(run, (obs, memory_of(module, device), memo, *flags))
+        obs = {name: whole[name] for name in spec}
+        return Part(run, (obs, memory_of(module, device), memo, *flags, whole))
 
     return build
 
@@ -124,6 +129,10 @@ STAGES: dict[str, tuple[StageRecipe, ObsSpec]] = {
     "Encode conv": (IMAGE, OBS.select(["joints", "image"])),
     "Remember gru": (Remember(type="gru", hidden_size=5), FLAT),
     "Remember lstm": (Remember(type="lstm", hidden_size=5, num_layers=2), FLAT),
+    "Estimate": (Estimate(**ESTIMATE, replace_state_prob=0.5), FLAT),
+    "Estimate with memory": (Estimate(**ESTIMATE, replace_state_prob=0.5, memory=Remember(hidden_size=5)), FLAT),
+    "Adapt": (Adapt(**ADAPT, replace_state_prob=0.5), FLAT),
+    "Adapt with memory": (Adapt(**ADAPT, memory=Remember(type="gru", hidden_size=5)), FLAT),
     "Override": (Override(component="command", values=(0.5, 0.0), entries=(0, 2)), FLAT),
 }
 
@@ -243,15 +252,6 @@ def scripted_actor(device: torch.device) -> Part:
     return Part(ScriptedActor(lambda obs: obs["joints"] * 2.0).act, (observation(OBS, device, B), (), {}))
 
 
-ACTORS: dict[str, Build] = {
-    "RandomActor box": random_actor(BoxSpec(shape=(3,), low=(-1.0, 0.0, -float("inf")), high=1.0)),
-    "RandomActor discrete": random_actor(DiscreteSpec(n=5, mask="allowed")),
-    "RandomActor multi": random_actor(MultiDiscreteSpec(nvec=(2, 3))),
-    "RandomActor dict": random_actor(DictActionSpec({"arm": BoxSpec(shape=(2,)), "gear": DiscreteSpec(n=3)})),
-    "ScriptedActor": scripted_actor,
-}
-
-
 # -- whole policies ----------------------------------------------------------------------------------------------------
 
 
@@ -294,10 +294,51 @@ POLICIES: dict[str, tuple[PolicyConfig, ActionSpec]] = {
     "gru": (PolicyConfig(actor=(GRU,), critic=(GRU,), **BODY), BOX),
     "lstm": (PolicyConfig(actor=(NormalizeObs(), LSTM), critic=(LSTM,), **BODY), BOX),
     "cnn lstm": (PolicyConfig(actor=(IMAGE, LSTM), critic=(IMAGE,), **SMALL), BOX),
+    "estimator": (PolicyConfig(actor=(Estimate(**ESTIMATE, replace_state_prob=0.5), LSTM), **BODY), BOX),
+    "adaptor and estimator": (
+        PolicyConfig(
+            actor=(
+                Adapt(**ADAPT, replace_state_prob=0.5),
+                Estimate(**ESTIMATE, replace_state_prob=0.5, memory=GRU),
+                GRU,
+            ),
+            **BODY,
+        ),
+        BOX,
+    ),
+    "estimate from the actor's memory": (
+        PolicyConfig(actor=(LSTM, Estimate(target_components=("velocity",), use_actor_rnn=True)), **BODY),
+        BOX,
+    ),
     "shared trunk": (PolicyConfig(trunk=(IMAGE, GRU), **SMALL), BOX),
     "squashed": (PolicyConfig(head="squashed_gaussian", **BODY), BOX),
     "discrete": (PolicyConfig(actor=(GRU,), **BODY), DiscreteSpec(n=5, mask="allowed")),
     "hybrid": (PolicyConfig(**BODY), DictActionSpec({"arm": BOX, "gear": DiscreteSpec(n=5, mask="allowed")})),
+}
+
+
+# -- actors that need a policy or none -----------------------------------------------------------------------------------
+
+
+def policy_actor(kind: type[PolicyActor] | type[GreedyActor]) -> Build:
+    def build(device: torch.device) -> Part:
+        torch.manual_seed(0)
+        module = Policy(OBS, *POLICIES["estimator"][::-1]).to(device)
+        actor = kind(module)
+        noise = drawn(dict(actor.noise()), device)
+        return Part(actor.act, (observation(OBS, device, B), memory_of(module, device), noise))
+
+    return build
+
+
+ACTORS: dict[str, Build] = {
+    "RandomActor box": random_actor(BoxSpec(shape=(3,), low=(-1.0, 0.0, -float("inf")), high=1.0)),
+    "RandomActor discrete": random_actor(DiscreteSpec(n=5, mask="allowed")),
+    "RandomActor multi": random_actor(MultiDiscreteSpec(nvec=(2, 3))),
+    "RandomActor dict": random_actor(DictActionSpec({"arm": BoxSpec(shape=(2,)), "gear": DiscreteSpec(n=3)})),
+    "ScriptedActor": scripted_actor,
+    "PolicyActor": policy_actor(PolicyActor),
+    "GreedyActor": policy_actor(GreedyActor),
 }
 
 

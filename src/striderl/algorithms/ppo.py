@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from striderl.data import tree
+from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
+from striderl.networks.distribution import Distribution
 from striderl.ops.losses import (
     adapted_learning_rate,
     clipped_surrogate,
@@ -71,18 +73,39 @@ class PPOConfig:
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
             raise ValueError(unknown("schedule", self.schedule, SCHEDULES, where="PPOConfig"))
+        check_field_types(self)
         if self.num_mini_batches < 1 or self.num_learning_epochs < 1:
-            raise ValueError("num_mini_batches and num_learning_epochs are at least 1")
+            raise ValueError(
+                "num_mini_batches and num_learning_epochs are at least 1, "
+                f"found {self.num_mini_batches} and {self.num_learning_epochs}"
+            )
+        if not (0.0 <= self.gamma <= 1.0 and 0.0 <= self.lam <= 1.0):
+            raise ValueError(f"gamma and lam are between 0 and 1, found {self.gamma} and {self.lam}")
+        if self.learning_rate <= 0.0 or self.clip_param <= 0.0:
+            raise ValueError(
+                f"learning_rate and clip_param are positive, found {self.learning_rate} and {self.clip_param}"
+            )
 
 
 class Prepared(NamedTuple):
-    """A rollout with its targets, [T, N, …] each."""
+    """A rollout with its targets, [T, N, …] each; numbers are zero in samples that are not valid."""
 
     columns: Mapping[str, Any]
+    """What was stored."""
+    log_prob: Tensor
+    """Of the actions, when they were chosen."""
+    value: Tensor
+    """Predicted when the actions were chosen."""
     returns: Tensor
+    """What the values should have been."""
     advantage: Tensor
+    """How much better the actions were than expected."""
     resets: Tensor
+    """True where a new episode begins, before that step is consumed."""
+    readable: Tensor
+    """False where a sample is not valid and its observation is not finite: no network may read it."""
     initial_state: dict[str, Tensor]
+    """The policy's memory before the first step, [N, …] each; empty when it has none."""
 
 
 class PPO:
@@ -98,6 +121,22 @@ class PPO:
             max_grad_norm=config.max_grad_norm,
         )
         self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)})
+
+    @property
+    def num_updates_per_rollout(self) -> int:
+        """How many gradient steps one rollout is used for."""
+        return self.config.num_learning_epochs * self.config.num_mini_batches
+
+    def check_rollout(self, num_steps: int, num_envs: int) -> None:
+        """Raise unless rollouts of this size can be cut into the minibatches of the config."""
+        recurrent = bool(self.policy.state_spec())
+        count = num_envs if recurrent else num_steps * num_envs
+        if count < self.config.num_mini_batches:
+            what = f"{num_envs} envs, which a policy with memory takes whole" if recurrent else f"{count} samples"
+            raise ValueError(
+                f"num_mini_batches={self.config.num_mini_batches} cannot be made of {what}; "
+                f"set it to {count} or less, or use more {'envs' if recurrent else 'envs or steps'}"
+            )
 
     # -- once per rollout ----------------------------------------------------------------------------------------------
 
@@ -127,12 +166,21 @@ class PPO:
             lam=self.config.lam,
             valid=data["valid"],
         )
+        valid = data["valid"]
         advantage = advantage if advantage.dim() == 2 else advantage.sum(dim=-1)
         if not self.config.normalize_advantage_per_mini_batch:
-            advantage = normalised(advantage, data["valid"])
+            advantage = normalised(advantage, valid)
         done = data["terminated"] | data["truncated"]
-        resets = torch.cat([torch.zeros_like(done[:1]), done[:-1]])
-        return Prepared(data, returns, advantage, resets, initial_state)
+        return Prepared(
+            columns=data,
+            log_prob=zero_invalid(data["policy"]["log_prob"], valid),
+            value=zero_invalid(value, valid),
+            returns=zero_invalid(returns, valid),
+            advantage=advantage,
+            resets=torch.cat([torch.zeros_like(done[:1]), done[:-1]]),
+            readable=valid | finite_rows(data["obs"], valid),
+            initial_state=initial_state,
+        )
 
     def _with_final_values(self, storage: RolloutStorage, value: Tensor, next_value: Tensor) -> Tensor:
         """Put V(final_obs) where the clock ended an episode; V(s_t) where the env gives no final observation."""
@@ -159,10 +207,8 @@ class PPO:
         recurrent = bool(prepared.initial_state)
         whole = self._whole(prepared)
         num_steps, num_envs = prepared.advantage.shape
+        self.check_rollout(num_steps, num_envs)
         count = num_envs if recurrent else num_steps * num_envs
-        if count < self.config.num_mini_batches:
-            what = "envs" if recurrent else "samples"
-            raise ValueError(f"{self.config.num_mini_batches} minibatches cannot be made of {count} {what}")
         if not recurrent:
             whole = tree.map(lambda leaf: leaf.flatten(0, 1), whole)
         for _ in range(self.config.num_learning_epochs):
@@ -177,12 +223,17 @@ class PPO:
 
     @staticmethod
     def _whole(prepared: Prepared) -> dict[str, Any]:
-        names = ("obs", "act", "policy", "valid")
+        stored = prepared.columns["policy"]
         return {
-            **{name: prepared.columns[name] for name in names},
+            **{name: prepared.columns[name] for name in ("obs", "act", "valid")},
+            "dist": stored["dist"],
+            "memo": stored["memo"],
+            "log_prob": prepared.log_prob,
+            "value": prepared.value,
             "returns": prepared.returns,
             "advantage": prepared.advantage,
             "resets": prepared.resets,
+            "readable": prepared.readable,
         }
 
     # -- one minibatch -------------------------------------------------------------------------------------------------
@@ -191,22 +242,17 @@ class PPO:
         self, minibatch: Mapping[str, Any]
     ) -> tuple[dict[str, tuple[float | Tensor, Tensor]], dict[str, Tensor]]:
         """Return name → (weight, loss), and numbers for the log."""
-        config, stored, valid = self.config, minibatch["policy"], minibatch["valid"]
-        sequence = valid.dim() == 2
-        output = self.policy(
-            minibatch["obs"],
-            minibatch["state"],
-            stored["memo"],
-            minibatch["resets"] if sequence else None,
-            valid if sequence else None,
-        )
+        config, valid = self.config, minibatch["valid"]
+        # a sample that does not count may still have been seen by the memory, so it is run unless it cannot be
+        resets = minibatch["resets"] if valid.dim() == 2 else None
+        output = self.policy(minibatch["obs"], minibatch["state"], minibatch["memo"], resets, minibatch["readable"])
         advantage = minibatch["advantage"]
         if config.normalize_advantage_per_mini_batch:
             advantage = normalised(advantage, valid)
-        log_prob = output.distribution.log_prob(minibatch["act"])
-        surrogate, ratio = clipped_surrogate(log_prob, stored["log_prob"], advantage, config.clip_param, valid)
+        log_prob = output.distribution.log_prob(counting_actions(minibatch["act"], valid, output.distribution))
+        surrogate, ratio = clipped_surrogate(log_prob, minibatch["log_prob"], advantage, config.clip_param, valid)
         clip = config.clip_param if config.use_clipped_value_loss else None
-        value = value_loss(output.value, stored["value"], minibatch["returns"], clip, valid)
+        value = value_loss(output.value, minibatch["value"], minibatch["returns"], clip, valid)
         entropy = valid_mean(output.distribution.entropy(), valid)
         losses: dict[str, tuple[float | Tensor, Tensor]] = {
             "surrogate_loss": (1.0, surrogate),
@@ -214,7 +260,7 @@ class PPO:
             "entropy": (config.entropy_coef, -entropy),
         }
         with torch.no_grad():
-            old = self.policy.head.from_params(stored["dist"])
+            old = self.policy.head.from_params(minibatch["dist"])
             stats = {
                 "kl": valid_mean(old.kl(output.distribution), valid),
                 "clip_fraction": valid_mean(((ratio - 1.0).abs() > config.clip_param).float(), valid),
@@ -222,7 +268,7 @@ class PPO:
                 "explained_variance": explained_variance(output.value, minibatch["returns"], valid)
                 if output.value.dim() == valid.dim()
                 else torch.zeros_like(entropy),
-                "ratio_error": ((ratio - 1.0).abs() * valid).amax(),
+                "ratio_error": torch.where(valid, (ratio - 1.0).abs(), 0.0).amax(),
             }
         return losses, stats
 
@@ -251,18 +297,50 @@ class PPO:
             count += 1
         first = totals.pop("first_ratio_error")
         means = {name: total / count for name, total in totals.items()}
-        return {**means, "first_ratio_error": first, "learning_rate": group.learning_rate.clone()}
+        return {
+            **means,
+            "first_ratio_error": first,
+            "learning_rate": group.learning_rate.clone(),
+            "skipped_updates": group.num_skipped.clone(),
+        }
 
     @torch.no_grad()
-    def absorb(self, prepared: Prepared) -> None:
-        """Let the normalisers learn from the rollout, after the last minibatch: the next first ratio is 1 again."""
-        self.policy.absorb(prepared.columns["obs"], prepared.columns["valid"])
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let the normalisers learn from stored columns, after the last minibatch: the next first ratio is 1 again."""
+        self.policy.absorb(columns["obs"], columns["valid"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the policy and its optimiser."""
-        return {"policy": self.policy.state_dict(), "updater": self.updater.state_dict()}
+        """Return the policy and its optimiser, as copies: training goes on without changing them."""
+        return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a saved policy and optimiser."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])
+
+
+def zero_invalid(x: Tensor, valid: Tensor) -> Tensor:
+    """Return x [T, N, …] with zeros where `valid` [T, N] is false: there it may hold NaN, which would spread."""
+    return torch.where(valid.view(*valid.shape, *[1] * (x.dim() - valid.dim())), x, torch.zeros_like(x))
+
+
+def finite_rows(obs: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """Return where every real-valued component is finite, with the leading shape of `like`."""
+    finite = torch.ones_like(like)
+    for value in obs.values():
+        if value.is_floating_point():
+            finite = finite & value.isfinite().flatten(like.dim() - 1).view(*like.shape, -1).all(dim=-1)
+    return finite
+
+
+def counting_actions(actions: Any, valid: Tensor, distribution: Distribution[Any]) -> Any:
+    """Return the actions with the distribution's mode where samples do not count: its log-probability is finite.
+
+    A loss that leaves a sample out still sends zero times its derivative back, and zero times infinity is NaN.
+    """
+    mode = tree.map(lambda leaf: leaf.detach(), distribution.mode())
+    return tree.map(
+        lambda act, safe: torch.where(valid.view(*valid.shape, *[1] * (act.dim() - valid.dim())), act, safe.to(act)),
+        actions,
+        mode,
+    )

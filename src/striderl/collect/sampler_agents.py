@@ -20,8 +20,10 @@ from striderl.collect.actors import Acted, Actor, Noise, Obs
 from striderl.collect.sampler_samples import flat, named_observation
 from striderl.data import tree
 from striderl.data.arena import Columns
+from striderl.data.named_tuples import is_namedtuple, namedarraytuple_like
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec, dtype_name
+from striderl.data.transition import Transition
 
 
 class AgentStep(NamedTuple):
@@ -64,6 +66,7 @@ class AgentActor:
         self._template = named_observation({name: name for name in obs_spec})
         self._num_envs, self._columns = num_envs, columns
         self._next_row = 0
+        self._info: Any = None
         self._reset_one = getattr(agent, "reset_one", None)
         self._toggle = getattr(agent, "toggle_alt", None) if alternating else None
 
@@ -95,8 +98,13 @@ class AgentActor:
         like = obs["prev_action"]
         # a copy: the agent may use its memory again before this step is stored
         chosen = torch.as_tensor(action).to(device=like.device, dtype=like.dtype, copy=True)
+        self._info = agent_info
         columns = {name: torch.as_tensor(leaf, device=like.device) for name, leaf in _info_leaves(agent_info).items()}
         return Acted(chosen, {**state, "fresh": torch.zeros_like(state["fresh"])}, columns)
+
+    def agent_info(self, columns: Mapping[str, Any]) -> Any:
+        """Return stored columns in the form in which the agent gave them last."""
+        return tree.map_with_path(lambda path, _: columns[path or "agent_info"], self._info)
 
     def inputs(self, obs: Obs) -> tuple[Any, Tensor, Tensor]:
         """Return observation, previous action and previous reward in the agent's form."""
@@ -141,14 +149,25 @@ def _info_leaves(agent_info: Any) -> dict[str, Any]:
 
 
 def agent_info_specs(agent_info: Any) -> Any:
-    """Return the structure of an agent_info [B, …] with a `TensorSpec` for each leaf, None where it is empty."""
+    """Return the structure of an agent_info [B, …] with a `TensorSpec` for each leaf; None when it is empty.
+
+    Named tuples become tuples that are indexed like arrays, as samples are.
+    """
     if not _info_leaves(agent_info):
         return None
 
     def spec(leaf: Any) -> TensorSpec:
         return TensorSpec(shape=tuple(leaf.shape[1:]), dtype=dtype_name(leaf.dtype))
 
-    return tree.map(spec, agent_info)
+    return _indexable(tree.map(spec, agent_info))
+
+
+def _indexable(nested: Any) -> Any:
+    container = tree.container_of(nested)
+    if container is None:
+        return nested
+    parts = [_indexable(part) for _, part in container.items(nested)]
+    return namedarraytuple_like(nested)._make(parts) if is_namedtuple(nested) else container.rebuild(nested, parts)
 
 
 def as_actor(agent: Any, obs_spec: ObsSpec, num_envs: int, *, agent_info: Any, alternating: bool) -> Actor:
@@ -158,3 +177,18 @@ def as_actor(agent: Any, obs_spec: ObsSpec, num_envs: int, *, agent_info: Any, a
         return actor
     columns = _info_leaves(agent_info)
     return AgentActor(agent, obs_spec, num_envs, columns=columns, alternating=alternating)
+
+
+def value_of_next(actor: Actor, transition: Transition) -> Tensor:
+    """Return the value [N] of what really followed a step, by an agent's `value` or a policy's critic."""
+    from striderl.collect.policy_actor import PolicyActor
+
+    if isinstance(actor, AgentActor):
+        return actor.value(transition.obs_next())
+    if isinstance(actor, PolicyActor):
+        settled = actor.policy.settled(transition.rew)
+        return actor.policy.value(transition.obs_next(), transition.next_state, settled)[0]
+    raise TypeError(
+        "bootstrap_value wants an agent with value(observation, prev_action, prev_reward), or a PolicyActor; "
+        f"{type(actor).__name__} knows no values"
+    )

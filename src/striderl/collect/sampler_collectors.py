@@ -18,7 +18,7 @@ from torch import Tensor
 
 from striderl.collect.actors import Actor, RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.sampler_agents import AgentActor, agent_info_specs, as_actor
+from striderl.collect.sampler_agents import AgentActor, agent_info_specs, as_actor, value_of_next
 from striderl.collect.sampler_decorrelation import decorrelate
 from striderl.collect.sampler_envs import as_vec_env
 from striderl.collect.sampler_samples import (
@@ -153,16 +153,12 @@ class BaseCollector:
     @torch.no_grad()
     def _write_bootstrap_value(self) -> None:
         """Store the value of what really followed the last step: of the final observation where an episode ended."""
-        if not isinstance(self.actor, AgentActor):
-            raise TypeError(
-                "bootstrap_value wants an agent with value(observation, prev_action, prev_reward); an actor has none"
-            )
-        for start, transition in sorted(self._storage.last.items()):
-            value = self.actor.value(transition.obs_next())
+        for start, transition in self._storage.last.items():
+            value = value_of_next(self.actor, transition)
             self.samples.agent.bootstrap_value[0, start : start + len(value)] = value
 
     def _follow(self, transition: Transition, counted: Tensor) -> None:
-        self._tracker.advance(transition_steps(transition, counted))
+        self._tracker.advance(transition_steps(transition, counted, lambda _: None))
 
     def _steps(self) -> TrajectorySteps:
         env, agent = tree.to_numpy(self.samples.env), tree.to_numpy(self.samples.agent)

@@ -22,7 +22,7 @@ from striderl.data.actions import DictActionSpec
 from striderl.data.specs import TensorSpec, dtype_name
 from striderl.envs.async_env import AsyncVecEnv
 from striderl.envs.vec_env import VecEnv
-from striderl.envs.worker_config import WorkerConfig
+from striderl.envs.workers.config import WorkerConfig
 
 
 class EnvSpaces(NamedTuple):
@@ -85,7 +85,7 @@ def as_vec_env(envs: Any) -> VecEnv:
     import gymnasium
 
     from striderl.collect.sampler_env_adapter import BuiltEnv, SingleEnvAdapter
-    from striderl.envs.gymnasium_env import GymnasiumEnv
+    from striderl.envs.gymnasium.env import GymnasiumEnv
 
     infos: dict[str, TensorSpec] = {}
     if not isinstance(envs[0], gymnasium.Env):
@@ -96,7 +96,7 @@ def as_vec_env(envs: Any) -> VecEnv:
 
 def env_spaces(env: VecEnv) -> EnvSpaces:
     """Return what an agent is told about these envs."""
-    from striderl.envs.gymnasium_rows import EnvRows
+    from striderl.envs.gymnasium.rows import EnvRows
 
     if isinstance(env, EnvRows):
         return EnvSpaces(env.get_attr("observation_space")[0], env.get_attr("action_space")[0])
@@ -178,7 +178,7 @@ def _checked(env: VecEnv, plan: EnvPlan, name: str) -> VecEnv:
 def _gymnasium_env(
     env: Any, kwargs: Mapping[str, Any], plan: EnvPlan, infos: Mapping[str, TensorSpec]
 ) -> tuple[VecEnv, EnvSpaces]:
-    from striderl.envs.gymnasium_env import GymnasiumEnv
+    from striderl.envs.gymnasium.env import GymnasiumEnv
 
     builders = _pinned(env, plan) if plan.worker_cpus else env
     made = GymnasiumEnv(

@@ -11,6 +11,7 @@ import torch
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.sampler_agents import AgentActor, as_actor
 from striderl.collect.sampler_envs import as_vec_env
+from striderl.collect.sampler_samples import named
 from striderl.collect.sampler_seeds import derived_seed
 from striderl.collect.sampler_trajectories import transition_steps
 from striderl.collect.traj_info import TrajectoryTracker, TrajInfo
@@ -58,11 +59,14 @@ class EvalCollector:
                 break
             last = _LastStep()
             self.collector.collect(n_step=self.env.num_envs, storage=last)
-            for env, info in tracker.advance(transition_steps(last.transition, self._everyone)):
+            for env, info in tracker.advance(transition_steps(last.transition, self._everyone, self._agent_info)):
                 if missing[env]:
                     missing[env] -= 1
                     completed.append(info)
         return completed
+
+    def _agent_info(self, columns: dict[str, Any]) -> Any:
+        return self.actor.agent_info(columns) if isinstance(self.actor, AgentActor) else named("AgentInfo", columns)
 
     def _shares(self) -> list[float]:
         """Return how many trajectories each env has to play."""

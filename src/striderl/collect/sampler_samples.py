@@ -188,8 +188,8 @@ class SampleStorage:
 
     def _blanked(self, row: dict[str, Any], transition: Transition, envs: slice) -> dict[str, Any]:
         """Zero what the collector leaves of envs that wait for their reset: infos, and how a hidden episode ended."""
-        waiting = self._ended[envs]
-        self._ended[envs] = waiting | transition.done
+        waiting = self._ended[envs].clone()
+        self._ended[envs] |= transition.done
         infos = {part: row[part] for part in ("info", "policy")}
         infos = where_env(waiting, tree.map(torch.zeros_like, infos), infos)
         return {**row, **infos, "": {**row[""], "truncated": transition.truncated & ~waiting}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,15 @@ from striderl.data import tree
 from striderl.data.transition import Transition
 
 
-def transition_steps(transition: Transition, counted: Tensor) -> TrajectorySteps:
-    """Return one transition [B, …] as steps [1, B, …]; `counted` [B] says for which envs it belongs to a trajectory."""
+def transition_steps(
+    transition: Transition, counted: Tensor, agent_info: Callable[[dict[str, Any]], Any]
+) -> TrajectorySteps:
+    """Return one transition [B, …] as steps [1, B, …].
+
+    `counted` [B] says for which envs it belongs to a trajectory, `agent_info` puts the actor's columns into its form.
+    """
     components = [name for name in transition.obs if name not in ("prev_action", "prev_reward")]
-    arrays: Transition = tree.map(lambda leaf: tree.to_numpy(leaf)[None], transition)
+    arrays: Transition = tree.map(lambda leaf: tree.to_numpy(leaf)[None], transition._replace(next_state=()))
     final_obs = arrays.final_obs
     done: Any = arrays.done
 
@@ -33,7 +39,7 @@ def transition_steps(transition: Transition, counted: Tensor) -> TrajectorySteps
         ended=arrays.info.get("traj_done", done),
         valid=np.asarray(arrays.valid),
         counted=counted[None].cpu().numpy(),
-        agent_info=named("AgentInfo", flat(arrays.policy)),
+        agent_info=agent_info(flat(arrays.policy)),
         env_info=named("EnvInfo", flat(arrays.info)),
         final=final,
     )

@@ -58,7 +58,7 @@ from striderl.collect.traj_info import TrajInfo, TrajInfoFactory
 from striderl.data import tree
 from striderl.data.named_tuples import ArrayTuple
 from striderl.envs.vec_env import VecEnv
-from striderl.envs.worker_config import WorkerConfig
+from striderl.envs.workers.config import WorkerConfig
 
 __all__ = [
     "Agent",
@@ -240,6 +240,7 @@ class BaseSampler:
     ) -> dict[str, Any]:
         T, B = self.batch_spec
         env, spaces = self._make_env(self.env_kwargs, self._plan(B, affinity, rank * B))
+        action = action_tensor(env)
         seed = self.seed if env.first_env_index == rank * B else derived_seed(self.seed, "rank", rank)
         env_ranks = list(range(rank * B, (rank + 1) * B))
         if not is_actor(agent) and hasattr(agent, "initialize"):
@@ -249,7 +250,7 @@ class BaseSampler:
             num_steps=T,
             num_envs=B,
             observation=named_observation(dict(env.obs_spec)),
-            action=action_tensor(env),
+            action=action,
             agent_info=agent_info,
             env_info=named("EnvInfo", info_specs(env)),
             bootstrap_value=bootstrap_value,

@@ -28,7 +28,6 @@ from striderl.data.batch_rows import write_rows
 
 _new = object.__new__
 _PLAIN_INDICES = (int, slice, np.ndarray)
-_AN_ARRAY = np.zeros(0)
 _ndarray = np.ndarray
 
 
@@ -120,7 +119,7 @@ class Batch:
             raise IndexError(f"an empty Batch has no rows; index {loc!r} does not exist")
         if loc.__class__ not in _PLAIN_INDICES:
             loc = leaf.plain_index(loc)
-        array_loc = loc if loc.__class__ in _PLAIN_INDICES else leaf.index_for(_AN_ARRAY, loc)
+        array_loc = loc if loc.__class__ in _PLAIN_INDICES else None
         tensor = getattr(sys.modules.get("torch"), "Tensor", None)
         forward = loc.__class__ in (int, tensor) or (loc.__class__ is slice and (loc.step is None or loc.step > 0))
         out: Batch = _new(Batch)
@@ -129,6 +128,8 @@ class Batch:
             for key, value in store.items():
                 kind = value.__class__
                 if kind is _ndarray:
+                    if array_loc is None:
+                        array_loc = leaf.index_for(value, loc)
                     new[key] = value[array_loc]
                 elif (kind is tensor and forward) or (kind is Batch and value.__dict__):
                     new[key] = value[loc]

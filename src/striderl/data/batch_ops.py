@@ -6,6 +6,7 @@ they are apart from it so that the class can be read on its own.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,21 +59,34 @@ def merge(batches: list[Batch], axis: int, path: str, join: Join) -> Batch:
 def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: list[Batch]) -> Any:
     kinds = {value.__class__ for value in values}
     batch_kind = batches[0].__class__
-    if kinds == {_ndarray}:
-        return _join_arrays(values, axis, path, join)
-    if kinds == {batch_kind} and any(value.__dict__ for value in values):
-        return merge(values, axis, f"{path}.", join)
+    if len(kinds) == 1:
+        kind = kinds.pop()
+        if kind is _ndarray or kind is getattr(sys.modules.get("torch"), "Tensor", None):
+            return _join_alike(values, axis, path, join)
+        if kind is batch_kind and any(value.__dict__ for value in values):
+            return merge(values, axis, f"{path}.", join)
+        kinds = {kind}
     if type(None) not in kinds and batch_kind not in kinds:
         return join(values, axis, path)
     return _merge_with_gaps(values, axis, path, join, batches)
 
 
-def _join_arrays(values: list[Any], axis: int, path: str, join: Join) -> Any:
-    """Take the short way for plain arrays of one dtype and shape, which is what replay and collection join all day."""
-    if join is leaf.stacked and axis == 0:
-        shape, dtype = values[0].shape, values[0].dtype
-        if all(value.shape == shape and value.dtype is dtype for value in values):
-            return np.array(values)
+def _join_alike(values: list[Any], axis: int, path: str, join: Join) -> Any:
+    """Join arrays only or tensors only, which is what replay and collection do all day; `join` has the error texts."""
+    first = values[0]
+    stack = join is leaf.stacked
+    try:
+        if first.__class__ is not _ndarray:
+            torch = sys.modules["torch"]
+            return torch.stack(values, axis) if stack else torch.cat(values, axis)
+        dtype = first.dtype
+        if dtype.kind in leaf.NUMERIC and all(value.dtype is dtype for value in values):
+            if not stack:
+                return np.concatenate(values, axis)
+            if axis == 0 and all(value.shape == first.shape for value in values):
+                return np.array(values)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        pass
     return join(values, axis, path)
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from striderl.data.batch import Batch
 
 _ndarray = np.ndarray
-_AN_ARRAY = np.zeros(0)
 
 
 def write_rows(batch: Batch, loc: Any, value: Batch) -> None:
@@ -41,9 +40,11 @@ def write_rows(batch: Batch, loc: Any, value: Batch) -> None:
         direct = []
         plan_rows(batch, loc, value, "", direct)
     try:
-        array_loc = loc if loc.__class__ is _ndarray else leaf.index_for(_AN_ARRAY, loc)
+        array_loc = loc if loc.__class__ is _ndarray else None
         for own, new in direct:
             if own.__class__ is _ndarray:
+                if array_loc is None:
+                    array_loc = leaf.index_for(own, loc)
                 own[array_loc] = new
             else:
                 leaf.write(own, leaf.index_for(own, loc), new)

@@ -162,7 +162,10 @@ def checked(value: Any, target: tuple[int, ...], leaf: Any, where: str) -> Any:
 def write(leaf: Any, loc: Any, value: Any) -> None:
     """Do leaf[loc] = value for a value that was checked."""
     try:
-        leaf[loc] = value
+        if is_tensor(loc) and is_tensor(value):
+            leaf.index_put_((loc,), value)  # what leaf[loc] = value does in the end, without asking what loc is
+        else:
+            leaf[loc] = value
     except RuntimeError:  # torch does not scatter a tensor over its own memory; nothing is written yet
         leaf[loc] = copied(value)
 

@@ -21,7 +21,7 @@ Build = Callable[[int, str, Mapping[str, Any]], VecEnv]
 def make(task: str, *, num_envs: int = 1, device: str = "cpu", settings: Mapping[str, Any] | None = None) -> VecEnv:
     """Build a task with this many envs; `settings` are fields of its config, and a wrong name gets a suggestion."""
     if task.startswith("gymnasium:"):
-        from striderl.envs.gymnasium_env import GymnasiumEnv
+        from striderl.envs.gymnasium.env import GymnasiumEnv
 
         return GymnasiumEnv(task.removeprefix("gymnasium:"), num_envs, device=device, env_kwargs=dict(settings or {}))
     if task not in TASKS:

@@ -83,7 +83,7 @@ def require_layout(found: ObsSpec | Mapping[str, int | Sequence[int]], spec: Obs
 
 def require_dones(dones: Any, num_envs: int) -> Array:
     """Return bool [N] from dones of any dtype and of the shapes [N], [N, 1] or, for one env, a plain number."""
-    flat = np.asarray(dones).reshape(-1) != 0
+    flat = np.asarray(dones).reshape(-1).astype(bool)
     if flat.shape != (num_envs,):
         raise ValueError(f"dones has {flat.shape[0]} entries for {num_envs} envs; give one per env, or none at all")
     return flat
@@ -108,7 +108,7 @@ def _cast(name: str, value: Any, part: ComponentSpec, where: str) -> Array:
     array = np.asarray(value)
     if not np.can_cast(array.dtype, part.dtype, casting="same_kind"):
         raise TypeError(f"{where}: component {name!r} wants {part.dtype}, found {array.dtype}; convert it on purpose")
-    return np.ascontiguousarray(array, dtype=part.dtype).reshape(array.shape)
+    return np.array(array, dtype=part.dtype, order="C")  # a copy, because what was given may be read-only
 
 
 def _lead(name: str, array: Array, part: ComponentSpec, where: str) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import copy
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from striderl import __version__
 from striderl.data.naming import unknown
-from striderl.export.golden_trace import GoldenTrace, Step, require_parity, run_trace, trace_inputs
-from striderl.export.greedy_step import ExportablePolicy, ExportLayout, GreedyStep, plan_layout
+from striderl.export.golden_trace import GoldenTrace, Step, golden_trace, random_trace, require_parity, run_trace
+from striderl.export.greedy_step import ExportablePolicy, ExportLayout, GreedyStep, plan_layout, zeros
 from striderl.export.metadata import (
     FORMAT,
     ExportMetadata,
@@ -37,10 +37,13 @@ from striderl.export.metadata import (
     describe_state,
 )
 from striderl.export.packages import require_package
+from striderl.export.programs import onnx_step, torch_step, trace_program, write_onnx
 
 FILES = {"onnx": "policy.onnx", "torch": "policy.pt2"}
 """The file of each format."""
 METADATA_FILE, TRACE_FILE = "metadata.json", "trace.safetensors"
+TRACE_ENVS = 2
+"""How many envs the stored trace has."""
 OTHER_BATCHES = (1, 7)
 """Numbers of envs that are checked besides the trace's own, so that none is baked in."""
 
@@ -66,13 +69,15 @@ def export_policy(
     metadata: ExportMetadata,
     formats: Sequence[str] = ("onnx", "torch"),
     num_steps: int = 100,
+    trace_obs: Mapping[str, Tensor] | None = None,
     tolerance: float = 1e-5,
     overwrite: bool = False,
 ) -> Bundle:
     """Write the deterministic policy as a bundle, after checking every format against it over `num_steps` steps.
 
-    The policy itself is not changed: a copy on the CPU, in eval mode, is exported. Raises ParityError, and writes
-    nothing, when any output of any format is further than `tolerance` from the policy's.
+    The policy itself is not changed: a copy on the CPU, in eval mode, is exported. The steps are random unless
+    `trace_obs` [T, B, …] brings those of a real rollout. Raises ParityError, and writes nothing, when any output of any
+    format is further than `tolerance` from the policy's.
     """
     target = Path(folder)
     _require_formats(formats)
@@ -83,11 +88,13 @@ def export_policy(
     layout = plan_layout(actor)
     description = describe(layout, metadata)
     step = GreedyStep(actor, layout).eval()
+    observations = [random_trace(layout, num_steps, TRACE_ENVS) if trace_obs is None else trace_obs]
+    observations += [random_trace(layout, 5, num_envs) for num_envs in OTHER_BATCHES]
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         with torch.no_grad():
-            parity = _write(temporary, step, layout, description, formats, num_steps, tolerance)
+            parity = _write(temporary, step, description, formats, observations, tolerance)
         _put_in_place(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -96,7 +103,7 @@ def export_policy(
 
 
 def describe(layout: ExportLayout, metadata: ExportMetadata) -> dict[str, Any]:
-    """Return the description of what is exported; it is filled with the parity at the end."""
+    """Return the description of what is exported."""
     description: dict[str, Any] = {
         "format": FORMAT,
         "striderl": __version__,
@@ -116,30 +123,61 @@ def describe(layout: ExportLayout, metadata: ExportMetadata) -> dict[str, Any]:
 def _write(
     folder: Path,
     step: GreedyStep,
-    layout: ExportLayout,
     description: dict[str, Any],
     formats: Sequence[str],
-    num_steps: int,
+    observations: Sequence[Mapping[str, Tensor]],
     tolerance: float,
 ) -> dict[str, dict[str, float]]:
-    """Write and check all files; returns the differences."""
-    traces = [_golden(step, layout, num_steps, 2)]
-    traces += [_golden(step, layout, min(num_steps, 5), batch) for batch in OTHER_BATCHES]
-    exported = export_program(step, traces[0], layout)
+    """Write all files, check them over all observations and return the largest differences."""
+    layout = step.layout
+    traces = [golden_trace(lambda inputs: step(*inputs), layout, obs) for obs in observations]
+    program = trace_program(step, [zeros(spec, TRACE_ENVS) for spec in layout.input_specs])
     parity: dict[str, dict[str, float]] = {}
     for name in formats:
         path = folder / FILES[name]
         if name == "onnx":
-            program = onnx_program(exported, layout)
-            runner = _onnx_runner(program, path, description)
+            write_onnx(program, layout, as_properties(description), path)
+            again = onnx_step(path, layout)
         else:
-            torch.export.save(exported, path)
-            runner = _torch_runner(path)
-        parity[name] = _checked(runner, layout, traces, tolerance=tolerance, who=path.name)
-        if name == "onnx":
-            # the parity is part of the description, so the file is written once more with it
-            _save_onnx(program, path, {**description, "parity": parity})
-    description["parity"] = parity
-    (folder / METADATA_FILE).write_text(json.dumps(description, indent=2) + "\n")
+            torch.export.save(program, path)
+            again = torch_step(path)
+        parity[name] = _checked(again, layout, traces, tolerance, f"{path.name} ({name})")
+    (folder / METADATA_FILE).write_text(json.dumps({**description, "parity": parity}, indent=2) + "\n")
     traces[0].save(folder / TRACE_FILE)
     return parity
+
+
+def _checked(
+    step: Step, layout: ExportLayout, traces: list[GoldenTrace], tolerance: float, who: str
+) -> dict[str, float]:
+    """Return the largest difference of each output over all traces."""
+    worst = dict.fromkeys(layout.output_names, 0.0)
+    for golden in traces:
+        found = run_trace(step, layout, golden.obs, golden.resets)
+        for name, value in require_parity(found, golden.outputs, tolerance=tolerance, who=who).items():
+            worst[name] = max(worst[name], value)
+    return worst
+
+
+def _require_formats(formats: Sequence[str]) -> None:
+    """Raise for unknown formats and missing packages before any work is done."""
+    if isinstance(formats, str) or not formats:
+        raise ValueError(f"formats wants some of {list(FILES)}, such as ('onnx',), found {formats!r}")
+    for name in formats:
+        if name not in FILES:
+            raise ValueError(unknown("format", name, FILES, where="export_policy"))
+    if "onnx" in formats:
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            require_package(package, purpose="exporting to ONNX")
+
+
+def _put_in_place(temporary: Path, target: Path) -> None:
+    """Give the finished folder its name; an older bundle there goes only after the new one stands."""
+    temporary.chmod(0o755)  # made by mkdtemp for its owner alone
+    if not target.exists():
+        temporary.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+    target.rename(old / target.name)
+    temporary.rename(target)
+    shutil.rmtree(old)

@@ -1,6 +1,7 @@
 """A golden trace: what the policy did in 100 steps, stored beside the model that claims to do the same.
 
-    obs/<component> [T, B, …]   resets [T, B]   ──▶ the policy, in torch, eager ──▶   action [T, B, …]  next_state/… [T, B, …]
+    obs/<component> [T, B, …] ─┐                                  ┌─▶ action [T, B, …]
+    resets [T, B]             ─┴─▶ the policy, in torch, eager ───┴─▶ next_state/<name> [T, B, …]
 
 State starts at zero and is set to zero where `resets` is true, before that step is taken. Whoever runs the model,
 in whatever language, can feed the same numbers and compare.
@@ -45,23 +46,26 @@ class ParityError(RuntimeError):
     """What was exported does not do what the policy does."""
 
 
-def trace_inputs(
-    layout: ExportLayout, num_steps: int, num_envs: int, *, seed: int = 0
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return random observations [T, B, …] and resets [T, B], about one in twenty."""
-    generator = torch.Generator().manual_seed(seed)
-    obs = {
-        name: probe(part, num_steps, num_envs, generator=generator) for name, part in layout.observations.items()
-    }
-    return obs, torch.rand(num_steps, num_envs, generator=generator) < 0.05
+def random_trace(layout: ExportLayout, num_steps: int, num_envs: int) -> dict[str, Tensor]:
+    """Return random observations [T, B, …], the same in every call."""
+    generator = torch.Generator().manual_seed(0)
+    return {name: probe(part, num_steps, num_envs, generator=generator) for name, part in layout.observations.items()}
+
+
+def golden_trace(step: Step, layout: ExportLayout, obs: Mapping[str, Tensor]) -> GoldenTrace:
+    """Run the policy over observations [T, B, …], with a reset about every twenty steps."""
+    layout.observations.require(obs, where="trace_obs")
+    used = {name: obs[name].detach().cpu().contiguous() for name in layout.observations}
+    first = next(iter(used))
+    num_steps, num_envs = used[first].shape[:2]
+    resets = torch.rand(num_steps, num_envs, generator=torch.Generator().manual_seed(1)) < 0.05
+    return GoldenTrace(used, resets, run_trace(step, layout, used, resets))
 
 
 def run_trace(step: Step, layout: ExportLayout, obs: Mapping[str, Tensor], resets: Tensor) -> dict[str, Tensor]:
     """Run a step function over a trace, feeding its memory back, and return its outputs [T, B, …] by name."""
     num_steps, num_envs = resets.shape
-    state = [
-        torch.zeros(num_envs, *spec.shape, dtype=torch_dtype(spec.dtype)) for spec in layout.states.values()
-    ]
+    state = [torch.zeros(num_envs, *spec.shape, dtype=torch_dtype(spec.dtype)) for spec in layout.states.values()]
     taken: list[Sequence[Tensor]] = []
     for time in range(num_steps):
         state = [torch.where(_column(resets[time], value), torch.zeros_like(value), value) for value in state]
@@ -71,7 +75,9 @@ def run_trace(step: Step, layout: ExportLayout, obs: Mapping[str, Tensor], reset
     return {name: torch.stack([outputs[at] for outputs in taken]) for at, name in enumerate(layout.output_names)}
 
 
-def require_parity(found: Mapping[str, Tensor], golden: Mapping[str, Tensor], *, tolerance: float, who: str) -> dict[str, float]:
+def require_parity(
+    found: Mapping[str, Tensor], golden: Mapping[str, Tensor], *, tolerance: float, who: str
+) -> dict[str, float]:
     """Return the largest difference of each output; raise ParityError when one is above the tolerance."""
     differences = {name: _difference(who, name, found[name], wanted) for name, wanted in golden.items()}
     worst = max(differences, key=differences.__getitem__)

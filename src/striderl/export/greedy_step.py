@@ -68,6 +68,11 @@ class ExportLayout:
         return (*self.observations, *(f"state/{name}" for name in self.states))
 
     @property
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        """What the inputs are, in the same order."""
+        return (*self.observations.values(), *self.states.values())
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         """Action names, then 'next_state/<name>'."""
         return (*self.actions, *(f"next_state/{name}" for name in self.states))
@@ -92,8 +97,10 @@ class GreedyStep(nn.Module):
         memo = self.policy.settled(torch.zeros(batch))
         distribution, new_state, _ = self.policy.act(obs, {**state, **idle}, memo)
         mode = distribution.mode()
-        actions = [mode] if isinstance(mode, Tensor) else [mode[name.removeprefix("action/")] for name in layout.actions]
-        return (*actions, *(new_state[name] for name in layout.states))
+        parts = (
+            {"action": mode} if isinstance(mode, Tensor) else {f"action/{key}": value for key, value in mode.items()}
+        )
+        return (*(parts[name] for name in layout.actions), *(new_state[name] for name in layout.states))
 
 
 def zeros(spec: TensorSpec, batch: int) -> Tensor:

@@ -1,15 +1,15 @@
 """What a robot must know besides the network: which numbers go in, in which order, and what comes out.
 
 One description is written twice, as JSON beside the model and key by key inside the ONNX file, so that neither can be
-lost without the other:
+lost without the other; the JSON file also has the 'parity' that was measured:
 
     {"format": 1, "striderl": "0.1.0", "torch": "2.13.0", "commit": "…", "dt": 0.02,
      "observations": [{"name": "joints", "shape": [12], "dtype": "float32", "scale": 1.0, "group": "policy"}, …],
      "unused_observations": ["velocity"],
-     "states": [{"name": "actor/0_Remember/hidden", "input": "state/…", "output": "next_state/…", "shape": [1, 256], …}],
+     "states": [{"name": "actor/0_Remember/hidden", "input": "state/…", "output": "next_state/…", "shape": […], …}],
      "actions": [{"output": "action", "kind": "box", "shape": [12], "names": ["hip", …], "scale": [0.25, …],
                   "low": [null, …], "high": [null, …]}],
-     "extra": {…}, "parity": {"onnx": {"action": 1.2e-07}}}
+     "extra": {…}}
 
 Scales are told, not applied: a component is what the simulator gave, an action what the network gave.
 """

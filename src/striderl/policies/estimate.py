@@ -171,6 +171,13 @@ class PredictStage(Stage):
         replace = flow.memo["replace"].bool()
         return torch.where(replace.view(*replace.shape, *[1] * len(self.targets[name].shape)), estimate, given)
 
+    @property
+    def wanted_truths(self) -> tuple[str, ...]:
+        """The components, besides those that come in, which the actor may have to read for lack of a replacement."""
+        if not self.used or self.probability == 1.0:
+            return ()
+        return tuple(truth for name, truth in self.truths.items() if name not in self.input_spec)
+
     def state_spec(self) -> dict[str, TensorSpec]:
         """Return the memory of one env."""
         return {} if self.memory is None else self.memory.zero_state_spec()

@@ -14,8 +14,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from striderl.envs.mujoco.simulation import Float
-
 
 class HeightMap:
     """Heights on a regular grid; points outside have the height of the nearest edge."""
@@ -47,9 +45,3 @@ class HeightMap:
         column = np.clip((x - self.corner[0]) * (1.0 / self.cell) + 0.5, 0.0, self._columns - 0.5).astype(np.int32)
         row = np.clip((y - self.corner[1]) * (1.0 / self.cell) + 0.5, 0.0, len(self.heights) - 0.5).astype(np.int32)
         return np.asarray(self._flat[row * self._columns + column])
-
-    def highest_around(self, x: Float, y: Float, *, reach: float) -> Float:
-        """Return the highest of a few points in a square of this half width around each point, [n]."""
-        offsets = np.linspace(-reach, reach, 7)
-        grid = self.at(x[:, None, None] + offsets[:, None], y[:, None, None] + offsets)
-        return np.asarray(grid.max(axis=(1, 2)), np.float64)

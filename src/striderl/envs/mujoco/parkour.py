@@ -146,8 +146,8 @@ class Parkour(QuadrupedEnv):
         self.command[:, 2] = self._turning(self.aside(), self.robot.heading)
 
     def has_fallen(self) -> Bool:
-        """Return who is in the pit."""
-        return np.asarray(self.qpos[:, 2] < -0.1)
+        """Return who lies in a gap or in the pit; even a crawling robot has its trunk higher above the lane."""
+        return np.asarray(self.qpos[:, 2] < 0.12)
 
     def success(self) -> Bool:
         """Return who has reached the end of the lane, [N]."""
@@ -171,7 +171,7 @@ class Parkour(QuadrupedEnv):
         result = np.zeros((len(x), *ENGAGING_BLOCK.shape))
         result[:, 0] = np.minimum(distance, self.config.reach)
         result[np.arange(len(x)), 1 + skill.astype(np.int64)] = engaged
-        result[engaged, 6] = (end - start)[engaged]
+        result[:, 6] = (end - start) * engaged
         result[:, 7] = size * engaged
         result[:, 8] = direction * engaged
         return result

@@ -93,6 +93,10 @@ class Block(NamedTuple):
     """1 for up, -1 for down, 0 for neither."""
 
 
+NO_BLOCK = Block(1e6, 1e6, 0, 0.0, 0.0)
+"""What comes after the last obstacle."""
+
+
 class _Box(NamedTuple):
     """A box in a lane: ranges along the lane, across it from the middle, and in height."""
 
@@ -114,9 +118,8 @@ class Lanes(Ground):
         self._floor = np.full((num_lanes, num_points), PIT, np.float32)
         self._passage = np.full((num_lanes, num_points), np.inf, np.float32)
         lanes = [self._lane(lane) for lane in range(num_lanes)]
-        most = max(len(blocks) for _, blocks in lanes)
-        nothing = Block(np.inf, np.inf, 0, 0.0, 0.0)
-        padded = [[*blocks, *[nothing] * (most - len(blocks))] for _, blocks in lanes]
+        most = max(len(blocks) for _, blocks in lanes) + 1  # every lane ends with one that is never reached
+        padded = [[*blocks, *[NO_BLOCK] * (most - len(blocks))] for _, blocks in lanes]
         self._blocks: Float = np.array(padded, np.float64).reshape(num_lanes, most, len(Block._fields))
         boxes = [(lane, box) for lane, (found, _) in enumerate(lanes) for box in found]
         for lane, box in boxes:
@@ -132,7 +135,7 @@ class Lanes(Ground):
         """Return the height of floor, boxes, walls or pit; bars, which one passes below, are left out."""
         lane = self.lane_at(y)
         aside = np.abs(y - lane * self.config.distance)
-        point = ((x + _BEHIND) * (1.0 / _GRID) + 1e-4).astype(np.int32)
+        point = np.floor((x + _BEHIND) * (1.0 / _GRID) + 1e-4).astype(np.int32)
         inside = (point >= 0) & (point < self._floor.shape[1]) & (aside <= 0.5 * self.config.width)
         point = np.clip(point, 0, self._floor.shape[1] - 1)
         floor = np.where(aside > self._passage[lane, point], _WALL, self._floor[lane, point])
@@ -141,10 +144,6 @@ class Lanes(Ground):
     def origin(self, level: Int, column: Int) -> Float:
         """Return the start of a lane."""
         return np.stack([np.zeros(len(level)), self.lane(level, column) * self.config.distance], axis=1)
-
-    def start_height(self, x: Float, y: Float) -> Float:
-        """Return zeros: the floor of every start."""
-        return np.zeros(len(x))
 
     def outside(self, x: Float, y: Float) -> Bool:
         """Return that nobody is: who leaves a lane falls into the pit."""
@@ -160,11 +159,9 @@ class Lanes(Ground):
         return np.asarray(np.clip(nearest, 0, len(self._floor) - 1))
 
     def next_block(self, lane: Int, x: Float, *, behind: float) -> Float:
-        """Return the fields of the first block that ends after x - behind, [n, 5]; start is infinite if none does."""
+        """Return the fields of the first block that ends after x - behind, [n, 5], or `NO_BLOCK`."""
         passed = (self._blocks[lane, :, 1] < x[:, None] - behind).sum(axis=1)
-        last = self._blocks.shape[1] - 1
-        found: Float = self._blocks[lane, np.minimum(passed, last)]
-        found[passed > last] = (np.inf, np.inf, 0.0, 0.0, 0.0)
+        found: Float = self._blocks[lane, passed]
         return found
 
     # -- building ------------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class Quadruped(QuadrupedEnv):
         self._origin: Float = self.state_array("origin", (2,))
         self._asked: Float = self.state_array("asked_distance")
         self._followed: Float = self.state_array("followed_distance")
+        self._furthest: Float = self.state_array("furthest")
         self.levels = Levels(
             self.streams,
             level=self.state_array("level", dtype=np.int64),
@@ -111,6 +112,7 @@ class Quadruped(QuadrupedEnv):
         self._origin[ids] = place
         self._asked[ids] = 0.0
         self._followed[ids] = 0.0
+        self._furthest[ids] = 0.0
         self.commands.begin(ids)
         return place, np.pi * numbers[:, 2]
 
@@ -120,6 +122,8 @@ class Quadruped(QuadrupedEnv):
         speed = np.sqrt(np.square(asked).sum(axis=1))
         self._asked += speed * self.step_dt
         self._followed += (asked * self.robot.lin_vel[:, :2]).sum(axis=1) / np.maximum(speed, 1e-6) * self.step_dt
+        away = np.sqrt(np.square(self.qpos[:, :2] - self._origin).sum(axis=1))
+        np.maximum(self._furthest, away, out=self._furthest)
         self.commands.advance(self.episode_length)
 
     def has_fallen(self) -> Bool:
@@ -135,8 +139,8 @@ class Quadruped(QuadrupedEnv):
         log = dict(super().episode_ended(ids))
         if self.ground.num_levels > 1:
             asked, followed = self._asked[ids], self._followed[ids]
-            away = np.hypot(*(self.qpos[ids, :2] - self._origin[ids]).T)
-            up = (followed > 0.8 * asked) & (away > 0.3 * self.config.terrain.patch_size)
+            # the middle of a patch is level, so only who left it has shown something
+            up = (followed > 0.75 * asked) & (self._furthest[ids] > 0.2 * self.config.terrain.patch_size)
             # who was told to stand has shown nothing
             self.levels.move(ids, up=up, down=(followed < 0.5 * asked) & (asked > 1.0))
             log["curriculum/level"] = float(self.levels.level.mean())

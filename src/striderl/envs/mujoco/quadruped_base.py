@@ -182,9 +182,7 @@ class QuadrupedEnv(MujocoEnv):
         """Stand up near the default pose, where the task says."""
         place, heading = self.start(ids)
         self.qpos[ids, :2] = place
-        self.qpos[ids, 2] = (
-            self.ground.start_height(place[:, 0], place[:, 1]) + self.config.robot.standing_height + 0.01
-        )
+        self.qpos[ids, 2] = self.config.robot.standing_height
         self.qpos[ids, 3:7] = quaternion_of_yaw(heading)
         self.qpos[ids, 7:] = self._default_pose + self.uniform("start/joints", ids, 12, low=-0.1, high=0.1)
         self.qvel[ids, :6] = self.uniform("start/velocity", ids, 6, low=-0.2, high=0.2)
@@ -192,6 +190,9 @@ class QuadrupedEnv(MujocoEnv):
         for memory in (self._previous_actions, self._newest_actions, self._air_time):
             memory[ids] = 0.0
         self._totals_closed[ids] = True
+        self._refresh(ids)
+        # let the lowest foot just not touch the ground, whatever that is like here
+        self.qpos[ids, 2] -= self.now.foot_height[ids].min(axis=1) - 0.002
         self._refresh(ids)
         self.look(ids)
 

@@ -81,10 +81,6 @@ class Ground(ABC):
         """Return x and y of where robots start, [n, 2]."""
 
     @abstractmethod
-    def start_height(self, x: Float, y: Float) -> Float:
-        """Return a height at which feet near these points are in no ground, [n]."""
-
-    @abstractmethod
     def outside(self, x: Float, y: Float) -> Bool:
         """Return which points are off the field, [n]."""
 
@@ -102,10 +98,6 @@ class Plane(Ground):
     def origin(self, level: Int, column: Int) -> Float:
         """Return zeros."""
         return np.zeros((len(level), 2))
-
-    def start_height(self, x: Float, y: Float) -> Float:
-        """Return zeros."""
-        return np.zeros(len(x))
 
     def outside(self, x: Float, y: Float) -> Bool:
         """Return that nobody is."""
@@ -145,10 +137,6 @@ class Field(Ground):
     def origin(self, level: Int, column: Int) -> Float:
         """Return the middle of a patch."""
         return np.asarray((np.stack([level, column], axis=1) + 0.5) * self.config.patch_size, np.float64)
-
-    def start_height(self, x: Float, y: Float) -> Float:
-        """Return the highest ground under the robot."""
-        return self.map.highest_around(x, y, reach=0.35)
 
     def outside(self, x: Float, y: Float) -> Bool:
         """Return which points are less than half a metre from the field's end, or beyond."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from striderl.envs.worker_errors import ContractViolation
-from striderl.envs.worker_layout import Array, Leaf
+from striderl.envs.workers.errors import ContractViolation
+from striderl.envs.workers.layout import Array, Leaf
 
 _NUMBERS = (float, int, bool, np.floating, np.integer, np.bool_)
 

@@ -13,9 +13,9 @@ import signal
 import time
 from collections.abc import Sequence
 
-from striderl.envs.worker_channel import ChannelClosed
-from striderl.envs.worker_handle import WorkerHandle
-from striderl.envs.worker_launch import Launcher
+from striderl.envs.workers.channel import ChannelClosed
+from striderl.envs.workers.handle import WorkerHandle
+from striderl.envs.workers.launch import Launcher
 
 CLOSE_TIME = 4.0
 """Seconds after which nothing of a pool is left, at the latest."""

@@ -2,7 +2,7 @@
 
     spawn        a fresh interpreter; the main script is not run again, so it needs no `if __name__ == "__main__"`
     fork         a copy of the trainer's process: quick, but it copies locks that other threads hold
-    forkserver   a fork of a small clean process (see worker_fork_server)
+    forkserver   a fork of a small clean process (see fork_server)
 
 A worker starts with one open file: its end of a wire. All else comes over that. Process descriptors (pidfd) tell of a
 death at once, whoever else holds the worker's pipes, and never hit a process that took over a number.
@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from multiprocessing import spawn as multiprocessing_spawn
 from typing import Protocol, TypeVar
 
-from striderl.envs import worker, worker_fork_server
-from striderl.envs.worker_channel import Channel, ChannelClosed, channel_pair, pack, unpack
-from striderl.envs.worker_convert import EnvFactory
+from striderl.envs.workers import child, fork_server
+from striderl.envs.workers.channel import Channel, ChannelClosed, channel_pair, pack, unpack
+from striderl.envs.workers.convert import EnvFactory
 
 _trainer_ends: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 """The trainer's ends of all wires; a forked worker closes its copies, or its siblings would never see theirs close."""
@@ -98,7 +98,7 @@ class SpawnLauncher:
 
     def launch(self, factories: Sequence[EnvFactory], timeout: float) -> tuple[Child, Channel]:
         """Start a worker; see `Launcher`."""
-        return spawn_module(worker.__name__)
+        return spawn_module(child.__name__)
 
     def close(self, timeout: float) -> None:
         """Do nothing: no process helps to spawn."""
@@ -124,7 +124,7 @@ class ForkLauncher:
         sys.stderr.flush()
         pid = in_lasting_thread(fork)
         theirs.close()
-        return Child(pid, os.pidfd_open(pid), lambda: worker_fork_server.reap(pid)), Channel(ours)
+        return Child(pid, os.pidfd_open(pid), lambda: fork_server.reap(pid)), Channel(ours)
 
     def close(self, timeout: float) -> None:
         """Do nothing: no process helps to fork."""
@@ -143,7 +143,7 @@ class ForkServerLauncher:
         if self._server is not None and not self._server.is_alive():
             self.close(0.1)
         if self._server is None:
-            self._server, self._channel = spawn_module(worker_fork_server.__name__)
+            self._server, self._channel = spawn_module(fork_server.__name__)
         ours, theirs = _trainer_end_first(channel_pair())
         try:
             self._channel.send(b"f", b"", [theirs.fileno()])
@@ -220,7 +220,7 @@ def _be_a_forked_worker(end: socket.socket, trainer_pid: int, factories: Sequenc
     try:
         for other in list(_trainer_ends):
             other.close()
-        code = worker.run(end, trainer_pid, factories)
+        code = child.run(end, trainer_pid, factories)
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

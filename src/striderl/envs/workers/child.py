@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from striderl.envs.worker_block import PHASES, EnvBlock
-from striderl.envs.worker_channel import Channel, ChannelClosed, Packet, contents_of, mapped, pack, unpack
-from striderl.envs.worker_convert import EnvFactory
-from striderl.envs.worker_errors import ContractViolation, shortened, traceback_text
-from striderl.envs.worker_layout import Array, Layout
-from striderl.envs.worker_lifeline import hold_on_to_parent, watch_trainer
+from striderl.envs.workers.block import PHASES, EnvBlock
+from striderl.envs.workers.channel import Channel, ChannelClosed, Packet, contents_of, mapped, pack, unpack
+from striderl.envs.workers.convert import EnvFactory
+from striderl.envs.workers.errors import ContractViolation, shortened, traceback_text
+from striderl.envs.workers.layout import Array, Layout
+from striderl.envs.workers.lifeline import hold_on_to_parent, watch_trainer
 
 CONTROL_BYTES = 16
 """Shared with the trainer: two int64, the phase and the global index of the env at work."""

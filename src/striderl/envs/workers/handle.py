@@ -18,9 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from striderl.envs.worker import CONTROL_BYTES, STACK_SIGNAL
-from striderl.envs.worker_block import PHASES
-from striderl.envs.worker_channel import (
+from striderl.envs.workers.block import PHASES
+from striderl.envs.workers.channel import (
     Channel,
     ChannelClosed,
     Packet,
@@ -31,8 +30,9 @@ from striderl.envs.worker_channel import (
     read_all,
     unpack,
 )
-from striderl.envs.worker_convert import EnvFactory
-from striderl.envs.worker_errors import (
+from striderl.envs.workers.child import CONTROL_BYTES, STACK_SIGNAL
+from striderl.envs.workers.convert import EnvFactory
+from striderl.envs.workers.errors import (
     ContractViolation,
     EnvError,
     EnvRaised,
@@ -42,8 +42,8 @@ from striderl.envs.worker_errors import (
     describe_exit,
     shortened,
 )
-from striderl.envs.worker_launch import Child, Launcher
-from striderl.envs.worker_layout import Array, Buffers
+from striderl.envs.workers.launch import Child, Launcher
+from striderl.envs.workers.layout import Array, Buffers
 
 _GRACE = 1.0
 _CLOSING_TIME = 0.5

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from striderl.envs.gymnasium_batched import BatchedActions, BatchedObservation, InfoColumns, as_flags, as_rewards
-from striderl.envs.worker_block import step_limit
-from striderl.envs.worker_errors import ContractViolation, EnvRaised, Place, traceback_text
-from striderl.envs.worker_layout import Array, Description, Layout, env_seeds
+from striderl.envs.gymnasium.batched import BatchedActions, BatchedObservation, InfoColumns, as_flags, as_rewards
+from striderl.envs.workers.block import step_limit
+from striderl.envs.workers.errors import ContractViolation, EnvRaised, Place, traceback_text
+from striderl.envs.workers.layout import Array, Description, Layout, env_seeds
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv

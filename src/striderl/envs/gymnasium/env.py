@@ -27,14 +27,14 @@ import torch
 
 from striderl.data.actions import action_spec_from_space
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
-from striderl.envs.gymnasium_backend import Backend, InProcess
-from striderl.envs.gymnasium_rows import EnvFacts, EnvRows
+from striderl.envs.gymnasium.backend import Backend, InProcess
+from striderl.envs.gymnasium.rows import EnvFacts, EnvRows
 from striderl.envs.vec_env import ContractError
-from striderl.envs.worker_block import make_env
-from striderl.envs.worker_config import WorkerConfig
-from striderl.envs.worker_convert import EnvFactory, mask_size
-from striderl.envs.worker_errors import ContractViolation, EnvCloseWarning
-from striderl.envs.worker_layout import Layout, make_layout
+from striderl.envs.workers.block import make_env
+from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.workers.convert import EnvFactory, mask_size
+from striderl.envs.workers.errors import ContractViolation, EnvCloseWarning
+from striderl.envs.workers.layout import Layout, make_layout
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -135,7 +135,7 @@ def _make_backend(
     from gymnasium.vector import VectorEnv
 
     if isinstance(env, VectorEnv):
-        from striderl.envs.gymnasium_vector import VectorBackend
+        from striderl.envs.gymnasium.vector import VectorBackend
 
         if kwargs or workers.num_workers:
             raise ValueError("env_kwargs, render_mode and workers have no effect on a VectorEnv that is already built")
@@ -144,7 +144,7 @@ def _make_backend(
         return VectorBackend(env, first_env_index=first_env_index)
     factories = _factories(env, num_envs, kwargs)
     if workers.num_workers:
-        from striderl.envs.workers import WorkerPool  # needs Linux; the rest of this module does not
+        from striderl.envs.workers.pool import WorkerPool  # needs Linux; the rest of this module does not
 
         return WorkerPool(factories, workers, first_env_index=first_env_index)
     return InProcess(factories, first_env_index=first_env_index)

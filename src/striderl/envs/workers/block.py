@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from striderl.envs.worker_convert import (
+from striderl.envs.workers.convert import (
     ActionReader,
     EnvFactory,
     LeafWriter,
@@ -26,8 +26,8 @@ from striderl.envs.worker_convert import (
     checked_scalars,
     space_difference,
 )
-from striderl.envs.worker_errors import ContractViolation, traceback_text
-from striderl.envs.worker_layout import Array, Buffers, Description, Layout
+from striderl.envs.workers.errors import ContractViolation, traceback_text
+from striderl.envs.workers.layout import Array, Buffers, Description, Layout
 
 PHASES = ("idle", "init", "reset", "step", "render", "get_attr", "close")
 """What a block can be doing; its number is written where the trainer can read it."""

@@ -20,10 +20,10 @@ from torch import Tensor
 from striderl.data.actions import ActionSpec, DictActionSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.envs.async_env import AsyncVecEnv
-from striderl.envs.gymnasium_backend import Backend
+from striderl.envs.gymnasium.backend import Backend
 from striderl.envs.vec_env import Actions, ContractError, Obs, Step
-from striderl.envs.worker_errors import ContractViolation
-from striderl.envs.worker_layout import Array, Layout
+from striderl.envs.workers.errors import ContractViolation
+from striderl.envs.workers.layout import Array, Layout
 
 Result = TypeVar("Result")
 

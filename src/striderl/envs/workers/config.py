@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from striderl.data.naming import unknown
 
 START_METHODS = ("spawn", "fork", "forkserver")
-"""How a worker process can come to be; see worker_launch."""
+"""How a worker process can come to be; see launch.py."""
 
 
 @dataclass(frozen=True, kw_only=True)

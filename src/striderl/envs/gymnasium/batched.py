@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from striderl.envs.worker_convert import LeafWriter, ObservationWriter, leaf_paths, value_at
-from striderl.envs.worker_errors import ContractViolation
-from striderl.envs.worker_layout import Array, Layout, Leaf
+from striderl.envs.workers.convert import LeafWriter, ObservationWriter, leaf_paths, value_at
+from striderl.envs.workers.errors import ContractViolation
+from striderl.envs.workers.layout import Array, Layout, Leaf
 
 
 class BatchedObservation:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from striderl.envs.worker_block import PHASES, EnvBlock
-from striderl.envs.worker_convert import EnvFactory
-from striderl.envs.worker_errors import ContractViolation, EnvRaised, Place, traceback_text
-from striderl.envs.worker_layout import Array, Buffers, Description, Layout, env_seeds
+from striderl.envs.workers.block import PHASES, EnvBlock
+from striderl.envs.workers.convert import EnvFactory
+from striderl.envs.workers.errors import ContractViolation, EnvRaised, Place, traceback_text
+from striderl.envs.workers.layout import Array, Buffers, Description, Layout, env_seeds
 
 
 class Backend(Protocol):

@@ -18,9 +18,9 @@ import importlib
 import os
 import socket
 
-from striderl.envs import worker
-from striderl.envs.worker_channel import Channel, ChannelClosed, pack, unpack
-from striderl.envs.worker_lifeline import hold_on_to_parent
+from striderl.envs.workers import child
+from striderl.envs.workers.channel import Channel, ChannelClosed, pack, unpack
+from striderl.envs.workers.lifeline import hold_on_to_parent
 
 _PRELOAD = ("gymnasium", "gymnasium.wrappers", "cloudpickle")
 
@@ -60,7 +60,7 @@ def _fork_worker(channel: Channel, end: int) -> None:
         code = 1
         try:
             channel.close()
-            code = worker.run(socket.socket(fileno=end), server_pid, ())
+            code = child.run(socket.socket(fileno=end), server_pid, ())
         finally:
             os._exit(code)
     os.close(end)

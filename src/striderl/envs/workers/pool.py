@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from striderl.envs.worker_block import check_spaces
-from striderl.envs.worker_channel import anonymous_file, mapped, pack, unpack
-from striderl.envs.worker_config import WorkerConfig as WorkerConfig
-from striderl.envs.worker_convert import EnvFactory
-from striderl.envs.worker_crew import Crew
-from striderl.envs.worker_errors import ContractViolation, EnvRaised
-from striderl.envs.worker_handle import WorkerHandle
-from striderl.envs.worker_launch import make_launcher
-from striderl.envs.worker_layout import Array, Buffers, Description, Layout, env_seeds
+from striderl.envs.workers.block import check_spaces
+from striderl.envs.workers.channel import anonymous_file, mapped, pack, unpack
+from striderl.envs.workers.config import WorkerConfig as WorkerConfig
+from striderl.envs.workers.convert import EnvFactory
+from striderl.envs.workers.crew import Crew
+from striderl.envs.workers.errors import ContractViolation, EnvRaised
+from striderl.envs.workers.handle import WorkerHandle
+from striderl.envs.workers.launch import make_launcher
+from striderl.envs.workers.layout import Array, Buffers, Description, Layout, env_seeds
 
 _log = logging.getLogger(__name__)
 

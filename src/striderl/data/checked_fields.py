@@ -1,0 +1,51 @@
+"""Check the types of a config's fields when it is made, where the mistake is, and not in the middle of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+
+def check_field_types(config: Any) -> None:
+    """Raise TypeError naming the first field of a dataclass whose value is not of the annotated type.
+
+    Whole numbers pass for real ones; True and False are not numbers. Annotations that say more than a plain type,
+    a tuple, a mapping or a choice between those are not looked into.
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not _fits(value, hints[field.name]):
+            raise TypeError(
+                f"{type(config).__name__}.{field.name}: wanted {_say(hints[field.name])}, "
+                f"found {type(value).__name__} {value!r}"
+            )
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, choice) for choice in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and _tuple_fits(value, arguments)
+    if hint is None or hint is type(None):
+        return value is None
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    if hint in (bool, str, tuple, dict):
+        return isinstance(value, hint)
+    return isinstance(value, Mapping) if origin in (Mapping, dict) else True
+
+
+def _tuple_fits(value: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return all(_fits(item, arguments[0]) for item in value)
+    return len(value) == len(arguments) and all(_fits(item, hint) for item, hint in zip(value, arguments))
+
+
+def _say(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)

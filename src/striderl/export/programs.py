@@ -1,0 +1,86 @@
+"""From the deterministic step to a program file, and from the file back to something that runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.export.golden_trace import Step
+from striderl.export.greedy_step import ExportLayout, GreedyStep
+from striderl.export.packages import onnx_session, require_package
+
+
+def trace_program(step: GreedyStep, example: Sequence[Tensor]) -> torch.export.ExportedProgram:
+    """Trace the step with any number of envs; the example has at least two, because one would be baked in.
+
+    A traced program keeps every parameter of its module. The second tracing is without those that the first did not
+    touch: the critic is not exported.
+    """
+    shapes = batch_shapes(len(example))
+    first = torch.export.export(step, tuple(example), dynamic_shapes=shapes)
+    touched = {node.name for node in first.graph.nodes if node.op == "placeholder" and node.users}
+    for spec in first.graph_signature.input_specs:
+        if spec.target is not None and spec.arg.name not in touched:
+            path, _, name = spec.target.rpartition(".")
+            module = step.get_submodule(path)
+            for table in (module._parameters, module._buffers):
+                if name in table:
+                    table[name] = None
+    return torch.export.export(step, tuple(example), dynamic_shapes=shapes)
+
+
+def batch_shapes(num_inputs: int) -> dict[str, Any]:
+    """Say that the first dimension of every input is the number of envs."""
+    batch = torch.export.Dim("batch", min=1)
+    return {"inputs": tuple({0: batch} for _ in range(num_inputs))}
+
+
+def write_onnx(
+    program: torch.export.ExportedProgram, layout: ExportLayout, properties: Mapping[str, str], path: Path
+) -> None:
+    """Write one ONNX file with named inputs and outputs and the description inside."""
+    for package in ("onnx", "onnxscript"):
+        require_package(package, purpose="exporting to ONNX")
+    noisy = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = noisy.level
+    noisy.setLevel(logging.ERROR)  # it warns at every export that torchvision, which nothing here uses, is missing
+    try:
+        converted = torch.onnx.export(
+            program,
+            input_names=list(layout.input_names),
+            output_names=list(layout.output_names),
+            dynamic_shapes=batch_shapes(len(layout.input_names)),
+            dynamo=True,
+            verbose=False,
+        )
+    finally:
+        noisy.setLevel(level)
+    assert converted is not None
+    converted.model.metadata_props.update(properties)
+    converted.save(str(path), external_data=False)
+
+
+def onnx_step(path: Path, layout: ExportLayout) -> Step:
+    """Return one step of an ONNX file by onnxruntime."""
+    session = onnx_session(path)
+
+    def step(inputs: Sequence[Tensor]) -> list[Tensor]:
+        feeds = {name: value.numpy() for name, value in zip(layout.input_names, inputs)}
+        return [torch.from_numpy(value) for value in session.run(list(layout.output_names), feeds)]
+
+    return step
+
+
+def torch_step(path: Path) -> Step:
+    """Return one step of a file that torch.export wrote."""
+    module = torch.export.load(path).module()
+
+    def step(inputs: Sequence[Tensor]) -> list[Tensor]:
+        return list(module(*inputs))
+
+    return step

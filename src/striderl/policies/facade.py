@@ -1,0 +1,383 @@
+"""`StatefulPolicy`: a policy that remembers its last call, for loops written the old way.
+
+    model.act(obs) ─▶ actions            keeps distribution, memory and decisions of the step
+    model.get_actions_log_prob(actions), model.action_mean, model.action_std, model.entropy      of that distribution
+    model.evaluate(critic_obs) ─▶ values [.., 1]
+    model.reset(dones)                   forgets the finished envs
+
+Observations are flat [.., num_obs] tensors in the order of the policy's components, or dicts of components. A call is a
+step, and advances the memory, unless `hidden_states` are given: then it is a minibatch, either of padded trajectories
+(`masks`, results come back unpadded) or of whole columns with `resets` inside. `model.policy` is the pure policy, which
+the algorithms of this library use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from striderl.networks.distribution import Distribution
+from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
+from striderl.ops.padding import unpad_trajectories
+from striderl.policies import hidden_states as tuples
+from striderl.policies.estimate import PredictStage
+from striderl.policies.facade_inputs import Observations, as_mask, lead_of, named
+from striderl.policies.facade_memory import FacadeMemory
+from striderl.policies.mode_head import ModeHead
+from striderl.policies.policy import Policy
+from striderl.policies.probing import act_embedded, embed, embedded_spec, encoder_latent, estimates
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class StatefulPolicy:
+    """A thin shell around a pure policy that keeps what the last call gave."""
+
+    def __init__(self, policy: Policy, *, seed: int | None = None, companions: Sequence[nn.Module] = ()) -> None:
+        """Wrap a policy; without a seed, torch's global generator gives one, so `torch.manual_seed` governs it.
+
+        Companions are moved and set to training along with the policy, and are no part of it otherwise.
+        """
+        if policy.trunk.state_spec() or policy.trunk.memo_spec():
+            raise ValueError(
+                "act and evaluate would each advance the trunk's memory; give actor and critic stages of their own, "
+                "or use the pure policy, which runs both at once"
+            )
+        self.policy = policy
+        self._companions = tuple(companions)
+        self.memo: dict[str, Tensor] = {}
+        self._memory = FacadeMemory(policy, int(torch.randint(2**62, ())) if seed is None else seed)
+        self._distribution: Distribution[Any] | None = None
+        self._aux: dict[str, Tensor] = {}
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def forward(
+        self, observations: Observations, critic_observations: Observations | None = None
+    ) -> tuple[Distribution[Any], Tensor]:
+        """Return the distribution of actions and the values of one step."""
+        seen = self._critic_view(observations, critic_observations)
+        self._act(observations, critic_observations)
+        return self.distribution, self.evaluate(seen)
+
+    __call__ = forward
+
+    def act(
+        self,
+        observations: Observations,
+        masks: Tensor | None = None,
+        hidden_states: Any = None,
+        *,
+        critic_observations: Observations | None = None,
+        resets: Tensor | None = None,
+        memo: Mapping[str, Tensor] | None = None,
+    ) -> Any:
+        """Return sampled actions.
+
+        `memo` are the decisions to repeat (`model.memo` of the step), `critic_observations` are wanted by adaptors
+        whose actor may read the truth.
+        """
+        self._act(observations, critic_observations, masks, hidden_states, resets=resets, memo=memo)
+        return self._sample()
+
+    def act_inference(self, observations: Observations, critic_observations: Observations | None = None) -> Any:
+        """Return the deterministic actions of one step."""
+        self._act(observations, critic_observations, greedy=True)
+        return self.distribution.mode()
+
+    def evaluate(
+        self,
+        critic_observations: Observations,
+        masks: Tensor | None = None,
+        hidden_states: Any = None,
+        *,
+        resets: Tensor | None = None,
+    ) -> Tensor:
+        """Return values [.., 1], or [.., V] of a critic with several."""
+        obs = named(critic_observations, self.policy.critic_inputs)
+        lead = lead_of(obs, self.policy.critic_inputs)
+        state = self._memory.at("critic", hidden_states, masks, resets, lead)
+        memo = self.policy.settled(torch.zeros(lead, device=self.device))
+        values, new_state = self.policy.value(obs, state, memo, resets, as_mask(masks))
+        if hidden_states is None:
+            self._memory.state = new_state
+        if masks is not None:
+            values = unpad_trajectories(values, masks)
+        return values.unsqueeze(-1) if self.policy.value_head.num_values == 1 else values
+
+    def evaluate_actions(
+        self,
+        observations: Observations,
+        actions: Any,
+        critic_observations: Observations | None = None,
+        masks: Tensor | None = None,
+        hidden_states: Any = None,
+        *,
+        resets: Tensor | None = None,
+        memo: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (log-probability [..], entropy [..], values [.., 1]) of actions that were taken; memory stays."""
+        if self.is_recurrent and hidden_states is None:
+            raise ValueError("evaluate_actions of a recurrent policy wants the hidden_states its minibatch begins with")
+        if memo is None and self.policy.memo_spec():
+            raise ValueError(
+                f"evaluate_actions must repeat the decisions {list(self.policy.memo_spec())}: store model.memo with "
+                "every step and give it as memo"
+            )
+        seen = self._critic_view(observations, critic_observations)
+        self._act(observations, critic_observations, masks, hidden_states, resets=resets, memo=memo)
+        values = self.evaluate(seen, masks, hidden_states, resets=resets)
+        return self.get_actions_log_prob(actions), self.entropy, values
+
+    # -- the last distribution -----------------------------------------------------------------------------------------
+
+    @property
+    def distribution(self) -> Distribution[Any]:
+        """The distribution of the last call."""
+        if self._distribution is None:
+            raise RuntimeError("there is no distribution yet: call act first")
+        return self._distribution
+
+    @property
+    def action_mean(self) -> Any:
+        """The deterministic action of the last call: the mean of a Gaussian."""
+        return self.distribution.mode()
+
+    @property
+    def action_std(self) -> Tensor:
+        """The standard deviation of the last call; zero for a deterministic head."""
+        params = self.distribution.params()
+        if "std" in params:
+            return params["std"]
+        if "value" in params:
+            return torch.zeros_like(params["value"])
+        raise TypeError(f"{type(self.distribution).__name__} has no standard deviation, it has {sorted(params)}")
+
+    @property
+    def entropy(self) -> Tensor:
+        """The entropy [..] of the last call."""
+        return self.distribution.entropy()
+
+    def get_actions_log_prob(self, actions: Any) -> Tensor:
+        """Return the log-probability [..] of actions under the last distribution."""
+        return self.distribution.log_prob(actions)
+
+    def clip_std(self, min: float | Sequence[float] | None = None, max: float | Sequence[float] | None = None) -> None:
+        """Bring the learned standard deviation into [min, max], one number or one per action."""
+        head = self.policy.head.inner if isinstance(self.policy.head, ModeHead) else self.policy.head
+        if not isinstance(head, (GaussianHead, SquashedGaussianHead)):
+            raise TypeError(f"clip_std wants a Gaussian head; a {type(head).__name__} has no standard deviation")
+        head.clip_std(min, max)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def get_encoder_latent(self, observations: Observations, obs_component: str, critic: bool = False) -> Tensor:
+        """Return the latent [.., size] of a component, by the actor's encoder or by the critic's."""
+        spec = self.policy.critic_inputs if critic else self.policy.actor_inputs
+        own = f"critic/{obs_component}"
+        name = own if critic and own in spec else obs_component
+        return encoder_latent(self.policy, named(observations, spec), name, critic=critic)
+
+    def get_estimated_state(
+        self,
+        observations: Observations | None = None,
+        masks: Tensor | None = None,
+        hidden_states: Any = None,
+        *,
+        stage: str = "Estimate",
+    ) -> Tensor:
+        """Return the flat estimate [.., K], of the last call or of given observations; memory stays.
+
+        `stage="Adapt"` asks for that of the privilege adaptor.
+        """
+        if observations is None:
+            return estimates(self._aux, stage)
+        obs = named(observations, self.policy.actor_inputs)
+        lead = lead_of(obs, self.policy.actor_inputs)
+        state = self._memory.at("actor", hidden_states, masks, None, lead)
+        memo = self.policy.settled(torch.zeros(lead, device=self.device))
+        _, _, aux = self.policy.act(obs, state, memo, None, as_mask(masks))
+        estimate = estimates(aux, stage)
+        if masks is None:
+            return estimate
+        unpadded: Tensor = unpad_trajectories(estimate, masks)
+        return unpadded
+
+    def embed_visual_latent(self, observations: Observations) -> Tensor:
+        """Return the flat observation with latents in the place of what the actor encodes."""
+        embedded = embed(self.policy, named(observations, self.policy.actor_inputs))
+        flat: Tensor = embedded_spec(self.policy).flatten(embedded)
+        return flat
+
+    def act_with_embedded_latent(
+        self,
+        observations: Observations,
+        masks: Tensor | None = None,
+        hidden_states: Any = None,
+        *,
+        resets: Tensor | None = None,
+    ) -> Any:
+        """Return sampled actions for what `embed_visual_latent` returned."""
+        spec = embedded_spec(self.policy)
+        obs = named(observations, spec)
+        lead = lead_of(obs, spec)
+        state = self._memory.at("actor", hidden_states, masks, resets, lead)
+        memo = self._decided(None, lead, hidden_states, greedy=False)
+        distribution, new_state = act_embedded(self.policy, obs, state, memo, resets, as_mask(masks))
+        self._keep(distribution, new_state, {}, memo, masks, hidden_states)
+        return self._sample()
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the policy has a memory."""
+        return bool(self.policy.state_spec())
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Forget the envs where `dones` [N], of any dtype, is not zero; without it forget all."""
+        self._memory.reset(dones)
+
+    def get_hidden_states(self) -> Any:
+        """Return the memory as an `ActorCriticHiddenState` of [L, N, H]; None without a memory or before a step."""
+        return tuples.to_hidden_states(self.policy, self._memory.state) if self._memory.state else None
+
+    def set_hidden_states(self, hidden_states: Any) -> None:
+        """Put a memory back that `get_hidden_states` returned; None forgets everything."""
+        self._memory.state = {} if hidden_states is None else tuples.from_hidden_states(self.policy, hidden_states)
+
+    def detach_hidden_states(self) -> None:
+        """Cut the memory off from the graph that computed it."""
+        self._memory.state = {name: value.detach() for name, value in self._memory.state.items()}
+
+    # -- like a module -------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.policy.parameters()).device
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the parameters of the policy."""
+        return self.policy.parameters()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Return the parameters of the policy with their names."""
+        return self.policy.named_parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state dict of the pure policy."""
+        return self.policy.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Load a state dict of the pure policy."""
+        return self.policy.load_state_dict(state_dict, strict=strict)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the policy to training mode."""
+        for module in (self.policy, *self._companions):
+            module.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Set the policy to evaluation mode."""
+        return self.train(False)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the policy and its memory to a device."""
+        for module in (self.policy, *self._companions):
+            module.to(device)
+        self._memory.state = {name: value.to(device) for name, value in self._memory.state.items()}
+        return self
+
+    # -- one call ------------------------------------------------------------------------------------------------------
+
+    def _act(
+        self,
+        observations: Observations,
+        critic_observations: Observations | None = None,
+        masks: Tensor | None = None,
+        hidden_states: Any = None,
+        *,
+        resets: Tensor | None = None,
+        memo: Mapping[str, Tensor] | None = None,
+        greedy: bool = False,
+    ) -> None:
+        """Run the actor and keep what it gives."""
+        obs = named(observations, self.policy.actor_inputs)
+        lead = lead_of(obs, self.policy.actor_inputs)
+        if critic_observations is not None:
+            obs = {**named(critic_observations, self.policy.critic_inputs), **obs}
+        if not greedy:
+            self._check_truths(obs)
+        state = self._memory.at("actor", hidden_states, masks, resets, lead)
+        memo = self._decided(memo, lead, hidden_states, greedy=greedy)
+        distribution, new_state, aux = self.policy.act(obs, state, memo, resets, as_mask(masks))
+        self._keep(distribution, new_state, aux, memo, masks, hidden_states)
+
+    def _decided(
+        self, memo: Mapping[str, Tensor] | None, lead: tuple[int, ...], hidden_states: Any, *, greedy: bool
+    ) -> Mapping[str, Tensor]:
+        """Return the decisions of a call: given ones, settled ones, or for a step drawn ones."""
+        if memo is not None:
+            return memo
+        if greedy or not self.policy.memo_spec():
+            return self.policy.settled(torch.zeros(lead, device=self.device))
+        if hidden_states is not None:
+            raise ValueError(
+                f"a minibatch must repeat the decisions {list(self.policy.memo_spec())}: store model.memo with every "
+                "step and give it as memo"
+            )
+        return self.policy.decide(self._memory.draw(self.policy.noise(), lead, self.device))
+
+    def _keep(
+        self,
+        distribution: Distribution[Any],
+        state: dict[str, Tensor],
+        aux: dict[str, Tensor],
+        memo: Mapping[str, Tensor],
+        masks: Tensor | None,
+        hidden_states: Any,
+    ) -> None:
+        if hidden_states is None:
+            self._memory.state = state
+        self.memo = dict(memo)
+        self._distribution = distribution if masks is None else unpad_trajectories(distribution, masks)
+        self._aux = aux if masks is None else unpad_trajectories(aux, masks)
+
+    def _sample(self) -> Any:
+        """Sample from the last distribution."""
+        head, params = self.policy.head, self.distribution.params()
+        name, spec = next(iter(head.params_spec().items()))
+        lead = tuple(params[name].shape[: params[name].dim() - len(spec.shape)])
+        wanted = head.noise_spec()
+        if isinstance(wanted, dict):
+            return self.distribution.sample(self._memory.draw(wanted, lead, self.device))
+        return self.distribution.sample(self._memory.draw({"action": wanted}, lead, self.device)["action"])
+
+    def _check_truths(self, obs: Mapping[str, Tensor]) -> None:
+        """Raise when the actor may have to read something true that was not given."""
+        for _, stage in self.policy.actor.named_stages():
+            missing = (
+                [name for name in stage.wanted_truths if name not in obs] if isinstance(stage, PredictStage) else []
+            )
+            if missing:
+                raise ValueError(
+                    f"the actor reads {missing} where the adaptor's estimate does not replace it; give "
+                    "critic_observations, or set privilege_replace_state_prob to 1"
+                )
+
+    def _critic_view(self, observations: Observations, critic_observations: Observations | None) -> Observations:
+        """Return what the critic sees: its own observations, else the actor's where they have the same layout."""
+        if critic_observations is not None:
+            return critic_observations
+        if isinstance(observations, Tensor) and self.policy.actor_inputs.size != self.policy.critic_inputs.size:
+            raise ValueError(
+                f"the critic sees {self.policy.critic_inputs.size} numbers and the actor "
+                f"{self.policy.actor_inputs.size}; give critic_observations"
+            )
+        return observations

@@ -1,0 +1,257 @@
+"""`MutexPolicy`: several trained policies in one, of which one acts at a time in each env.
+
+    obs ─▶ selection ─▶ recent [N, L, K] ─▶ weight [N, K]: the share of each policy in the last L choices
+
+    obs ─┬─▶ last action * env_scale / scale_0, its command ─▶ policy 0 ─▶ * scale_0 / env_scale * weight_0 ─┐
+         ├─▶ …                                                                                             sum ─▶ action
+         └─▶ last action * env_scale / scale_K, its command ─▶ policy K ─▶ * scale_K / env_scale * weight_K ─┘
+
+State of one env: the memory of every policy's actor, `recent` and `command`. All of it begins as zeros and is reset by
+zeroing. A row of `recent` that is zero was never chosen in, so the mean is taken over the rows that are not: two steps
+after a reset with L = 4
+
+    recent   [[0, 1], [1, 0], [0, 0], [0, 0]]      newest first; weight = [1/2, 1/2], and the first action is whole
+
+and an env without any such row is at its first step, where its velocity commands are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from striderl.data.actions import BoxSpec
+from striderl.data.noise import NoiseSpec
+from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.networks.deterministic import Deterministic
+from striderl.networks.distribution import Distribution
+from striderl.networks.gaussian import DiagonalGaussian
+from striderl.policies.mutex_inputs import MutexInputs
+from striderl.policies.mutex_selection import one_hot
+from striderl.policies.mutex_settings import MutexConfig, Scale, check_sub_policies, scale_tensor
+from striderl.policies.policy import Policy
+from striderl.policies.stage import Memo, Obs, State, inner, outer
+
+
+class _Step(NamedTuple):
+    """What one step gives."""
+
+    mean: Tensor
+    """[N, *action]."""
+    std: Tensor | None
+    """[N, *action], when all policies are Gaussian."""
+    state: dict[str, Tensor]
+    aux: dict[str, Tensor]
+
+
+class MutexPolicy(nn.Module):
+    """Sub-policies, their action scales, and the rule that chooses; see the picture at the top of this module.
+
+    The sub-policies act as in inference, without exploration inside; the action is a Gaussian where all of theirs are,
+    with the spread of the sum of independent ones, and deterministic otherwise. There is no critic.
+    """
+
+    def __init__(
+        self,
+        obs_spec: ObsSpec,
+        sub_policies: Sequence[Policy],
+        action_scales: Sequence[Scale],
+        config: MutexConfig | None = None,
+    ) -> None:
+        """Join policies for these observations; `action_scales` are what their envs multiplied actions by."""
+        super().__init__()
+        self.config = config = config or MutexConfig()
+        shape = check_sub_policies(obs_spec, sub_policies, action_scales)
+        self.num_policies = len(sub_policies)
+        if config.selection is not None:
+            config.selection.check(obs_spec, self.num_policies)
+        self.obs_spec = self.actor_inputs = obs_spec
+        first = sub_policies[0].action_spec
+        self.action_spec = BoxSpec(shape=shape, names=first.names if isinstance(first, BoxSpec) else ())
+        self.sub_policies = nn.ModuleList(sub_policies)
+        self.action_ratio: Tensor
+        scales = torch.stack([scale_tensor(scale, shape, "a sub-policy's action scale") for scale in action_scales])
+        ratio = scales / scale_tensor(config.env_action_scale, shape, "env_action_scale")
+        self.register_buffer("action_ratio", ratio, persistent=False)
+        self.inputs = MutexInputs(obs_spec, ratio, config)
+
+    # -- what is declared ----------------------------------------------------------------------------------------------
+
+    def state_spec(self) -> dict[str, TensorSpec]:
+        """Return what one env's memory is made of; it starts as zeros."""
+        own = {"recent": TensorSpec(shape=(self.config.smoothing_len, self.num_policies))}
+        if self.inputs.draws:
+            own["command"] = TensorSpec(shape=(self.num_policies,))
+        subs = {
+            f"{_name(index)}/{key}": spec
+            for index, policy in enumerate(self._policies())
+            for key, spec in policy.state_spec().items()
+            if not key.startswith("critic/")
+        }
+        return {**own, **subs}
+
+    def memo_spec(self) -> dict[str, TensorSpec]:
+        """Return the random decisions of a step: the commands that an env at its first step takes."""
+        return {"command": TensorSpec(shape=(self.num_policies,))} if self.inputs.draws else {}
+
+    def noise(self) -> dict[str, NoiseSpec]:
+        """Return the random numbers wanted for each env and step; only those of first steps are used."""
+        return {"command": NoiseSpec(shape=(self.num_policies,), kind="uniform")} if self.inputs.draws else {}
+
+    def initial_state(self, num_envs: int, device: torch.device | None = None) -> dict[str, Tensor]:
+        """Return the memory at the start of an episode."""
+        device = device or self.action_ratio.device
+        return {name: torch.zeros(num_envs, *spec.shape, device=device) for name, spec in self.state_spec().items()}
+
+    def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Turn the noise of one step into velocity commands within their ranges."""
+        return {"command": self.inputs.commands(noise["command"])} if self.inputs.draws else {}
+
+    def settled(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the commands of deterministic inference, the middle of each range."""
+        if not self.inputs.draws:
+            return {}
+        middle = torch.full((*like.shape, self.num_policies), 0.5, device=self.action_ratio.device)
+        return {"command": self.inputs.commands(middle)}
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def act(
+        self,
+        obs: Obs,
+        state: State,
+        memo: Memo,
+        resets: Tensor | None = None,
+        valid: Tensor | None = None,
+        selection: Tensor | None = None,
+    ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
+        """Act on one step [N, …] or on a sequence [T, N, …]; returns (distribution, state, aux).
+
+        `selection` [.., K], one-hot, takes the place of what the observation says. Nothing given is changed.
+        """
+        self.obs_spec.require(obs)
+        name, spec = next(iter(self.obs_spec.items()))
+        if obs[name].dim() - len(spec.shape) == 1:
+            step = self._step(obs, state, memo, resets, valid, selection)
+            return self._distribution(step.mean, step.std), step.state, step.aux
+        steps: list[_Step] = []
+        for at in range(len(obs[name])):
+            now = [None if given is None else given[at] for given in (resets, valid, selection)]
+            steps.append(self._step(_at(obs, at), state, _at(memo, at), *now))
+            state = steps[-1].state
+        mean = torch.stack([step.mean for step in steps])
+        stds = [step.std for step in steps if step.std is not None]
+        aux = {key: torch.stack([step.aux[key] for step in steps]) for key in steps[0].aux}
+        return self._distribution(mean, torch.stack(stds) if stds else None), steps[-1].state, aux
+
+    forward = act
+
+    def _step(
+        self,
+        obs: Obs,
+        state: State,
+        memo: Memo,
+        resets: Tensor | None,
+        valid: Tensor | None,
+        selection: Tensor | None,
+    ) -> _Step:
+        dead = None if valid is None else ~valid.bool()
+        state = _forgotten(state, _either(None if resets is None else resets.bool(), dead))
+        obs = _forgotten(obs, dead)
+        chosen = self._chosen(obs, selection)
+        command = self._command(state, memo)
+        recent = torch.cat([chosen.unsqueeze(1), state["recent"][:, :-1]], dim=1)
+        weight = recent.sum(1) / recent.sum((1, 2)).unsqueeze(-1)
+        like = torch.zeros_like(weight[:, 0])
+        new_state = {"recent": recent, **({"command": command} if self.inputs.draws else {})}
+        acted: list[Distribution[Any]] = []
+        for index, policy in enumerate(self._policies()):
+            seen = self.inputs.seen_by(index, obs, command)
+            memory = inner(state, _name(index))
+            distribution, memory, _ = policy.act(seen, memory, policy.settled(like), None, valid)
+            acted.append(distribution)
+            new_state |= outer(_forgotten(memory, self._let_go(index, recent)), _name(index))
+        mean, std = self._mixed(acted, weight)
+        aux = {"selection": chosen, "weight": weight, "command": command}
+        return _Step(mean, std, _forgotten(new_state, dead), aux)
+
+    def _chosen(self, obs: Obs, selection: Tensor | None) -> Tensor:
+        if selection is not None:
+            return one_hot(selection.to(torch.float32).argmax(-1), self.num_policies)
+        if self.config.selection is None:
+            raise ValueError(
+                "nothing says which policy acts: give `selection`, one-hot [N, K], or build the mutex with a selection "
+                "by an observation component (ActorCriticFieldMutex)"
+            )
+        return self.config.selection.choose(obs, self.num_policies)
+
+    def _command(self, state: State, memo: Memo) -> Tensor:
+        """Return the velocity commands [N, K]: what the memo says at first steps, then what was kept."""
+        recent = state["recent"]
+        if not self.inputs.draws:
+            return self.inputs.fixed.expand(len(recent), -1)
+        if "command" not in memo:
+            raise KeyError(
+                "velocity commands are drawn from a range and the memo does not have them; give "
+                "policy.decide(noise), or policy.settled(like) for the middle of each range"
+            )
+        first = recent.sum((1, 2)) == 0
+        return torch.where(first.unsqueeze(-1), memo["command"], state["command"])
+
+    def _let_go(self, index: int, recent: Tensor) -> Tensor | None:
+        """Return the envs [N] in which a policy's memory is reset after this step."""
+        unused = recent.sum(1) == 0
+        if self.config.reset_non_selected == "all":
+            return unused[:, index]
+        if self.config.reset_non_selected == "when_skill" and index > 0:
+            return unused[:, index] & unused[:, 0]
+        return None
+
+    def _mixed(self, acted: list[Distribution[Any]], weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the weighted sum of the scaled actions and, for Gaussians, its standard deviation."""
+        means: list[Tensor] = []
+        variances: list[Tensor] = []
+        for index, distribution in enumerate(acted):
+            share = weight[:, index].view(-1, *[1] * len(self.action_spec.shape)) * self.action_ratio[index]
+            # a policy that does not act may say anything, NaN included: choose, do not multiply by zero
+            means.append(torch.where(share != 0, distribution.mode() * share, 0.0))
+            if isinstance(distribution, DiagonalGaussian):
+                variances.append(torch.where(share != 0, (distribution.std * share).square(), 0.0))
+        gaussian = len(variances) == len(acted)
+        return torch.stack(means).sum(0), torch.stack(variances).sum(0).sqrt() if gaussian else None
+
+    def _distribution(self, mean: Tensor, std: Tensor | None) -> Distribution[Any]:
+        event_dims = len(self.action_spec.shape)
+        return Deterministic(mean, event_dims) if std is None else DiagonalGaussian(mean, std, event_dims)
+
+    def _policies(self) -> list[Policy]:
+        found: list[Policy] = []
+        for policy in self.sub_policies:
+            assert isinstance(policy, Policy)
+            found.append(policy)
+        return found
+
+
+def _name(index: int) -> str:
+    return f"sub_{index}"
+
+
+def _at(values: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
+    return {name: value[step] for name, value in values.items()}
+
+
+def _either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one | other
+
+
+def _forgotten(values: Mapping[str, Tensor], where: Tensor | None) -> dict[str, Tensor]:
+    """Zero the rows where the mask [N] is true: `where`, because NaN times zero is NaN."""
+    if where is None:
+        return dict(values)
+    return {
+        name: torch.where(where.view(-1, *[1] * (value.dim() - 1)), torch.zeros_like(value), value)
+        for name, value in values.items()
+    }

@@ -1,0 +1,188 @@
+"""From the arguments of seed-style classes to recipes; the presets only put these together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from striderl.data.actions import BoxSpec, DictActionSpec
+from striderl.networks.discriminator import AMPDiscriminator
+from striderl.policies.arguments import argument_names, require_known
+from striderl.policies.encode import Encode
+from striderl.policies.estimate import Adapt, Estimate
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.spaces import Spaces
+from striderl.policies.stage import StageRecipe
+from striderl.policies.stages import Remember
+
+Settings = Mapping[str, Any]
+Stages = tuple[StageRecipe, ...]
+NONE: Settings = {}
+HIDDEN = (256, 256, 256)
+"""Hidden layers of actor and critic unless told otherwise."""
+
+
+def compose(
+    spaces: Spaces,
+    *,
+    trunk: Stages = (),
+    actor: Stages = (),
+    critic: Stages = (),
+    actor_hidden_dims: Sequence[int],
+    critic_hidden_dims: Sequence[int],
+    activation: str,
+    init_noise_std: float,
+    mu_activation: str | None,
+    deterministic: bool = False,
+) -> Policy:
+    """Build a Gaussian policy out of lists of stages."""
+    parts = spaces.action.parts.values() if isinstance(spaces.action, DictActionSpec) else [spaces.action]
+    head: dict[str, Any] = {"init_std": init_noise_std} if any(isinstance(part, BoxSpec) for part in parts) else {}
+    if mu_activation is not None:
+        head["mu_activation"] = mu_activation
+    return Policy(
+        spaces.obs,
+        spaces.action,
+        PolicyConfig(
+            actor_obs=spaces.actor,
+            critic_obs=spaces.critic,
+            trunk=trunk,
+            actor=actor,
+            critic=critic,
+            actor_hidden_dims=tuple(actor_hidden_dims),
+            critic_hidden_dims=tuple(critic_hidden_dims),
+            activation=activation,
+            head_settings=head,
+            deterministic=deterministic,
+        ),
+    )
+
+
+class Encoders(NamedTuple):
+    """The encoding stages of the three lists."""
+
+    trunk: Stages
+    actor: Stages
+    critic: Stages
+
+
+def encoders(
+    spaces: Spaces,
+    *,
+    components: Sequence[str],
+    class_name: str | Sequence[str],
+    settings: Settings | Sequence[Settings],
+    output_size: int,
+    critic_components: str | Sequence[str] | None,
+    critic_class_name: str | Sequence[str] | None,
+    critic_settings: Settings | Sequence[Settings] | None,
+) -> Encoders:
+    """Encode in the actor, and in the critic: not (None), with the same weights ('shared'), or with its own (names)."""
+    names = spaces.for_actor(components, "encoder_component_names")
+    own = Encode(components=names, model=_each(class_name), settings=_each(settings), output_size=output_size)
+    shared = critic_components == "shared"
+    if (critic_components is None or shared) and (critic_class_name is not None or critic_settings is not None):
+        raise ValueError(
+            f"critic_encoder_class_name and critic_encoder_kwargs have no effect with "
+            f"critic_encoder_component_names={critic_components!r}; name the critic's components, or leave them away"
+        )
+    if critic_components is None:
+        return Encoders((), (own,), ())
+    if shared:
+        others = spaces.for_critic(components, "critic_encoder_component_names='shared'")
+        copies = tuple((name, other) for name, other in zip(names, others) if name != other)
+        return Encoders((replace(own, copies=copies),), (), ())
+    if isinstance(critic_components, str):
+        raise ValueError(
+            f"critic_encoder_component_names is None, 'shared' or a list of names, found {critic_components!r}"
+        )
+    critic = Encode(
+        components=spaces.for_critic(critic_components, "critic_encoder_component_names"),
+        model=_each(class_name if critic_class_name is None else critic_class_name),
+        settings=_each(settings if critic_settings is None else critic_settings),
+        output_size=output_size,
+    )
+    return Encoders((), (own,), (critic,))
+
+
+def estimator(
+    spaces: Spaces,
+    *,
+    obs_components: Sequence[str],
+    target_components: Sequence[str],
+    settings: Settings,
+    memory: Remember | None,
+    use_actor_rnn: bool,
+    replace_state_prob: float,
+) -> Estimate:
+    """Estimate with a memory like the actor's, with the actor's own, or without one."""
+    require_known(settings, ("hidden_sizes", "nonlinearity"), where="estimator_kwargs")
+    return Estimate(
+        obs_components=spaces.for_actor(obs_components, "estimator_obs_components"),
+        target_components=spaces.targets(target_components, "estimator_target_components"),
+        truth_components=spaces.truths(target_components, "estimator_target_components"),
+        memory=None if use_actor_rnn else memory,
+        use_actor_rnn=use_actor_rnn,
+        replace_state_prob=replace_state_prob,
+        **_network(settings),
+    )
+
+
+def adaptor(
+    spaces: Spaces,
+    *,
+    obs_components: Sequence[str],
+    target_components: Sequence[str],
+    settings: Settings,
+    memory: Remember | None,
+    replace_state_prob: float,
+) -> Adapt:
+    """Adapt with a memory like the actor's, or without one."""
+    require_known(settings, ("hidden_sizes", "nonlinearity"), where="adaptor_kwargs")
+    return Adapt(
+        obs_components=spaces.for_actor(obs_components, "adaptor_obs_components"),
+        target_components=spaces.targets(target_components, "adaptor_target_components"),
+        truth_components=spaces.truths(target_components, "adaptor_target_components"),
+        memory=memory,
+        replace_state_prob=replace_state_prob,
+        **_network(settings),
+    )
+
+
+def discriminator_from(settings: Settings) -> AMPDiscriminator:
+    """Build the discriminator that `amp_discriminator` describes."""
+    require_known(settings, argument_names(AMPDiscriminator), where="amp_discriminator")
+    return AMPDiscriminator(**settings)
+
+
+def check_not_shared(found: Encoders, estimate: Estimate) -> None:
+    """Raise when the estimator would get latents of shared encoders where it gets components of unshared ones."""
+    encoded = {name for recipe in found.trunk if isinstance(recipe, Encode) for name in recipe.components}
+    touched = sorted(encoded & {*estimate.obs_components, *estimate.target_components})
+    if touched:
+        raise ValueError(
+            f"the estimator reads or predicts {touched}, which shared encoders replace before the actor's stages; "
+            "give the critic encoders of its own (critic_encoder_component_names as a list)"
+        )
+
+
+def check_apart(adapt: Adapt, estimate: Estimate) -> None:
+    """Raise when both stages predict the same component."""
+    both = sorted(set(adapt.target_components) & set(estimate.target_components))
+    if both:
+        raise ValueError(f"adaptor and estimator both predict {both}; take it out of one of the two")
+
+
+def _network(settings: Settings) -> dict[str, Any]:
+    """Return hidden layers as a tuple, from a number, a sequence or None; what is not set is left to the recipe."""
+    found = dict(settings)
+    if "hidden_sizes" in found:
+        sizes = found["hidden_sizes"]
+        found["hidden_sizes"] = () if sizes is None else (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    return found
+
+
+def _each(setting: Any) -> Any:
+    """Return a list, which means one per component, as the tuple that recipes hold."""
+    return tuple(setting) if isinstance(setting, (list, tuple)) else setting

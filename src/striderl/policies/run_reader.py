@@ -1,0 +1,116 @@
+"""Read a run folder: its config and its newest weights, without ever executing what a file says.
+
+    run/
+      config.json              {"policy": {…}, "control": {"action_scale": 0.25}, …}
+      model_100.pt
+      model_1500.safetensors   the newest: numbers are compared as numbers, so 1500 comes after 900
+
+Weights are tensors by name, from safetensors or from a `.pt` file that holds nothing but tensors and plain containers.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+CONFIG = "config.json"
+"""The file with the settings of a run."""
+
+WEIGHTS = "model_state_dict"
+"""Under this key a checkpoint keeps the weights of its policy beside counters and optimisers."""
+
+_MODEL = re.compile(r".*model.*?(\d*)\.(pt|pth|safetensors)")
+
+
+class Run(NamedTuple):
+    """What a run folder holds."""
+
+    config: dict[str, Any]
+    """The settings."""
+    weights: dict[str, Tensor]
+    """The newest weights, by parameter name, on the CPU."""
+
+
+def read_run(folder: str | Path) -> Run:
+    """Read config and newest weights of a run; what is missing or damaged is named."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no run folder {str(folder)!r}; give the folder that holds {CONFIG}")
+    return Run(read_config(folder), read_weights(newest_model(folder)))
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """Read the settings of a run."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"the run folder has no {CONFIG}: {str(path)!r}; it is written when a run starts")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{str(path)!r} is damaged, it is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{str(path)!r} wants a table of settings, found {type(config).__name__}")
+    return config
+
+
+def newest_model(folder: str | Path) -> Path:
+    """Return the model file with the highest iteration number; of two with the same, the one in safetensors."""
+    found: list[tuple[int, bool, str]] = []
+    names = sorted(path.name for path in Path(folder).iterdir())
+    for name in names:
+        match = _MODEL.fullmatch(name)
+        if match:
+            found.append((int(match[1] or -1), match[2] == "safetensors", name))
+    if not found:
+        raise FileNotFoundError(
+            f"the run folder {str(folder)!r} has no model file such as 'model_1500.pt' or 'model_1500.safetensors'; "
+            f"it has {names}"
+        )
+    return Path(folder) / max(found)[2]
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Read the weights in a file, on the CPU."""
+    path = Path(path)
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pt(path)
+    inside = content.get(WEIGHTS, content)
+    if not isinstance(inside, Mapping) or not all(isinstance(value, Tensor) for value in inside.values()):
+        raise ValueError(
+            f"{str(path)!r} holds no weights: wanted tensors by name, or {WEIGHTS!r} among its entries, "
+            f"found {sorted(str(key) for key in content)}"
+        )
+    return {str(name): value for name, value in inside.items()}
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is damaged: {error}") from error
+
+
+def _read_pt(path: Path) -> dict[str, Any]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # the same error stands for a truncated file and for one that wants a class to be run
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{str(path)!r} is damaged, or holds more than tensors and plain containers, which is never run; "
+            f"save the state dict alone, best as safetensors. ({reason})"
+        ) from error
+    except (RuntimeError, EOFError, OSError) as error:
+        raise ValueError(f"{str(path)!r} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{str(path)!r} wants a state dict, found {type(content).__name__}")
+    return content

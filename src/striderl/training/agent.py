@@ -1,0 +1,137 @@
+"""`Agent`: numpy in, numpy out, around any policy.
+
+    agent = Agent(policy)
+    action = agent.predict({"joints": joints})        greedy, for evaluation
+    action = agent.sample({"joints": joints})         exploring, for training
+    agent.reset(dones)                                forget where an episode ended; agent.reset() forgets everything
+
+One env or many: observations without a batch dimension give an action without one. The agent keeps the memory of a
+recurrent policy; apart from that it is a pure function of observation, seed and the number of calls to `sample`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from striderl.collect.noise_source import NoiseSource
+from striderl.collect.policy_actor import PolicyActor
+from striderl.data.specs import ObsSpec
+from striderl.export.array_layout import read_arrays, require_dones
+from striderl.networks.distribution import Distribution
+from striderl.policies.policy import Policy
+
+
+class Agent:
+    """Plays a policy on arrays; see the module for its three calls."""
+
+    def __init__(self, policy: Policy, *, device: torch.device | str = "cpu", seed: int = 0) -> None:
+        """Wrap a policy and move it to the device; what it learns later is played at once, because it is not copied.
+
+        `seed` governs `sample`: in call k, env i gets the numbers that a collector with this seed gives it in step k.
+        """
+        self.device = torch.device(device)
+        self.policy = policy.to(self.device)
+        self.seed = seed
+        self.num_samples = 0
+        """How often `sample` was called."""
+        self._noise = PolicyActor(policy).noise()
+        self._required = (*policy.actor_inputs, *policy.head.mask_components)
+        self._num_envs: int | None = None
+        self._state: dict[str, Tensor] = {}
+        self._source = NoiseSource({}, seed=seed, env_index=torch.arange(0))
+
+    def predict(self, obs: Any) -> Any:
+        """Return the greedy actions for a dict of arrays, or a flat array of all components in a row."""
+        tensors, single = self._read(obs)
+        like = torch.zeros(self._envs(), device=self.device)
+        distribution = self._act(tensors, self.policy.settled(like))
+        return _as_arrays(distribution.mode(), single)
+
+    def sample(self, obs: Any) -> Any:
+        """Return exploring actions, drawn from the policy's distribution."""
+        tensors, single = self._read(obs)
+        noise = self._source.at(self.num_samples)
+        self.num_samples += 1
+        distribution = self._act(tensors, self.policy.decide(noise))
+        draw: Any = noise.get("action")
+        if draw is None:
+            draw = {name.removeprefix("action/"): value for name, value in noise.items() if name.startswith("action/")}
+        with torch.no_grad():
+            actions = distribution.sample(draw)
+        return _as_arrays(actions, single)
+
+    def reset(self, dones: Any = None) -> None:
+        """Forget the episodes of the envs where `dones` [N], of any dtype, is not zero; without it, of all envs.
+
+        Only after a reset of all may the number of envs change.
+        """
+        if dones is None:
+            self._num_envs, self._state = None, {}
+        elif self._num_envs is not None:
+            done = torch.from_numpy(require_dones(dones, self._num_envs)).to(self.device)
+            self._state = {
+                name: torch.where(done.view(-1, *[1] * (value.dim() - 1)), torch.zeros_like(value), value)
+                for name, value in self._state.items()
+            }
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _read(self, obs: Any) -> tuple[dict[str, Tensor], bool]:
+        read = read_arrays(obs, self._spec_for(obs), required=self._required, where="the observation")
+        if self._num_envs is None:
+            self._begin(read.num_envs)
+        elif read.num_envs != self._num_envs:
+            raise ValueError(
+                f"the agent was playing {self._num_envs} envs and is given {read.num_envs}; call reset() in between"
+            )
+        return {name: torch.from_numpy(value).to(self.device) for name, value in read.arrays.items()}, read.single
+
+    def _spec_for(self, obs: Any) -> ObsSpec:
+        """Return what an observation is made of: named, or one array as the actor sees it or as the env gives it."""
+        if isinstance(obs, Mapping):
+            return self.policy.obs_spec
+        shape, seen = np.asarray(obs).shape, self.policy.actor_inputs
+        only = [part.shape for part in seen.values()] if len(seen) == 1 else []
+        fits = shape[-1:] == (seen.size,) or any(shape[len(shape) - len(part) :] == part for part in only)
+        return seen if fits else self.policy.obs_spec
+
+    def _begin(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self._state = self.policy.initial_state(num_envs, self.device)
+        env_index = torch.arange(num_envs, device=self.device)
+        self._source = NoiseSource(self._noise, seed=self.seed, env_index=env_index)
+
+    def _envs(self) -> int:
+        assert self._num_envs is not None
+        return self._num_envs
+
+    def _act(self, obs: dict[str, Tensor], memo: dict[str, Tensor]) -> Distribution[Any]:
+        with torch.no_grad(), _evaluating(self.policy):
+            distribution, self._state, _ = self.policy.act(obs, self._state, memo)
+        return distribution
+
+
+@contextmanager
+def _evaluating(policy: Policy) -> Iterator[None]:
+    """Run in eval mode, in which nothing learns from being used, and put every module's mode back."""
+    training = [module for module in policy.modules() if module.training]
+    policy.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _as_arrays(actions: Any, single: bool) -> Any:
+    """Return arrays in place of tensors, without the batch dimension for a single env."""
+    if isinstance(actions, Tensor):
+        array = actions.cpu().numpy()
+        return array[0] if single else array
+    return {name: _as_arrays(value, single) for name, value in actions.items()}
