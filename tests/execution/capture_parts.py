@@ -188,16 +188,16 @@ QUESTIONS: dict[str, Callable[[Distribution[Any], Distribution[Any], Any], Any]]
 }
 
 
-def question(family: str, name: str) -> Build:
+def questions(family: str) -> Build:
     def build(device: torch.device) -> Part:
         example, other = parameters(family, device, 0), parameters(family, device, 10)
-        ask = QUESTIONS[name]
 
         def run(params: Any, other_params: Any, noise: Any) -> Any:
-            return ask(example.from_params(params), example.from_params(other_params), noise)
+            one, two = example.from_params(params), example.from_params(other_params)
+            return {name: ask(one, two, noise) for name, ask in QUESTIONS.items()}
 
-        grads = {key: value.requires_grad_(name != "sample") for key, value in example.params().items()}
-        return Part(run, (grads, other.params(), drawn(example.noise_spec(), device)))
+        learned = {key: value.requires_grad_() for key, value in example.params().items()}
+        return Part(run, (learned, other.params(), drawn(example.noise_spec(), device)))
 
     return build
 
@@ -237,7 +237,7 @@ HEADS: dict[str, Callable[[], torch.nn.Module]] = {
 }
 
 
-# -- actors ------------------------------------------------------------------------------------------------------------
+# -- actors without a policy -------------------------------------------------------------------------------------------
 
 
 def random_actor(spec: ActionSpec) -> Build:
@@ -310,14 +310,17 @@ POLICIES: dict[str, tuple[PolicyConfig, ActionSpec]] = {
         PolicyConfig(actor=(LSTM, Estimate(target_components=("velocity",), use_actor_rnn=True)), **BODY),
         BOX,
     ),
-    "shared trunk": (PolicyConfig(trunk=(IMAGE, GRU), **SMALL), BOX),
+    "shared trunk": (PolicyConfig(trunk=(IMAGE, GRU), **{**SMALL, "critic_obs": ("policy",)}), BOX),
     "squashed": (PolicyConfig(head="squashed_gaussian", **BODY), BOX),
     "discrete": (PolicyConfig(actor=(GRU,), **BODY), DiscreteSpec(n=5, mask="allowed")),
     "hybrid": (PolicyConfig(**BODY), DictActionSpec({"arm": BOX, "gear": DiscreteSpec(n=5, mask="allowed")})),
 }
 
+IN_SEQUENCE = ("mlp", "lstm", "cnn lstm", "adaptor and estimator", "discrete")
+"""Those whose update over a stored sequence is checked as well; the stages above are, all of them."""
 
-# -- actors that need a policy or none -----------------------------------------------------------------------------------
+
+# -- all actors --------------------------------------------------------------------------------------------------------
 
 
 def policy_actor(kind: type[PolicyActor] | type[GreedyActor]) -> Build:
@@ -361,10 +364,10 @@ def memory_by_slots(device: torch.device) -> Part:
 PARTS: dict[str, Build] = {
     **{f"{name}, step": stage(*made, sequence=False) for name, made in STAGES.items()},
     **{f"{name}, sequence": stage(*made, sequence=True) for name, made in STAGES.items()},
-    **{f"{family}.{name}": question(family, name) for family in FAMILIES for name in QUESTIONS},
+    **{family: questions(family) for family in FAMILIES},
     **{name: head(make) for name, make in HEADS.items()},
     **ACTORS,
     **{f"policy {name}, step": policy(*made, sequence=False) for name, made in POLICIES.items()},
-    **{f"policy {name}, sequence": policy(*made, sequence=True) for name, made in POLICIES.items()},
+    **{f"policy {name}, sequence": policy(*POLICIES[name], sequence=True) for name in IN_SEQUENCE},
     "Memory.sequence_by_slots": memory_by_slots,
 }

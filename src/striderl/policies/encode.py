@@ -21,7 +21,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.networks.conv import Conv2dHeadModel
 from striderl.networks.mlp import MlpModel, weight_dtype
 from striderl.policies.arguments import argument_names, require_known
-from striderl.policies.stage import Flow, Obs, Passed, Stage
+from striderl.policies.stage import Flow, Obs, Passed, Stage, flat_features
 from striderl.policies.stages import module_key
 
 
@@ -80,12 +80,10 @@ class EncodeStage(Stage):
         if name not in self.network_of:
             raise KeyError(unknown("encoded component", name, self.network_of, where="Encode"))
         network = self.encoders[module_key(self.network_of[name])]
-        value = obs[name]
         if isinstance(network, MlpModel):
-            lead = value.shape[: value.dim() - len(self.input_spec[name].shape)]
-            value = value.reshape(*lead, self.input_spec[name].size)
-        if value.is_floating_point():
-            value = value.to(weight_dtype(network))
+            value = flat_features(obs, self.input_spec.select([name]), network)
+        else:
+            value = obs[name].to(weight_dtype(network)) if obs[name].is_floating_point() else obs[name]
         latent: Tensor = network(value)
         return latent
 

@@ -25,9 +25,9 @@ from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.activations import Nonlinearity
 from striderl.networks.memory import Memory
-from striderl.networks.mlp import MlpModel, weight_dtype
+from striderl.networks.mlp import MlpModel
 from striderl.policies.estimate_checks import check_prediction, target_specs
-from striderl.policies.stage import Flow, Passed, Stage
+from striderl.policies.stage import Flow, Passed, Stage, flat_features
 from striderl.policies.stages import Remember
 
 MEMORY = "memory"
@@ -122,7 +122,7 @@ class PredictStage(Stage):
 
     def forward(self, flow: Flow) -> Passed:
         """Return the components with the estimate, or what it estimates, in the targets' places."""
-        features = self.reads.flatten(flow.obs).to(weight_dtype(self.network))
+        features = flat_features(flow.obs, self.reads, self.network)
         state: dict[str, Tensor] = {}
         if self.memory is not None:
             features, state = self.memory(features, flow.state, flow.resets, flow.valid)

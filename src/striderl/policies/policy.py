@@ -24,12 +24,25 @@ from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.distribution import Distribution
 from striderl.networks.head import Head
-from striderl.networks.mlp import MlpModel, weight_dtype
+from striderl.networks.mlp import MlpModel
 from striderl.networks.value_heads import ValueHead
 from striderl.ops.moments import AllReduce
 from striderl.policies.head_settings import build_head
 from striderl.policies.mode_head import ModeHead
-from striderl.policies.stage import NOTHING, Flow, Memo, Obs, Passed, Pipeline, StageRecipe, State, inner, only, outer
+from striderl.policies.stage import (
+    NOTHING,
+    Flow,
+    Memo,
+    Obs,
+    Passed,
+    Pipeline,
+    StageRecipe,
+    State,
+    flat_features,
+    inner,
+    only,
+    outer,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +198,7 @@ class Policy(nn.Module):
 
     def finish(self, obs: Obs, given: Obs = NOTHING) -> Distribution[Any]:
         """Return the distribution for what the actor's stages gave; action masks are read from `given`."""
-        features = self.actor.output_spec.flatten(obs).to(weight_dtype(self))
+        features = flat_features(obs, self.actor.output_spec, self)
         distribution: Distribution[Any] = self.head(self.actor_body(features), given)
         return distribution
 
@@ -206,7 +219,7 @@ class Policy(nn.Module):
         return self.finish(acted.obs, given.obs)
 
     def _values(self, valued: Passed) -> Tensor:
-        features = self.critic.output_spec.flatten(valued.obs).to(weight_dtype(self))
+        features = flat_features(valued.obs, self.critic.output_spec, self)
         values: Tensor = self.value_head(self.critic_body(features))
         return values
 

@@ -103,14 +103,14 @@ def _read_pt(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # the same error stands for a truncated file and for one that wants a class to be run
+        # the same error stands for a damaged file and for one that wants a class to be run
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"{str(path)!r} is damaged, or holds more than tensors and plain containers, which is never run; "
             f"save the state dict alone, best as safetensors. ({reason})"
         ) from error
-    except (RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"{str(path)!r} is damaged: {error}") from error
+    except Exception as error:  # noqa: BLE001  (bytes that were flipped or cut off raise whatever they run into)
+        raise ValueError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} wants a state dict, found {type(content).__name__}")
     return content

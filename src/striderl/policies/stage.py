@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.networks.conv import as_float_image
+from striderl.networks.mlp import weight_dtype
 from striderl.ops.moments import AllReduce
 
 Obs = Mapping[str, Tensor]
@@ -197,6 +199,19 @@ def inner(whole: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
 def outer(entries: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     """Return the entries 'name' under 'part/name'."""
     return {f"{part}/{key}": value for key, value in entries.items()}
+
+
+def flat_features(obs: Obs, spec: ObsSpec, network: nn.Module) -> Tensor:
+    """Join components into one [.., size] vector of the network's dtype; bytes of images become numbers in [0, 1]."""
+    dtype = weight_dtype(network)
+    cast = {name: as_float_image(obs[name], dtype) if is_image(part) else obs[name] for name, part in spec.items()}
+    flat: Tensor = spec.flatten(cast).to(dtype)
+    return flat
+
+
+def is_image(component: TensorSpec) -> bool:
+    """Tell whether a component is an image of bytes, (channels, height, width)."""
+    return component.dtype == "uint8" and len(component.shape) == 3
 
 
 def only(obs: Obs, spec: ObsSpec, *, who: str) -> dict[str, Tensor]:

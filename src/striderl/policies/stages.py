@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.networks.memory import Memory
-from striderl.networks.mlp import weight_dtype
 from striderl.networks.normalizers import EmpiricalNormalization
 from striderl.ops.moments import AllReduce
-from striderl.policies.stage import Flow, Obs, Passed, Stage
+from striderl.policies.stage import Flow, Obs, Passed, Stage, flat_features
 
 # -- NormalizeObs ------------------------------------------------------------------------------------------------------
 
@@ -98,7 +97,7 @@ class RememberStage(Stage):
 
     def forward(self, flow: Flow) -> Passed:
         """Return the memory's output."""
-        x = self.input_spec.flatten(flow.obs).to(weight_dtype(self.memory))
+        x = flat_features(flow.obs, self.input_spec, self.memory)
         output, state = self.memory(x, flow.state, flow.resets, flow.valid)
         return Passed({"memory": output}, state, {})
 

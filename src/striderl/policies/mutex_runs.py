@@ -1,0 +1,141 @@
+"""Sub-policies of a mutex: ready ones, and trained ones out of their run folders.
+
+A run folder says what its policy is and in which units it acts:
+
+    config.json   ["policy"]                                   arguments of the policy class
+                  ["policy"]["class_name"], ["runner"]["policy_class_name"]      the class, when it is not given
+                  ["control"]["action_scale"]                  one number, or one per action
+                  ["normalization"]["obs_scales"]["lin_vel"]   what velocities are multiplied by in its observations
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from striderl.data.actions import ActionSpec
+from striderl.data.naming import unknown
+from striderl.data.specs import ObsSpec
+from striderl.policies.facade import StatefulPolicy
+from striderl.policies.mutex_settings import Scale
+from striderl.policies.policy import Policy
+from striderl.policies.presets_amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
+from striderl.policies.presets_encoder import EncoderActorCritic, EncoderActorCriticRecurrent
+from striderl.policies.presets_plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets_state import (
+    EncoderStateAc,
+    EncoderStateAcRecurrent,
+    PrivilegeStateAcRecurrent,
+    StateAc,
+    StateAcRecurrent,
+)
+from striderl.policies.presets_visual import VisualDeterministicAC, VisualDeterministicRecurrent
+from striderl.policies.run_reader import read_run
+from striderl.policies.spaces import Segments
+from striderl.policies.transfer import load_exactly
+
+SUB_POLICY_CLASSES: dict[str, type[StatefulPolicy]] = {
+    "ActorCritic": ActorCritic,
+    "ActorCriticRecurrent": ActorCriticRecurrent,
+    "AmpActorCritic": AmpActorCritic,
+    "AmpActorCriticRecurrent": AmpActorCriticRecurrent,
+    "DeterministicPolicy": DeterministicPolicy,
+    "EncoderActorCritic": EncoderActorCritic,
+    "EncoderActorCriticRecurrent": EncoderActorCriticRecurrent,
+    "EncoderAmpActorCriticRecurrent": EncoderAmpActorCriticRecurrent,
+    "EncoderStateAc": EncoderStateAc,
+    "EncoderStateAcRecurrent": EncoderStateAcRecurrent,
+    "PrivilegeStateAcRecurrent": PrivilegeStateAcRecurrent,
+    "StateAc": StateAc,
+    "StateAcRecurrent": StateAcRecurrent,
+    "VisualDeterministicAC": VisualDeterministicAC,
+    "VisualDeterministicRecurrent": VisualDeterministicRecurrent,
+}
+"""What a run folder's policy may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSizes:
+    """What every policy class is told about the env."""
+
+    num_actor_obs: int | ObsSpec
+    """How many numbers the actor sees, or their spec."""
+    num_critic_obs: int | ObsSpec | None
+    """How many numbers the critic sees, or their spec; None when it sees what the actor does."""
+    num_actions: int | ActionSpec
+    """How many actions there are, or their spec."""
+    obs_segments: Segments | None
+    """The names of the actor's components."""
+    critic_obs_segments: Segments | None
+    """The names of the critic's components."""
+
+
+class SubPolicy(NamedTuple):
+    """One policy of a mutex, with its units."""
+
+    policy: Policy
+    action_scale: Scale
+    """What its env multiplied actions by."""
+    cmd_scale: float | None
+    """What its env multiplied velocity commands by in the observation; None when its run does not say."""
+
+
+def ready_policies(
+    sub_policies: Sequence[Policy | StatefulPolicy], sub_action_scales: Sequence[Scale]
+) -> list[SubPolicy]:
+    """Return policies that are built already."""
+    if len(sub_policies) != len(sub_action_scales):
+        raise ValueError(
+            f"found {len(sub_policies)} sub_policies and {len(sub_action_scales)} sub_action_scales; give one scale each"
+        )
+    pure = [given.policy if isinstance(given, StatefulPolicy) else given for given in sub_policies]
+    return [SubPolicy(policy, scale, 1.0) for policy, scale in zip(pure, sub_action_scales)]
+
+
+def trained_policies(
+    sub_policy_paths: Sequence[str | Path], class_names: str | Sequence[str], sizes: EnvSizes
+) -> list[SubPolicy]:
+    """Return the policies of run folders; `class_names` is one for all, one for each, or empty for what the runs say."""
+    names = [class_names] * len(sub_policy_paths) if isinstance(class_names, str) else list(class_names)
+    if len(names) != len(sub_policy_paths):
+        raise ValueError(
+            f"found {len(names)} sub-policy class names for {len(sub_policy_paths)} run folders; "
+            "give one for all, or one for each"
+        )
+    return [_trained_policy(Path(path), name, sizes) for path, name in zip(sub_policy_paths, names)]
+
+
+def _trained_policy(folder: Path, class_name: str, sizes: EnvSizes) -> SubPolicy:
+    config, weights = read_run(folder)
+    settings = dict(_entry(config, folder, "policy"))
+    said = settings.pop("class_name", "") or config.get("runner", {}).get("policy_class_name", "")
+    name = class_name or said
+    if name not in SUB_POLICY_CLASSES:
+        raise ValueError(unknown("policy class", name, SUB_POLICY_CLASSES, where=f"a mutex, for {str(folder)!r},"))
+    segments = {
+        "obs_segments": settings.pop("obs_segments", sizes.obs_segments),
+        "critic_obs_segments": settings.pop("critic_obs_segments", sizes.critic_obs_segments),
+    }
+    # the arguments are data out of a file; the class answers an unknown one by name
+    build: Any = SUB_POLICY_CLASSES[name]
+    model: StatefulPolicy = build(
+        sizes.num_actor_obs, sizes.num_critic_obs, sizes.num_actions, **segments, **settings
+    )
+    load_exactly(model.policy, weights, source=str(folder))
+    model.eval()
+    scale: Scale = _entry(config, folder, "control", "action_scale")
+    return SubPolicy(model.policy, scale, config.get("normalization", {}).get("obs_scales", {}).get("lin_vel"))
+
+
+def _entry(config: Mapping[str, Any], folder: Path, *keys: str) -> Any:
+    """Return a nested setting; one that is missing is named with its place."""
+    found: Any = config
+    for depth, key in enumerate(keys):
+        if not isinstance(found, Mapping) or key not in found:
+            place = "".join(f"[{part!r}]" for part in keys[: depth + 1])
+            there = sorted(found) if isinstance(found, Mapping) else type(found).__name__
+            raise KeyError(f"the config.json of {str(folder)!r} has no {place}, which a mutex reads; it has {there}")
+        found = found[key]
+    return found
