@@ -21,7 +21,6 @@ from striderl.data import tree
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
-from striderl.networks.distribution import Distribution
 from striderl.ops.losses import (
     adapted_learning_rate,
     clipped_surrogate,
@@ -92,6 +91,8 @@ class Prepared(NamedTuple):
 
     columns: Mapping[str, Any]
     """What was stored."""
+    act: Any
+    """What was done: a tensor, or a dict of them."""
     log_prob: Tensor
     """Of the actions, when they were chosen."""
     value: Tensor
@@ -173,6 +174,7 @@ class PPO:
         done = data["terminated"] | data["truncated"]
         return Prepared(
             columns=data,
+            act=tree.map(lambda leaf: zero_invalid(leaf, valid), data["act"]),
             log_prob=zero_invalid(data["policy"]["log_prob"], valid),
             value=zero_invalid(value, valid),
             returns=zero_invalid(returns, valid),
@@ -225,7 +227,9 @@ class PPO:
     def _whole(prepared: Prepared) -> dict[str, Any]:
         stored = prepared.columns["policy"]
         return {
-            **{name: prepared.columns[name] for name in ("obs", "act", "valid")},
+            "obs": prepared.columns["obs"],
+            "act": prepared.act,
+            "valid": prepared.columns["valid"],
             "dist": stored["dist"],
             "memo": stored["memo"],
             "log_prob": prepared.log_prob,
@@ -249,7 +253,8 @@ class PPO:
         advantage = minibatch["advantage"]
         if config.normalize_advantage_per_mini_batch:
             advantage = normalised(advantage, valid)
-        log_prob = output.distribution.log_prob(counting_actions(minibatch["act"], valid, output.distribution))
+        # chosen before exp: what overflows in a sample that does not count would come back as zero times infinity
+        log_prob = torch.where(valid, output.distribution.log_prob(minibatch["act"]), minibatch["log_prob"])
         surrogate, ratio = clipped_surrogate(log_prob, minibatch["log_prob"], advantage, config.clip_param, valid)
         clip = config.clip_param if config.use_clipped_value_loss else None
         value = value_loss(output.value, minibatch["value"], minibatch["returns"], clip, valid)
@@ -329,18 +334,5 @@ def finite_rows(obs: Mapping[str, Tensor], like: Tensor) -> Tensor:
     finite = torch.ones_like(like)
     for value in obs.values():
         if value.is_floating_point():
-            finite = finite & value.isfinite().flatten(like.dim() - 1).view(*like.shape, -1).all(dim=-1)
+            finite = finite & value.isfinite().reshape(*like.shape, -1).all(dim=-1)
     return finite
-
-
-def counting_actions(actions: Any, valid: Tensor, distribution: Distribution[Any]) -> Any:
-    """Return the actions with the distribution's mode where samples do not count: its log-probability is finite.
-
-    A loss that leaves a sample out still sends zero times its derivative back, and zero times infinity is NaN.
-    """
-    mode = tree.map(lambda leaf: leaf.detach(), distribution.mode())
-    return tree.map(
-        lambda act, safe: torch.where(valid.view(*valid.shape, *[1] * (act.dim() - valid.dim())), act, safe.to(act)),
-        actions,
-        mode,
-    )

@@ -13,6 +13,8 @@ depend on how many others there are. All run with numpy on the CPU; with another
 
 from __future__ import annotations
 
+from typing import Any
+
 from striderl.envs.classic_control.acrobot import Acrobot, AcrobotConfig
 from striderl.envs.classic_control.base import ClassicControl
 from striderl.envs.classic_control.cartpole import CartPole, CartPoleConfig
@@ -39,7 +41,7 @@ __all__ = [
     "PendulumConfig",
 ]
 
-CLASSIC_TASKS = {
+CLASSIC_TASKS: dict[str, type[ClassicControl[Any]]] = {
     "CartPole-v1": CartPole,
     "Pendulum-v1": Pendulum,
     "Acrobot-v1": Acrobot,

@@ -8,6 +8,9 @@ actions; only the random numbers of resets are striderl's own, from the same dis
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from striderl.envs.mujoco.locomotion_base import Locomotion
 from striderl.envs.mujoco.locomotion_planar import (
     HalfCheetah,
@@ -34,7 +37,7 @@ __all__ = [
     "Walker2dConfig",
 ]
 
-TASKS: dict[str, type[Locomotion]] = {
+TASKS: dict[str, Callable[[Any], Locomotion]] = {
     "half_cheetah": HalfCheetah,
     "hopper": Hopper,
     "walker2d": Walker2d,

@@ -138,10 +138,13 @@ class Quadruped(QuadrupedEnv):
         """Move robots that left the middle of their patch and went as asked up, and those that did not follow down."""
         log = dict(super().episode_ended(ids))
         if self.ground.num_levels > 1:
-            asked, followed = self._asked[ids], self._followed[ids]
-            # the middle of a patch is level, so only who left it has shown something
-            up = (followed > 0.75 * asked) & (self._furthest[ids] > 0.2 * self.config.terrain.patch_size)
-            # who was told to stand has shown nothing
+            followed, fell = self._followed[ids], self.fell[ids]
+            # who fell is measured by the way that the whole episode would have asked for
+            share = np.where(fell, self.max_episode_length / np.maximum(self.episode_length[ids], 1), 1.0)
+            asked = self._asked[ids] * np.maximum(share, 1.0)
+            # the middle of a patch is level, so only who left it has shown something; who was told to stand has not
+            left = self._furthest[ids] > 0.2 * self.config.terrain.patch_size
+            up = (followed > 0.75 * asked) & left & ~fell
             self.levels.move(ids, up=up, down=(followed < 0.5 * asked) & (asked > 1.0))
             log["curriculum/level"] = float(self.levels.level.mean())
         return log
