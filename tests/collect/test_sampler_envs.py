@@ -203,11 +203,12 @@ def test_lives_end_episodes_and_games_end_trajectories():
     assert [info.Length for info in sampler.traj_infos] == [2, 2]
 
 
-def test_lives_in_columns_that_wait():
-    sampler = started(SerialSampler, LivesEnv, T=5, B=1, CollectorCls=WaitResetCollector)
+@pytest.mark.parametrize("T", [2, 5])
+def test_lives_in_columns_that_wait(T):
+    sampler = started(SerialSampler, LivesEnv, T=T, B=1, CollectorCls=WaitResetCollector)
     for itr in range(2):
         samples, infos = sampler.obtain_samples(itr)
-        assert samples.env.valid[:, 0].int().tolist() == [1, 1, 0, 0, 0] and not infos
+        assert samples.env.valid[:, 0].int().tolist() == [1, 1, 0, 0, 0][:T] and not infos
         assert samples.env.observation[:2, 0].tolist() == [[itr, 0], [itr, 1]]  # a new game in every batch
         assert sampler.traj_infos[0].Length == 0  # the game was given up
 
@@ -324,7 +325,7 @@ def test_all_samplers_give_the_same(Sampler, CollectorCls):
 
 
 def test_the_default_workers_start():
-    sampler = started(CpuSampler, "CartPole-v1", T=3, B=2, agent=RandomActor(TWO), eval_n_envs=1, eval_max_steps=40)
+    sampler = started(CpuSampler, "CartPole-v1", T=3, B=2, agent=RandomActor(TWO), eval_n_envs=1, eval_max_steps=400)
     assert sampler.obtain_samples(0)[0].env.observation.shape == (3, 2, 4)
     assert sampler._collector.env.restarts == 0 and sampler.evaluate_agent(0)
     sampler.shutdown()
@@ -346,13 +347,32 @@ def test_alternating_agent_acts_for_halves():
 
 
 def test_bootstrap_value_of_halves():
-    agent = AlternatingAgent(3)
-    sampler = AlternatingSampler(
-        LivesEnv, {}, 5, 4, max_decorrelation_steps=0, workers=WorkerConfig(num_workers=2, start_method="fork")
-    )
-    sampler.initialize(agent, seed=1, bootstrap_value=True)
+    class Sided(AlternatingAgent):
+        def value(self, *inputs):
+            return super().value(*inputs) + 1000.0 * self.half
+
+    sampler = AlternatingSampler(LivesEnv, {}, 5, 4, max_decorrelation_steps=0, workers=PAIR)
+    sampler.initialize(Sided(3), seed=1, bootstrap_value=True)
+    for itr, value in enumerate((105.0, 105.0)):  # 0 + 5 + 100 times a reward of 1; then game 1, step 4
+        samples, _ = sampler.obtain_samples(itr)
+        assert samples.agent.bootstrap_value.tolist() == [[value, value, 1000 + value, 1000 + value]]
+    sampler.shutdown()
+
+
+def test_an_agent_may_use_its_memory_again():
+    """One half's actions are still to be stored when the agent writes those of the other over them."""
+
+    class Reusing(AlternatingAgent):
+        memory = torch.zeros(2, dtype=torch.int64)
+
+        def step(self, *inputs):
+            action, info = super().step(*inputs)
+            self.memory.copy_((action + self.half) % 3)
+            return self.memory, info
+
+    sampler = started(AlternatingSampler, LivesEnv, T=4, B=4, agent=Reusing(3), workers=PAIR)
     samples, _ = sampler.obtain_samples(0)
-    assert samples.agent.bootstrap_value.tolist() == [[105.0] * 4]  # game 0, step 5, and 100 times a reward of 1
+    assert samples.agent.action.tolist() == [[0, 0, 1, 1], [1, 1, 2, 2]] * 2
     sampler.shutdown()
 
 

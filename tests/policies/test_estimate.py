@@ -189,10 +189,8 @@ def touched(policy: Policy, loss: torch.Tensor) -> set[str]:
 
 def test_the_estimator_learns_from_its_own_loss_only():
     policy = policy_with(adapt(replace_state_prob=0.5), estimate(replace_state_prob=0.5))
-    out = policy(
-        random_obs(policy, 9), {}, random_memo(policy, 1, 9) | {k: v[0] for k, v in random_memo(policy, 1, 9).items()}
-    )
-    aux = out.aux
+    obs, memo = random_obs(policy, 9), at(random_memo(policy, 1, 9), 0)
+    aux = policy(obs, {}, memo).aux
     loss = (aux["actor/1_Estimate/estimate"] - aux["actor/1_Estimate/target"]).square().mean()
     names = {name for name, _ in policy.named_parameters() if "1_Estimate" in name}
     assert touched(policy, loss) == names and len(names) == 6

@@ -281,6 +281,7 @@ class PPO:
 
     def update(self, prepared: Prepared, generator: torch.Generator) -> dict[str, Tensor]:
         """Learn from a prepared rollout; return the means over all minibatches, as tensors."""
+        self.updater.attach()
         group = self.updater.groups["policy"]
         totals: dict[str, Tensor] = {}
         count = 0

@@ -13,6 +13,7 @@ There is one loop for every back end; how envs are stepped is the schedule's bus
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +28,15 @@ from striderl.collect.noise_source import NoiseSource
 from striderl.collect.quarantine import Fault, Quarantine
 from striderl.collect.schedules import SCHEDULES, Schedule
 from striderl.collect.statistics import EpisodeStatistics
+from striderl.data import tree
 from striderl.data.actions import DictActionSpec
 from striderl.data.arena import Columns
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.transition import Transition, transition_columns
-from striderl.envs.vec_env import Obs, Step, VecEnv
+from striderl.envs.vec_env import Obs, StateUnsupportedError, Step, VecEnv
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +139,11 @@ class Collector:
         if first and self.config.decorrelation_steps:
             self._decorrelate()
 
+    def ready(self) -> None:
+        """Stand before a step: reset when nothing was begun, or when whole episodes were collected last."""
+        if not self._groups or self._mid_episode:
+            self.reset()
+
     def start_from(self, obs: Obs, *, seed: int | None = None) -> None:
         """Go on with episodes that somebody else has begun; the env is not reset.
 
@@ -159,6 +168,13 @@ class Collector:
             raise RuntimeError("there is no observation yet; call reset first")
         return {name: torch.cat([group.obs[name] for group in self._groups]) for name in self.obs_spec}
 
+    @property
+    def current_state(self) -> Any:
+        """The actor's memory before the next step, [N, …] each; a copy."""
+        if not self._groups:
+            raise RuntimeError("there is no memory yet; call reset first")
+        return tree.cat([group.state for group in self._groups])
+
     @torch.no_grad()
     def collect(
         self, *, n_step: int | None = None, n_episode: int | Sequence[int] | None = None, storage: Storage | None = None
@@ -173,8 +189,7 @@ class Collector:
         if n_step is not None:
             if n_step < 1:
                 raise ValueError(f"n_step must be at least 1, found {n_step}")
-            if not self._groups or self._mid_episode:
-                self.reset()
+            self.ready()
             self._collect_steps(n_step, storage)
             faults = self._heal()
             return Collected(n_step, time.perf_counter() - started, faults=faults)
@@ -329,8 +344,9 @@ class Collector:
         """Return where collection stands: env state, observations, actor memory, statistics, noise position."""
         if self._delivery.carries:
             raise RuntimeError("state can be saved between calls that took a multiple of num_envs steps, not now")
+        self.ready()
         return {
-            "env": self.env.state_dict(),
+            "env": self._env_state(),
             "seed": self.seed,
             "mid_episode": self._mid_episode,
             "statistics": self.statistics.state_dict(),
@@ -341,8 +357,26 @@ class Collector:
         """Continue bit for bit where another collector on the same kind of env stood."""
         self.seed = int(state["seed"])
         self.reset(self.seed)
+        self.statistics.load_state_dict(dict(state["statistics"]))
+        self._mid_episode = bool(state["mid_episode"])
+        if state["env"] is None:
+            self._begin_anew([int(saved["step"]) for saved in state["groups"]])
+            return
         self.env.load_state_dict(state["env"])
         for group, saved in zip(self._groups, state["groups"]):
             group.load_state_dict(saved)
-        self.statistics.load_state_dict(dict(state["statistics"]))
-        self._mid_episode = bool(state["mid_episode"])
+
+    def _env_state(self) -> dict[str, Any] | None:
+        """Return the env's state, or None when it has none to give: a resumed run then starts new episodes."""
+        try:
+            return self.env.state_dict()
+        except StateUnsupportedError as reason:
+            _log.warning("%s", reason)
+            return None
+
+    def _begin_anew(self, steps: list[int]) -> None:
+        """Go on with new episodes, other than those of the first start, and with the noise that comes next."""
+        for group, step, obs in zip(self._groups, steps, self.schedule.reset(self.seed + 1 + max(steps))):
+            group.step = step
+            group.begin(obs)
+        self.statistics.restart(torch.ones_like(self.statistics.spoiled))

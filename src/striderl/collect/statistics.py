@@ -14,6 +14,10 @@ import torch
 from torch import Tensor
 
 
+OF_EPISODES = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
+"""The numbers that mean nothing before the first episode has finished."""
+
+
 class EpisodeStatistics:
     """Returns and lengths of finished episodes, and the means of what the env logged."""
 
@@ -61,19 +65,31 @@ class EpisodeStatistics:
             self._logged[name] = (total + number, count + 1)  # type: ignore[assignment]
 
     def read(self) -> dict[str, float]:
-        """Return the means as numbers: the one place where the host waits for the device."""
-        finished = min(int(self.num_episodes), self.window)
-        result = {"episodes": float(self.num_episodes), "steps": float(self.num_steps)}
-        if finished:
-            returns, lengths = self.returns[:finished], self.lengths[:finished].double()
-            result |= {
-                "return_mean": float(returns.mean()),
-                "return_std": float(returns.std(unbiased=False)),
-                "return_min": float(returns.min()),
-                "return_max": float(returns.max()),
-                "length_mean": float(lengths.mean()),
-            }
-        result |= {name: float(total) / count for name, (total, count) in self._logged.items()}
+        """Return the means as numbers, without those over no episode; the host waits for the device here."""
+        tensors = self.tensors()
+        numbers = dict(zip(tensors, torch.stack(list(tensors.values())).tolist()))
+        return numbers if numbers["episodes"] else {name: numbers[name] for name in numbers if name not in OF_EPISODES}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the means as 0-d float64 tensors, so that somebody can read them together with other numbers.
+
+        Those named in `OF_EPISODES` are not a number while no episode has finished.
+        """
+        count = self.num_episodes.clamp(max=self.window)
+        finished = torch.arange(self.window, device=self._device) < count
+        returns, lengths = self.returns[:-1], self.lengths[:-1]
+        mean = torch.where(finished, returns, 0.0).sum() / count
+        result = {
+            "episodes": self.num_episodes.double(),
+            "steps": self.num_steps.double(),
+            "return_mean": mean,
+            "return_std": (torch.where(finished, returns - mean, 0.0).square().sum() / count).sqrt(),
+            "return_min": torch.where(finished, returns, torch.inf).min(),
+            "return_max": torch.where(finished, returns, -torch.inf).max(),
+            "length_mean": torch.where(finished, lengths, 0).sum().double() / count,
+        }
+        for name, (total, number) in self._logged.items():
+            result[name] = torch.as_tensor(total, dtype=torch.float64, device=self._device) / number
         self._logged = {}
         return result
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
 
 OPTIMIZERS = ("Adam", "AdamW", "SGD", "RMSprop")
@@ -40,6 +41,9 @@ class GroupConfig:
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(unknown("optimizer", self.optimizer, OPTIMIZERS, where="GroupConfig"))
+        check_field_types(self)
+        if self.learning_rate < 0.0 or self.max_grad_norm < 0.0 or self.weight_decay < 0.0:
+            raise ValueError(f"learning_rate, max_grad_norm and weight_decay are not negative, found {self}")
 
 
 class FlatParameters:
@@ -50,14 +54,30 @@ class FlatParameters:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("a group of parameters to optimise is empty")
+        kinds = sorted({f"{parameter.dtype} on {parameter.device}" for parameter in self.parameters})
+        if len(kinds) > 1:
+            raise ValueError(f"the parameters of one group share a dtype and a device, found {', '.join(kinds)}")
         self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
         self.grad = torch.zeros_like(self.flat)
-        start = 0
-        for parameter in self.parameters:
-            stop = start + parameter.numel()
-            parameter.data = self.flat[start:stop].view_as(parameter)
-            parameter.grad = self.grad[start:stop].view_as(parameter)
-            start = stop
+        sizes = [parameter.numel() for parameter in self.parameters]
+        pieces = zip(self.parameters, self.flat.split_with_sizes(sizes), self.grad.split_with_sizes(sizes))
+        self._views = [(values.view_as(each), grads.view_as(each)) for each, values, grads in pieces]
+        for parameter, (values, grads) in zip(self.parameters, self._views):
+            parameter.data, parameter.grad = values, grads
+
+    def attach(self) -> None:
+        """Take gradients back that `zero_grad` let go, and raise when parameters have left the block.
+
+        Either would stop learning without a word: gradients would go where no optimiser looks.
+        """
+        for parameter, (values, grads) in zip(self.parameters, self._views):
+            if parameter.grad is not grads:
+                parameter.grad = grads
+            if parameter.data_ptr() != values.data_ptr():
+                raise RuntimeError(
+                    f"a parameter {list(parameter.shape)} was moved after its optimiser was made (by .to(), .double() "
+                    "or an assignment to .data); move the module first, then build the algorithm"
+                )
 
 
 class ParameterGroup:
@@ -145,7 +165,19 @@ class Updater:
     """Takes gradient steps on several groups of parameters together."""
 
     def __init__(self, groups: Mapping[str, ParameterGroup]) -> None:
+        """Take the groups by name; a parameter belongs to one of them."""
         self.groups = dict(groups)
+        owner: dict[int, str] = {}
+        for name, group in self.groups.items():
+            for parameter in group.flat.parameters:
+                other = owner.setdefault(id(parameter), name)
+                if other != name:
+                    raise ValueError(f"a parameter {list(parameter.shape)} is in both groups {other!r} and {name!r}")
+
+    def attach(self) -> None:
+        """Make sure that every parameter and gradient still is where the optimisers look; before each update."""
+        for group in self.groups.values():
+            group.flat.attach()
 
     def step(self, losses: Mapping[str, tuple[float | Tensor, Tensor]]) -> dict[str, Tensor]:
         """Add the weighted losses up, go backward, step every group; return the norms of the gradients by group."""

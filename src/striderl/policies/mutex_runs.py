@@ -120,9 +120,7 @@ def _trained_policy(folder: Path, class_name: str, sizes: EnvSizes) -> SubPolicy
     }
     # the arguments are data out of a file; the class answers an unknown one by name
     build: Any = SUB_POLICY_CLASSES[name]
-    model: StatefulPolicy = build(
-        sizes.num_actor_obs, sizes.num_critic_obs, sizes.num_actions, **segments, **settings
-    )
+    model: StatefulPolicy = build(sizes.num_actor_obs, sizes.num_critic_obs, sizes.num_actions, **segments, **settings)
     load_exactly(model.policy, weights, source=str(folder))
     model.eval()
     scale: Scale = _entry(config, folder, "control", "action_scale")

@@ -100,7 +100,7 @@ def _numbered(list_name: str, pipeline: Pipeline) -> Iterator[tuple[str, str, St
 
 def _stage_place(part: str, rest: str, stage: Stage) -> Place:
     if isinstance(stage, (EncodeStage, NormalizeStage)):
-        folder, key, inside = rest.split(".", 2)
+        _, key, inside = rest.split(".", 2)
         components = {module_key(name): name for name in stage.input_spec}
         module = (stage.encoders if isinstance(stage, EncodeStage) else stage.normalizers)[key]
         axes = _module_axes(module, stage.input_spec, components[key])

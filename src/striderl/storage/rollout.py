@@ -13,6 +13,7 @@ asking the device how many there are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -130,6 +131,26 @@ class RolloutStorage:
         self._cursors = [0] * self.num_envs
         if self.finals is not None:
             self.finals.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of everything that is stored; between iterations there is nothing worth saving."""
+        finals = self.finals
+        return {
+            "columns": tree.copy(self.arena.state_dict()),
+            "cursors": list(self._cursors),
+            "finals": None if finals is None else tree.copy(finals.arena.state_dict()),
+            "num_finals": 0 if finals is None else int(finals.count),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold what another storage of the same size held."""
+        if (state["finals"] is None) != (self.finals is None):
+            raise ValueError("one of the two storages keeps final observations and the other does not")
+        self.arena.load_state_dict(state["columns"])
+        self._cursors = [int(cursor) for cursor in state["cursors"]]
+        if self.finals is not None:
+            self.finals.arena.load_state_dict(state["finals"])
+            self.finals.count.fill_(int(state["num_finals"]))
 
     def batch(self) -> Batch:
         """Return what was collected as a `Batch` of views [T, N, …]; every env must have the same number of steps."""
