@@ -598,6 +598,38 @@ def test_a_collector_without_an_agent_acts_at_random():
     assert set(memory.agent.action.reshape(-1).tolist()) == {0, 1, 2, 3}
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@BOTH
+def test_envs_on_a_gpu_give_the_samples_of_the_cpu(CollectorCls):
+    arguments = {"max_decorrelation_steps": 5, "eval_n_envs": 2, "eval_max_trajectories": 4, "TrajInfoCls": EndInfo}
+    arguments |= {"CollectorCls": CollectorCls, "bootstrap_value": True}
+    on_cpu, _, _ = serial(Counting, COUNTING, 9, 4, DeviceAgent(), **arguments)
+    on_gpu, _, _ = serial(Counting, {**COUNTING, "device": "cuda"}, 9, 4, DeviceAgent(), **arguments)
+    for itr in range(3):
+        (samples, infos), (wanted, wanted_infos) = on_gpu.obtain_samples(itr), on_cpu.obtain_samples(itr)
+        assert samples.env.observation.is_cuda and samples.agent.bootstrap_value.is_cuda
+        assert torch.equal(samples.env.observation.cpu(), wanted.env.observation)
+        assert torch.equal(samples.agent.prev_action.cpu(), wanted.agent.prev_action)
+        assert [dict(info) for info in infos] == [dict(info) for info in wanted_infos]
+        assert [dict(info) for info in on_gpu.evaluate_agent(itr)] == [
+            dict(info) for info in on_cpu.evaluate_agent(itr)
+        ]
+
+
+class EndInfo(TrajInfo):
+    def terminate(self, observation):
+        self.End = observation.tolist()
+        return self
+
+
+class DeviceAgent(CountingAgent):
+    """Lives on the CPU, as rlpyt's agents show themselves, and values on the device of what it sees."""
+
+    def step(self, observation, prev_action, prev_reward):
+        return super().step(observation.cpu(), prev_action.cpu(), prev_reward.cpu())
+
+
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,31 @@ if TYPE_CHECKING:
     from striderl.collect.collector import Collector as Collector
     from striderl.collect.collector import CollectorConfig as CollectorConfig
     from striderl.collect.delivery import Storage as Storage
+    from striderl.collect.policy_actor import GreedyActor as GreedyActor
+    from striderl.collect.policy_actor import PolicyActor as PolicyActor
     from striderl.collect.quarantine import Fault as Fault
     from striderl.collect.quarantine import Quarantine as Quarantine
+    from striderl.collect.samplers import AgentActor as AgentActor
+    from striderl.collect.samplers import AgentInputs as AgentInputs
+    from striderl.collect.samplers import AgentSamples as AgentSamples
+    from striderl.collect.samplers import AgentSamplesBsv as AgentSamplesBsv
+    from striderl.collect.samplers import AgentStep as AgentStep
+    from striderl.collect.samplers import AlternatingSampler as AlternatingSampler
+    from striderl.collect.samplers import BaseCollector as BaseCollector
+    from striderl.collect.samplers import BaseSampler as BaseSampler
+    from striderl.collect.samplers import BatchSpec as BatchSpec
+    from striderl.collect.samplers import CpuSampler as CpuSampler
+    from striderl.collect.samplers import EnvSamples as EnvSamples
+    from striderl.collect.samplers import EnvSpaces as EnvSpaces
+    from striderl.collect.samplers import EvalCollector as EvalCollector
+    from striderl.collect.samplers import GpuSampler as GpuSampler
+    from striderl.collect.samplers import ResetCollector as ResetCollector
+    from striderl.collect.samplers import Samples as Samples
+    from striderl.collect.samplers import SerialSampler as SerialSampler
+    from striderl.collect.samplers import TrajInfo as TrajInfo
+    from striderl.collect.samplers import WaitResetCollector as WaitResetCollector
+    from striderl.collect.samplers import seen_by_agent as seen_by_agent
+    from striderl.collect.samplers import valid_from_done as valid_from_done
     from striderl.collect.statistics import EpisodeStatistics as EpisodeStatistics
 
 __getattr__, __dir__, __all__ = lazy(
@@ -36,9 +59,36 @@ __getattr__, __dir__, __all__ = lazy(
         "delivery": [
             "Storage",
         ],
+        "policy_actor": [
+            "GreedyActor",
+            "PolicyActor",
+        ],
         "quarantine": [
             "Fault",
             "Quarantine",
+        ],
+        "samplers": [
+            "AgentActor",
+            "AgentInputs",
+            "AgentSamples",
+            "AgentSamplesBsv",
+            "AgentStep",
+            "AlternatingSampler",
+            "BaseCollector",
+            "BaseSampler",
+            "BatchSpec",
+            "CpuSampler",
+            "EnvSamples",
+            "EnvSpaces",
+            "EvalCollector",
+            "GpuSampler",
+            "ResetCollector",
+            "Samples",
+            "SerialSampler",
+            "TrajInfo",
+            "WaitResetCollector",
+            "seen_by_agent",
+            "valid_from_done",
         ],
         "statistics": [
             "EpisodeStatistics",

@@ -344,7 +344,8 @@ class Collector:
         """Return where collection stands: env state, observations, actor memory, statistics, noise position."""
         if self._delivery.carries:
             raise RuntimeError("state can be saved between calls that took a multiple of num_envs steps, not now")
-        self.ready()
+        if not self._groups:
+            self.reset()
         return {
             "env": self._env_state(),
             "seed": self.seed,

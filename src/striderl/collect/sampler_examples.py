@@ -18,10 +18,11 @@ from striderl.envs.vec_env import VecEnv
 
 
 @torch.no_grad()
-def example_outputs(env: VecEnv, agent: Any, seed: int) -> tuple[dict[str, Any], Any]:
+def example_outputs(env: VecEnv, agent: Any, seed: int, agent_rows: int) -> tuple[dict[str, Any], Any]:
     """Take one random step; return examples of one env's data, and the specs of the agent_info, nested, or None.
 
-    The env is reset for it, and an agent forgets its episodes before and after.
+    The env is reset for it. An agent is asked for as many envs as it will act for at once, and forgets its episodes
+    before and after.
     """
     obs = env.reset(seed)
     random = RandomActor(env.action_spec)
@@ -29,7 +30,7 @@ def example_outputs(env: VecEnv, agent: Any, seed: int) -> tuple[dict[str, Any],
     noise = NoiseSource(random.noise(), seed=derived_seed(seed, "example"), env_index=index, block=1)
     action = random.act(obs, (), noise.at(0)).actions
     previous = {"prev_action": torch.zeros_like(action), "prev_reward": torch.zeros(env.num_envs, device=env.device)}
-    example_info, agent_info = _agent_info(env, agent, {**obs, **previous})
+    example_info, agent_info = _agent_info(env, agent, tree.index({**obs, **previous}, slice(0, agent_rows)))
     step = env.step(tree.copy(action))
     one: Any = {
         "observation": named_observation({name: value[0] for name, value in step.obs.items()}),

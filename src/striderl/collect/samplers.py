@@ -238,31 +238,24 @@ class BaseSampler:
         rank: int,
         world_size: int,
     ) -> dict[str, Any]:
-        T, B = self.batch_spec
+        B = self.batch_spec.B
         env, spaces = self._make_env(self.env_kwargs, self._plan(B, affinity, rank * B))
-        action = action_tensor(env)
+        action_tensor(env)  # refuses dict actions before anything else is built
         seed = self.seed if env.first_env_index == rank * B else derived_seed(self.seed, "rank", rank)
         env_ranks = list(range(rank * B, (rank + 1) * B))
         if not is_actor(agent) and hasattr(agent, "initialize"):
             agent.initialize(spaces, share_memory=False, global_B=B * world_size, env_ranks=env_ranks)
-        examples, agent_info = example_outputs(env, agent, seed)
-        self.samples_pyt = make_samples(
-            num_steps=T,
-            num_envs=B,
-            observation=named_observation(dict(env.obs_spec)),
-            action=action,
-            agent_info=agent_info,
-            env_info=named("EnvInfo", info_specs(env)),
-            bootstrap_value=bootstrap_value,
-            device=env.device,
+        examples, agent_info = example_outputs(
+            env, agent, seed, agent_rows=max(1, B // 2) if self.schedule == "alternating" else B
         )
+        self.samples_pyt = self._allocate(env, agent_info, bootstrap_value)
         self.samples_np = tree.to_numpy(self.samples_pyt) if env.device.type == "cpu" else self.samples_pyt
         make_info = TrajInfoFactory(self.TrajInfoCls, dict(traj_info_kwargs))
         self._collector = self.CollectorCls(
             rank=rank,
             envs=env,
             samples_np=self.samples_np,
-            batch_T=T,
+            batch_T=self.batch_spec.T,
             TrajInfoCls=make_info,
             agent=agent,
             global_B=B * world_size,
@@ -275,6 +268,18 @@ class BaseSampler:
         self.agent_inputs, self.traj_infos = self._collector.start_envs(self.max_decorrelation_steps)
         self._collector.start_agent()
         return examples
+
+    def _allocate(self, env: VecEnv, agent_info: Any, bootstrap_value: bool) -> ArrayTuple:
+        return make_samples(
+            num_steps=self.batch_spec.T,
+            num_envs=self.batch_spec.B,
+            observation=named_observation(dict(env.obs_spec)),
+            action=action_tensor(env),
+            agent_info=agent_info,
+            env_info=named("EnvInfo", info_specs(env)),
+            bootstrap_value=bootstrap_value,
+            device=env.device,
+        )
 
     def _make_eval_collector(
         self, agent: Any, affinity: Mapping[str, Any], make_info: Callable[[], TrajInfo], rank: int

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 OF_EPISODES = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
 """The numbers that mean nothing before the first episode has finished."""
 

@@ -52,7 +52,11 @@ class TrajInfo(dict[str, Any]):
         self._cur_discount = 1.0
 
     def step(self, observation: Any, action: Any, reward: float, done: bool, agent_info: Any, env_info: Any) -> None:
-        """Take in one step: what was seen and done, and what came of it."""
+        """Take in one step: what was seen and done, and what came of it.
+
+        Observation, action and infos are arrays of one env. Before the first batch, while actions are random, and for
+        agents that have none, `agent_info` is None.
+        """
         self.Length += 1
         self.Return += reward
         self.NonzeroRewards += int(reward != 0)

@@ -83,7 +83,11 @@ def export_policy(
     _require_formats(formats)
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; choose another folder, or pass overwrite=True to replace it")
-    assert isinstance(policy, nn.Module)
+    if not isinstance(policy, nn.Module):
+        raise TypeError(
+            f"export_policy wants the pure policy, a torch module, found {type(policy).__name__}; "
+            "one that keeps its memory has it as its attribute 'policy'"
+        )
     actor = cast("ExportablePolicy", copy.deepcopy(policy).cpu().eval())
     layout = plan_layout(actor)
     description = describe(layout, metadata)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +48,7 @@ def write_onnx(
     """Write one ONNX file with named inputs and outputs and the description inside."""
     for package in ("onnx", "onnxscript"):
         require_package(package, purpose="exporting to ONNX")
-    noisy = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = noisy.level
-    noisy.setLevel(logging.ERROR)  # it warns at every export that torchvision, which nothing here uses, is missing
-    try:
+    with _quiet():
         converted = torch.onnx.export(
             program,
             input_names=list(layout.input_names),
@@ -58,11 +57,27 @@ def write_onnx(
             dynamo=True,
             verbose=False,
         )
-    finally:
-        noisy.setLevel(level)
     assert converted is not None
     converted.model.metadata_props.update(properties)
     converted.save(str(path), external_data=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what the exporter says every time and nobody here can change.
+
+    It warns that torchvision is missing, that one name for the batch is enough, and of its own old calls.
+    """
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r".*axis name: batch will not be used")
+            warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def onnx_step(path: Path, layout: ExportLayout) -> Step:

@@ -88,7 +88,8 @@ def ready_policies(
     """Return policies that are built already."""
     if len(sub_policies) != len(sub_action_scales):
         raise ValueError(
-            f"found {len(sub_policies)} sub_policies and {len(sub_action_scales)} sub_action_scales; give one scale each"
+            f"found {len(sub_policies)} sub_policies and {len(sub_action_scales)} sub_action_scales; give one scale "
+            "for each policy"
         )
     pure = [given.policy if isinstance(given, StatefulPolicy) else given for given in sub_policies]
     return [SubPolicy(policy, scale, 1.0) for policy, scale in zip(pure, sub_action_scales)]
@@ -97,7 +98,7 @@ def ready_policies(
 def trained_policies(
     sub_policy_paths: Sequence[str | Path], class_names: str | Sequence[str], sizes: EnvSizes
 ) -> list[SubPolicy]:
-    """Return the policies of run folders; `class_names` is one for all, one for each, or empty for what the runs say."""
+    """Return the policies of run folders; `class_names` is one for all, one for each, or empty: what the runs say."""
     names = [class_names] * len(sub_policy_paths) if isinstance(class_names, str) else list(class_names)
     if len(names) != len(sub_policy_paths):
         raise ValueError(

@@ -109,7 +109,7 @@ def _read_pt(path: Path) -> dict[str, Any]:
             f"{str(path)!r} is damaged, or holds more than tensors and plain containers, which is never run; "
             f"save the state dict alone, best as safetensors. ({reason})"
         ) from error
-    except Exception as error:  # noqa: BLE001  (bytes that were flipped or cut off raise whatever they run into)
+    except Exception as error:  # bytes that were flipped or cut off raise whatever they run into
         raise ValueError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} wants a state dict, found {type(content).__name__}")

@@ -3,9 +3,9 @@
     saved with   joints [2] | command [1]                  first layer   [ j j c ]
     loaded into  command [1] | joints [2] | scan [3]       first layer   [ c j j 0 0 0 ]       new="zero"
 
-What both have is copied to where this policy has it; columns of new components are zeroed, so that the policy acts as it
-did, or kept as they are; what is gone is left behind. The rest must be equal. Everything is worked out before anything
-is written: a load that raises has changed nothing.
+What both have is copied to where this policy has it; columns of new components are zeroed, so that the policy acts as
+it did, or kept as they are; what is gone is left behind. The rest must be equal. Everything is worked out before
+anything is written: a load that raises has changed nothing.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class _Move:
     """Works out the new values of all parameters, and what does not fit."""
 
     def __init__(self, policy: Policy, old: Policy, state_dict: Mapping[str, Tensor], *, zero: bool) -> None:
-        self.policy, self.old, self.state_dict, self.zero = policy, old, state_dict, zero
+        self.obs_spec, self.old_obs_spec, self.zero = policy.obs_spec, old.obs_spec, zero
+        self._own = policy.state_dict()
         self.values: dict[str, Tensor] = {}
         self.differences: list[Difference] = []
         self._rearranged: list[str] = []
@@ -128,7 +129,7 @@ class _Move:
             if source is not None:
                 self._move(name, place, there[source], state_dict[source])
             elif place.part in parts:
-                self.differences.append(Difference(name, "not there", shape_text(policy.state_dict()[name])))
+                self.differences.append(Difference(name, "not there", shape_text(self._own[name])))
             else:  # an encoder, a normaliser or a whole stage that the source did not have
                 self._kept.append(name)
 
@@ -144,7 +145,7 @@ class _Move:
         )
 
     def _move(self, name: str, here: Place, there: Place, value: Tensor) -> None:
-        own = self.policy.state_dict()[name]
+        own = self._own[name]
         result, blocks = own.detach().clone(), []
         for axis in range(own.dim()):
             if axis in here.axes and axis in there.axes:
@@ -154,7 +155,7 @@ class _Move:
                         result.narrow(axis, *_span(here.axes[axis][component])).zero_()
             else:
                 blocks.append([_Shared(slice(None), slice(None))])
-        fixed = [axis for axis in range(own.dim()) if axis not in here.axes]
+        fixed = [axis for axis in range(own.dim()) if axis not in here.axes or axis not in there.axes]
         if value.dim() != own.dim() or any(value.shape[axis] != own.shape[axis] for axis in fixed):
             self.differences.append(Difference(name, shape_text(value), shape_text(own) + _reads(here)))
             return
@@ -169,11 +170,11 @@ class _Move:
         """Return where the components of both lie; one that changed its width, or is no component, does not fit."""
         for component in self._new(here, there):
             self._added.setdefault(component, []).append(name)
-            if component not in self.policy.obs_spec:
+            if component not in self.obs_spec:
                 self.differences.append(Difference(f"{name}, which reads", ", ".join(there), ", ".join(here)))
         for component in self._new(there, here):
             self._dropped.setdefault(component, []).append(name)
-            if component not in self.old.obs_spec:
+            if component not in self.old_obs_spec:
                 self.differences.append(Difference(f"{name}, which reads", ", ".join(there), ", ".join(here)))
         found: list[_Shared] = []
         for component in [component for component in here if component in there]:

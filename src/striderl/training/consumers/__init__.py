@@ -1,0 +1,1 @@
+"""Consumers: what happens with the record of each iteration."""

@@ -1,0 +1,89 @@
+"""What a consumer is: an object that is called with every record, in order, and may keep state.
+
+    record ──▶ Evaluate ──▶ Log ──▶ Progress ──▶ Stop ──▶ Save
+                  └ adds 'evaluate/…' for those behind      └ reason to end
+
+Consumers look at training and never change it: a run with them and a run without have the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from striderl.training.record import Record
+
+NO_METRICS: Mapping[str, float] = {}
+"""No numbers; never written to."""
+
+
+class Reaction(NamedTuple):
+    """What a consumer has to say about a record."""
+
+    metrics: Mapping[str, float] = NO_METRICS
+    """Numbers that are added to the record for the consumers behind, and for the user."""
+    stop: str = ""
+    """Why training should end after this iteration; empty to go on."""
+
+
+NOTHING = Reaction()
+"""The reaction of a consumer that only watches."""
+
+
+class Run(Protocol):
+    """What consumers may ask the trainer."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether this iteration is the last one, as far as is known when a consumer is called."""
+        ...
+
+    @property
+    def remaining_iterations(self) -> int | None:
+        """How many iterations are still to come; None without a limit."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a new trainer needs to go on from here."""
+        ...
+
+
+@runtime_checkable
+class Consumer(Protocol):
+    """Called with the record of every iteration."""
+
+    def consume(self, record: Record, run: Run) -> Reaction:
+        """Take the record in; training is not changed."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to go on in the same way; plain data."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved data."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files, envs and windows; calling it twice is fine."""
+        ...
+
+
+def is_due(iteration: int, every: int) -> bool:
+    """Tell whether something that happens every so many iterations happens now; 0 means never."""
+    return every > 0 and iteration % every == 0
+
+
+def better(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
+    """Tell whether a value beats the best so far by more than min_delta; NaN never does."""
+    if value != value:
+        return False
+    if best is None:
+        return True
+    return value > best + min_delta if mode == "max" else value < best - min_delta
+
+
+def check_mode(mode: str, who: str) -> None:
+    """Raise unless the mode is 'max' or 'min'."""
+    if mode not in ("max", "min"):
+        raise ValueError(f"{who}: mode is 'max' or 'min', found {mode!r}")

@@ -1,0 +1,51 @@
+"""`Evaluate`: play whole episodes in envs of its own, every n iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from striderl.collect.actors import Actor
+from striderl.envs.vec_env import VecEnv
+from striderl.training.consumers.consumer import NOTHING, Reaction, Run, is_due
+from striderl.training.evaluation import EvaluationResult, evaluate
+from striderl.training.record import Record
+
+
+class Evaluate:
+    """Adds 'evaluate/return_mean' and others to the record.
+
+    Envs, seed and actor are its own, so training does not notice; a `GreedyActor` over the learning policy plays
+    without chance. The seed is the same each time, so that two evaluations differ in the policy and in nothing else.
+    """
+
+    def __init__(
+        self, env: VecEnv, actor: Actor, *, every: int = 10, n_episode: int = 10, seed: int = 0, at_end: bool = True
+    ) -> None:
+        """Evaluate every `every` iterations (0: never), and after the last one unless told not to."""
+        if not isinstance(env, VecEnv):
+            raise TypeError(f"Evaluate wants a VecEnv of its own, found {type(env).__name__}")
+        if every < 0 or n_episode < 1:
+            raise ValueError(f"Evaluate: every is not negative and n_episode at least 1, found {every} and {n_episode}")
+        self.env, self.actor = env, actor
+        self.every, self.n_episode, self.seed, self.at_end = every, n_episode, seed, at_end
+        self.result: EvaluationResult | None = None
+        """What the last evaluation of this process found, episode by episode."""
+
+    def consume(self, record: Record, run: Run) -> Reaction:
+        """Play, if it is time."""
+        if not is_due(record.iteration, self.every) and not (self.at_end and run.ending):
+            return NOTHING
+        self.result = evaluate(self.env, self.actor, self.n_episode, self.seed)
+        return Reaction(metrics={f"evaluate/{name}": value for name, value in self.result.numbers().items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: every evaluation starts from the seed."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take nothing."""
+
+    def close(self) -> None:
+        """Close the env."""
+        self.env.close()

@@ -1,0 +1,160 @@
+"""Reasons to stop: a budget is spent, a metric is good enough, it no longer improves, a trial is hopeless."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from striderl.training.consumers.consumer import better, check_mode
+from striderl.training.record import Record
+
+
+@runtime_checkable
+class StopRule(Protocol):
+    """Looks at each record and may have a reason to stop."""
+
+    def reason(self, record: Record) -> str:
+        """Return why training should end after this record, or an empty string."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has been seen, as plain data."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved data."""
+        ...
+
+
+class Budget:
+    """Stops when so many iterations, env steps or seconds are used up; 0 means no limit."""
+
+    def __init__(self, *, iterations: int = 0, env_steps: int = 0, seconds: float = 0.0) -> None:
+        """Set the limits; seconds are those of collecting and learning, over all resumed parts of a run."""
+        if min(iterations, env_steps, seconds) < 0 or not (iterations or env_steps or seconds):
+            raise ValueError("Budget wants at least one positive limit: iterations, env_steps or seconds")
+        self.iterations, self.env_steps, self.seconds = iterations, env_steps, seconds
+        self.used_seconds = 0.0
+
+    def reason(self, record: Record) -> str:
+        """Compare with the limits."""
+        self.used_seconds += record.collection_seconds + record.learning_seconds
+        if self.iterations and record.iteration >= self.iterations:
+            return f"budget of {self.iterations} iterations is used up"
+        if self.env_steps and record.env_steps >= self.env_steps:
+            return f"budget of {self.env_steps} env steps is used up"
+        if self.seconds and self.used_seconds >= self.seconds:
+            return f"budget of {self.seconds} seconds is used up"
+        return ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the seconds used."""
+        return {"used_seconds": self.used_seconds}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting."""
+        self.used_seconds = float(state["used_seconds"])
+
+
+class Threshold:
+    """Stops when a metric is at or beyond a value, so many times in a row among the records that have it."""
+
+    def __init__(self, metric: str, value: float, *, mode: str = "max", times: int = 1) -> None:
+        """Wait for metric >= value, or metric <= value with mode 'min'."""
+        check_mode(mode, "Threshold")
+        if times < 1:
+            raise ValueError(f"Threshold: times is at least 1, found {times}")
+        self.metric, self.value, self.mode, self.times = metric, value, mode, times
+        self.count = 0
+
+    def reason(self, record: Record) -> str:
+        """Compare with the value."""
+        found = record.metrics.get(self.metric)
+        if found is None:
+            return ""
+        reached = found >= self.value if self.mode == "max" else found <= self.value
+        self.count = self.count + 1 if reached else 0
+        sign = ">=" if self.mode == "max" else "<="
+        return f"{self.metric} = {found:.6g} {sign} {self.value:.6g}" if self.count >= self.times else ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how often in a row it was reached."""
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting."""
+        self.count = int(state["count"])
+
+
+class Plateau:
+    """Stops when a metric has not become better for `patience` of the records that have it."""
+
+    def __init__(self, metric: str, *, patience: int, min_delta: float = 0.0, mode: str = "max") -> None:
+        """Count a value as better when it beats the best by more than min_delta."""
+        check_mode(mode, "Plateau")
+        if patience < 1 or min_delta < 0.0:
+            raise ValueError(f"Plateau: patience >= 1 and min_delta >= 0, found {patience} and {min_delta}")
+        self.metric, self.patience, self.min_delta, self.mode = metric, patience, min_delta, mode
+        self.best: float | None = None
+        self.waited = 0
+
+    def reason(self, record: Record) -> str:
+        """Compare with the best."""
+        found = record.metrics.get(self.metric)
+        if found is None:
+            return ""
+        if better(found, self.best, self.mode, self.min_delta):
+            self.best, self.waited = found, 0
+            return ""
+        self.waited += 1
+        stuck = self.waited >= self.patience
+        return f"{self.metric} has not become better than {self.best} for {self.waited} records" if stuck else ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value and how long ago it was."""
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on waiting."""
+        self.best = None if state["best"] is None else float(state["best"])
+        self.waited = int(state["waited"])
+
+
+class Trial(Protocol):
+    """The part of an Optuna trial that is used here."""
+
+    def report(self, value: float, step: int) -> None:
+        """Take an intermediate value."""
+        ...
+
+    def should_prune(self) -> bool:
+        """Tell whether the trial is hopeless."""
+        ...
+
+
+class Prune:
+    """Reports a metric to an Optuna trial and stops when the trial says so.
+
+    The study wants to be told with an exception, which is the caller's to raise:
+    `if trainer.stop_reason == Prune.REASON: raise optuna.TrialPruned`.
+    """
+
+    REASON = "trial was pruned"
+
+    def __init__(self, trial: Trial, metric: str) -> None:
+        self.trial, self.metric = trial, metric
+
+    def reason(self, record: Record) -> str:
+        """Report and ask; the step is the iteration."""
+        found = record.metrics.get(self.metric)
+        if found is None:
+            return ""
+        self.trial.report(found, record.iteration)
+        return self.REASON if self.trial.should_prune() else ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the study keeps what was reported."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take nothing."""

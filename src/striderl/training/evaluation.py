@@ -1,0 +1,139 @@
+"""Playing whole episodes to see how good an actor is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from striderl.collect.actors import Actor
+from striderl.collect.collector import Collector, CollectorConfig
+from striderl.data.transition import Transition
+from striderl.envs.vec_env import VecEnv
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """What some whole episodes gave, env by env in order."""
+
+    returns: tuple[float, ...]
+    """The undiscounted return of each episode."""
+    lengths: tuple[int, ...]
+    """The length of each episode."""
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """What the env measures, at the end of each episode: tracking error, cost of transport, …"""
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return mean(self.returns)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the returns, with n - 1; 0 for one episode."""
+        return standard_deviation(self.returns)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the mean return."""
+        return confidence_interval(self.returns)
+
+    def numbers(self) -> dict[str, float]:
+        """Return means for a log."""
+        low, high = self.interval
+        return {
+            "return_mean": self.mean,
+            "return_std": self.std,
+            "return_low": low,
+            "return_high": high,
+            "length_mean": mean(self.lengths),
+            "episodes": float(len(self.returns)),
+            **{name: mean(values) for name, values in self.metrics.items()},
+        }
+
+
+def evaluate(env: VecEnv, actor: Actor, n_episode: int | Sequence[int], seed: int = 0) -> EvaluationResult:
+    """Play exactly so many episodes (in all, or for each env) from the seed; the env is reset and left mid-way.
+
+    Each env gives its share, so that short episodes are not preferred; see `Collector.collect`.
+    """
+    collector = Collector(env, actor, CollectorConfig(seed=seed))
+    # `collect` resets before it plays: this makes it the first reset with the seed, whatever the env did before
+    recorder = _EpisodeMetrics(env)
+    collected = collector.collect(n_episode=n_episode, storage=recorder)
+    return EvaluationResult(
+        returns=tuple(collected.returns), lengths=tuple(collected.lengths), metrics=recorder.by_name()
+    )
+
+
+class _EpisodeMetrics:
+    """Stands where a storage would, and notes what the env measures whenever an episode ends."""
+
+    balanced = False
+
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+        self._noted: list[list[dict[str, float]]] = [[] for _ in range(env.num_envs)]
+        self._spoiled = [False] * env.num_envs
+
+    def add(self, transition: Transition, envs: slice | None = None) -> None:
+        """Note the metrics of the envs that have just finished; episodes with a bad sample do not count."""
+        assert envs is not None, "the collector names the envs"
+        done, valid = transition.done.tolist(), transition.valid.tolist()
+        numbers = {name: value.tolist() for name, value in self.env.metrics().items()} if any(done) else {}
+        for offset, env in enumerate(range(envs.start, envs.stop)):
+            self._spoiled[env] = self._spoiled[env] or not valid[offset]
+            if done[offset]:
+                if not self._spoiled[env]:
+                    self._noted[env].append({name: value[env] for name, value in numbers.items()})
+                self._spoiled[env] = False
+
+    def by_name(self) -> dict[str, tuple[float, ...]]:
+        """Return each metric of all episodes, env by env."""
+        episodes = [episode for noted in self._noted for episode in noted]
+        names = episodes[0] if episodes else {}
+        return {name: tuple(episode[name] for episode in episodes) for name in names}
+
+
+# -- statistics of a few numbers ---------------------------------------------------------------------------------------
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; not a number without values."""
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def standard_deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation, with n - 1; 0 for one value."""
+    if len(values) < 2:
+        return 0.0
+    center = mean(values)
+    return math.sqrt(math.fsum((value - center) ** 2 for value in values) / (len(values) - 1))
+
+
+def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean by Student's t; without bounds when there is only one value."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    half = t_quantile(len(values) - 1) * standard_deviation(values) / math.sqrt(len(values))
+    return mean(values) - half, mean(values) + half
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, right to 1 %.
+
+    Closed forms for 1 and 2 degrees of freedom, else the expansion around the normal quantile z in powers of
+    1 / freedom (Abramowitz and Stegun 26.7.5).
+    """
+    if freedom == 1:
+        return math.tan(math.pi * 0.475)
+    if freedom == 2:
+        return 0.95 * math.sqrt(2.0 / (1.0 - 0.95**2))
+    z = 1.959963984540054
+    terms = (
+        z,
+        (z**3 + z) / 4.0,
+        (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / 96.0,
+        (3.0 * z**7 + 19.0 * z**5 + 17.0 * z**3 - 15.0 * z) / 384.0,
+    )
+    return math.fsum(term / freedom**power for power, term in enumerate(terms))

@@ -1,0 +1,73 @@
+"""`Record`: what one iteration of training did, as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One iteration: counters, metrics and times; it holds no tensors and nothing that changes later."""
+
+    iteration: int
+    """How many iterations are finished, this one included."""
+    env_steps: int
+    """How many steps the envs have made so far, over all envs."""
+    num_updates: int
+    """How many gradient steps were taken so far."""
+    num_steps: int
+    """How many env steps this iteration made."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers by name, 'collect/return_mean', 'train/kl', 'evaluate/return_mean' and so on."""
+    collection_seconds: float = 0.0
+    """How long collecting took."""
+    learning_seconds: float = 0.0
+    """How long learning took, targets included."""
+
+    @property
+    def steps_per_second(self) -> float:
+        """Env steps of this iteration per second of collecting and learning."""
+        return self.num_steps / max(self.collection_seconds + self.learning_seconds, 1e-9)
+
+    def with_metrics(self, added: Mapping[str, float]) -> Record:
+        """Return the record with more metrics."""
+        return replace(self, metrics={**self.metrics, **added}) if added else self
+
+    def logs(self, log_type: str) -> dict[str, float]:
+        """Return the metrics named 'log_type/…', without that prefix."""
+        prefix = f"{log_type}/"
+        return {name.removeprefix(prefix): value for name, value in self.metrics.items() if name.startswith(prefix)}
+
+    def numbers(self) -> dict[str, float]:
+        """Return everything for a log: the metrics, the counters and the times."""
+        return {
+            **self.metrics,
+            "progress/iteration": float(self.iteration),
+            "progress/env_steps": float(self.env_steps),
+            "progress/num_updates": float(self.num_updates),
+            "time/collection_seconds": self.collection_seconds,
+            "time/learning_seconds": self.learning_seconds,
+            "time/steps_per_second": self.steps_per_second,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Record:
+        """Make a record from plain data."""
+        return cls(**{**state, "metrics": dict(state["metrics"])})
+
+
+def read_packed(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return 0-d tensors as numbers with one transfer to the host; counts stay exact up to 2^53."""
+    if not tensors:
+        return {}
+    packed = torch.stack([value.detach().double() for value in tensors.values()])
+    return dict(zip(tensors, packed.tolist()))
