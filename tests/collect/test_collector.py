@@ -375,7 +375,7 @@ def test_no_host_synchronisation_in_a_rollout():
     storage = RolloutStorage(collector.columns(), 20, 4)
     collector.reset()
     group = collector._groups[0]
-    group.quarantine._on_cpu = False  # take the way that a GPU takes
+    group.quarantine._on_cpu = collector.statistics._on_cpu = False  # take the way that a GPU takes
     steps = []
     with NoSync() as guard, torch.no_grad():
         for _ in range(20):

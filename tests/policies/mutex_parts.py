@@ -10,7 +10,8 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
 
 SEGMENTS = {"proprioception": 4, "engaging_block": 4}
-"""proprioception = [command, x, last action 0, last action 1]; engaging_block = [distance, policy 0, policy 1, height]."""
+"""proprioception = [command, x, last action 0, last action 1]
+engaging_block = [distance, policy 0, policy 1, height]"""
 
 SPEC = ObsSpec.from_segments(SEGMENTS)
 COMMAND, LAST_0, LAST_1 = 0, 2, 3

@@ -234,7 +234,7 @@ def rollouts(draw):
 
 
 @given(rollouts())
-@settings(max_examples=50)
+@settings(max_examples=120)
 def test_padded_trajectories_columns_with_resets_and_the_rollout_agree(rollout):
     dones, kind, rnn_type, seed = rollout
     model = build(kind, rnn_type=rnn_type)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from mutex_parts import COMMAND, LAST_0, SPEC, constant, observe, reading, recurrent
+
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.execution.capture import check_capture
@@ -173,7 +173,7 @@ def test_a_policy_may_take_the_command_of_another_with_the_same_draw():
 
 def test_a_range_without_draws_says_what_to_give():
     policy = mutex([reading(COMMAND)], cmd_vel={0: (1.0, 3.0)})
-    with pytest.raises(KeyError, match="policy.decide"):
+    with pytest.raises(KeyError, match=r"policy\.decide"):
         policy.act(observe(0), policy.initial_state(1), NOTHING)
 
 
@@ -205,7 +205,8 @@ def test_spreads_of_gaussians_add_up_as_independent_ones_do():
     # both have a std of 1; in the env's units 0.5 and 2, at equal shares: sqrt((0.5 / 2)^2 + (2 / 2)^2)
     policy = mutex([constant(1.0), constant(3.0)], [0.5, 2.0], smoothing_len=2, last_action_component="")
     _, state = play(policy, observe(0))
-    distribution, _, _ = policy.act(observe(1), state, NOTHING)
+    with torch.no_grad():
+        distribution, _, _ = policy.act(observe(1), state, NOTHING)
     assert float(distribution.params()["std"]) == pytest.approx((0.25**2 + 1.0) ** 0.5)
     assert float(distribution.mode()) == pytest.approx(0.5 * 0.5 * 1.0 + 0.5 * 2.0 * 3.0)
 
@@ -220,7 +221,7 @@ def test_other_heads_give_a_deterministic_action():
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def remembered(policy, *choices, **settings):
+def remembered(*choices, **settings):
     """Return which sub-policies have a memory after these choices in one env."""
     _, state = play(mutex([recurrent(0), recurrent(1), recurrent(2)], **settings), *choices)
     return [bool(state[f"sub_{index}/actor/0_Remember/hidden"].any()) for index in range(3)]
@@ -245,7 +246,7 @@ def observe_three(chosen):
 )
 def test_memories_of_policies_that_do_not_act(rule, choices, length, kept):
     steps = [observe_three(chosen) for chosen in choices]
-    assert remembered(None, *steps, reset_non_selected=rule, smoothing_len=length) == kept
+    assert remembered(*steps, reset_non_selected=rule, smoothing_len=length) == kept
 
 
 def test_memories_are_reset_per_env():
@@ -318,17 +319,14 @@ def test_a_step_can_be_captured(selection):
 
     state = policy.initial_state(3)
     inputs = (observe(0, 1, -1), state, {"command": torch.rand(3, 2)}, torch.tensor([True, False, False]))
-    fresh = (
-        observe(1, 1, 0),
-        play(policy, observe(0, 1, 1))[1],
-        {"command": torch.rand(3, 2)},
-        torch.tensor([False] * 3),
-    )
+    with torch.no_grad():
+        _, later = play(policy, observe(0, 1, 1))
+    fresh = (observe(1, 1, 0), later, {"command": torch.rand(3, 2)}, torch.tensor([False] * 3))
     report = check_capture(step, inputs, fresh_inputs=fresh, atol=1e-6, name="mutex")
     assert report.max_difference <= 1e-6
 
 
-# -- settings that do not fit --------------------------------------------------------------------------------------------
+# -- settings that do not fit ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

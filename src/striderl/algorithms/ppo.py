@@ -275,6 +275,9 @@ class PPO:
                 else torch.zeros_like(entropy),
                 "ratio_error": torch.where(valid, (ratio - 1.0).abs(), 0.0).amax(),
             }
+            parameters = output.distribution.params()
+            if "std" in parameters:
+                stats["std"] = parameters["std"].mean()
         return losses, stats
 
     # -- the whole update ----------------------------------------------------------------------------------------------

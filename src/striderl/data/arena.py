@@ -109,25 +109,22 @@ class Arena:
         return sum(block.numel() * block.element_size() for block in self.blocks.values())
 
     def write(self, loc: Any, values: Mapping[str, Any]) -> None:
-        """Write one nested dict of tensors to all columns at data[...][loc]; keys, shapes and dtypes must fit."""
-        targets, sources = [], []
+        """Write one nested dict of tensors to all columns at data[...][loc]; keys, shapes and dtypes must fit.
+
+        The columns of a dtype lie side by side, so joining the values writes them all in one call. Everything is
+        checked before anything is written.
+        """
         found = dict(_walk(values))
+        rows = {dtype: block[loc] for dtype, block in self.blocks.items()}
+        pieces: dict[str, list[Tensor]] = {dtype: [] for dtype in rows}
         for path, place in self._order:
             if path not in found:
                 raise KeyError(unknown("column", path, found, where="the row to be written"))
-            target = place.view(self.blocks[place.dtype])[loc]
-            source = found.pop(path)
-            if not isinstance(source, Tensor):
-                source = torch.as_tensor(source)
-            if source.dtype is not target.dtype and not torch.can_cast(source.dtype, target.dtype):
-                raise TypeError(f"column {path!r} holds {target.dtype}; {source.dtype} would lose its values there")
-            if source.shape != target.shape:
-                raise ValueError(f"column {path!r} wants shape {tuple(target.shape)}, found {tuple(source.shape)}")
-            targets.append(target)
-            sources.append(source)
+            pieces[place.dtype].append(_piece(found.pop(path), place, rows[place.dtype], path))
         if found:
             raise KeyError(unknown("column", next(iter(found)), [path for path, _ in self._order], where="the arena"))
-        torch._foreach_copy_(targets, sources)
+        for dtype, row in rows.items():
+            torch.cat(pieces[dtype], dim=-1, out=row)
 
     def select(self, loc: Any) -> dict[str, Any]:
         """Read all columns at [loc]: one gather per dtype, then views of it."""
@@ -166,6 +163,21 @@ def _plan(columns: Columns, widths: dict[str, int]) -> dict[str, Any]:
         else:
             raise TypeError(f"column {name!r}: wanted a TensorSpec or a mapping of them, found {type(spec).__name__}")
     return places
+
+
+def _piece(value: Any, place: _Place, row: Tensor, path: str) -> Tensor:
+    """Return a value as the [..., width] piece of its row, or raise."""
+    source = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    lead = row.shape[:-1]
+    if source.shape != lead + place.shape:
+        raise ValueError(f"column {path!r} wants shape {(*lead, *place.shape)}, found {tuple(source.shape)}")
+    if source.dtype is not row.dtype:
+        if not torch.can_cast(source.dtype, row.dtype):
+            raise TypeError(f"column {path!r} holds {row.dtype}; {source.dtype} would lose its values there")
+        source = source.to(row.dtype)
+    if len(place.shape) == 1:
+        return source
+    return source.reshape(*lead, place.stop - place.start) if place.shape else source.unsqueeze(-1)
 
 
 def _map_places(places: Mapping[str, Any], function: Any) -> dict[str, Any]:

@@ -199,9 +199,10 @@ def _storage(value: Tensor) -> int:
 
 
 def _draws(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Tell whether a tagged op really draws: attention kernels carry the tag for a dropout that may be zero."""
+    """Tell whether a tagged op really draws: recurrent and attention kernels have the tag for a dropout, often zero."""
     given = {**{spec.name: value for spec, value in zip(op._schema.arguments, args)}, **kwargs}
-    return float(given.get("dropout_p", 1.0)) > 0.0
+    dropouts = [given[name] for name in ("dropout", "dropout_p") if name in given]
+    return not dropouts or float(dropouts[0]) > 0.0
 
 
 def _shape_depends_on_values(op: Any, args: Sequence[Any]) -> bool:

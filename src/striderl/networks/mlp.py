@@ -56,9 +56,20 @@ class MlpModel(nn.Module):
 
 def weight_dtype(module: nn.Module) -> torch.dtype:
     """Return the dtype of the module's first parameter, to which integer inputs are cast."""
-    for parameter in module.parameters():
-        return parameter.dtype
-    return torch.get_default_dtype()
+    first = _first_parameter(module)
+    return torch.get_default_dtype() if first is None else first.dtype
+
+
+def _first_parameter(module: nn.Module) -> nn.Parameter | None:
+    """Return what `next(module.parameters())` does, which is asked in every step, without its bookkeeping."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter
+    for child in module._modules.values():
+        found = None if child is None else _first_parameter(child)
+        if found is not None:
+            return found
+    return None
 
 
 def _as_sizes(sizes: int | Sequence[int] | None) -> list[int]:

@@ -57,8 +57,8 @@ def evaluate(env: VecEnv, actor: Actor, n_episode: int | Sequence[int], seed: in
 
     Each env gives its share, so that short episodes are not preferred; see `Collector.collect`.
     """
+    # a new collector begins by resetting with its seed, so that nothing depends on what was played before
     collector = Collector(env, actor, CollectorConfig(seed=seed))
-    # `collect` resets before it plays: this makes it the first reset with the seed, whatever the env did before
     recorder = _EpisodeMetrics(env)
     collected = collector.collect(n_episode=n_episode, storage=recorder)
     return EvaluationResult(

@@ -53,6 +53,8 @@ class Record:
             "time/collection_seconds": self.collection_seconds,
             "time/learning_seconds": self.learning_seconds,
             "time/steps_per_second": self.steps_per_second,
+            "time/collection_steps_per_second": self.num_steps / max(self.collection_seconds, 1e-9),
+            "time/learning_steps_per_second": self.num_steps / max(self.learning_seconds, 1e-9),
         }
 
     def state_dict(self) -> dict[str, Any]:

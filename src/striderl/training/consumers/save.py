@@ -19,9 +19,6 @@ class Save:
     goes on from there begins with the next one.
     """
 
-    runs_last = True
-    """The trainer refuses consumers behind this one."""
-
     def __init__(
         self,
         save: Keep,
@@ -31,7 +28,7 @@ class Save:
         mode: str = "max",
         last: bool = True,
     ) -> None:
-        """Save every `every` iterations (0: never), when the metric named `best` is better than ever, and at the end."""
+        """Save every `every` iterations (0: never), when the metric `best` is better than ever, and at the end."""
         if not callable(save):
             raise TypeError(f"Save wants a function save(state, name), found {type(save).__name__}")
         if every < 0:

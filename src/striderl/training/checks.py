@@ -1,0 +1,99 @@
+"""Do the parts of a trainer fit together? Every mistake is named here, before anything runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from striderl.collect.collector import Collector
+from striderl.collect.policy_actor import PolicyActor
+from striderl.data.naming import unknown
+from striderl.policies.policy import Policy
+from striderl.storage.rollout import RolloutStorage
+from striderl.training.consumers.consumer import Consumer
+from striderl.training.consumers.evaluate import Evaluate
+from striderl.training.consumers.save import Save
+from striderl.training.on_policy import OnPolicyAlgorithm
+from striderl.training.plans import OnPolicyPlan
+
+_log = logging.getLogger(__name__)
+
+
+def check_types(algorithm: object, collector: object, plan: object, consumers: Sequence[object]) -> None:
+    """Raise TypeError for a part that is not what the trainer wants in its place."""
+    if not isinstance(algorithm, OnPolicyAlgorithm):
+        raise TypeError(f"Trainer wants an on-policy algorithm such as PPO first, found {type(algorithm).__name__}")
+    if not isinstance(collector, Collector):
+        raise TypeError(
+            f"Trainer wants a Collector, found {type(collector).__name__}; "
+            "make one with Collector(env, PolicyActor(policy))"
+        )
+    if not isinstance(plan, OnPolicyPlan):
+        raise TypeError(f"Trainer wants an OnPolicyPlan, found {type(plan).__name__}")
+    for consumer in consumers:
+        if not isinstance(consumer, Consumer):
+            raise TypeError(
+                f"a consumer has consume, state_dict, load_state_dict and close; {type(consumer).__name__} has not"
+            )
+
+
+def check_consumers(consumers: Sequence[Consumer], collector: Collector) -> None:
+    """Raise when something comes after Save, or when an evaluation would play in the envs that train."""
+    kinds = [isinstance(consumer, Save) for consumer in consumers]
+    late = [consumer for position, consumer in enumerate(consumers) if not kinds[position] and any(kinds[:position])]
+    if late:
+        raise ValueError(
+            "Save comes last among the consumers, so that it sees what all others did; "
+            f"move {', '.join(type(consumer).__name__ for consumer in late)} before it"
+        )
+    for consumer in consumers:
+        if isinstance(consumer, Evaluate) and consumer.env is collector.env:
+            raise ValueError("Evaluate would reset the envs that train; give it an env object of its own")
+
+
+def check_policy(policy: Policy, collector: Collector) -> None:
+    """Raise unless the policy that learns is the one that acts, and reads what the env gives, where the env is."""
+    actor, spec, env = collector.actor, collector.obs_spec, type(collector.env).__name__
+    if isinstance(actor, PolicyActor) and actor.policy is not policy:
+        raise ValueError("the collector acts with another policy than the algorithm learns; give both the same object")
+    for name, component in {**policy.actor_inputs, **policy.critic_inputs}.items():
+        if name not in spec:
+            raise KeyError(unknown("component", name, spec, where=f"the policy reads what {env} does not give: it"))
+        if spec[name].shape != component.shape:
+            raise ValueError(
+                f"the policy wants component {name!r} of shape {component.shape}, {env} gives {spec[name].shape}"
+            )
+    stored, wanted = collector.actor.columns(), PolicyActor(policy).columns()
+    for name in wanted:
+        if name not in stored:
+            raise KeyError(unknown("column", name, stored, where=f"what {type(actor).__name__} stores with each step"))
+    device = next(policy.parameters()).device
+    if device.type != collector.env.device.type:
+        raise ValueError(f"the policy is on {device}, {env} on {collector.env.device}; move one to the other's device")
+
+
+def check_storage(storage: RolloutStorage, collector: Collector, plan: OnPolicyPlan) -> None:
+    """Raise unless the storage has the size of the plan's rollouts and the collector's columns."""
+    wanted = (plan.num_steps_per_env, collector.env.num_envs)
+    if (storage.num_steps, storage.num_envs) != wanted:
+        raise ValueError(
+            f"the storage holds [{storage.num_steps}, {storage.num_envs}] steps and envs, but the plan and "
+            f"{type(collector.env).__name__} make rollouts of [{wanted[0]}, {wanted[1]}]"
+        )
+    columns = collector.columns()
+    if storage.arena.columns != columns:
+        differing = sorted(
+            name for name in {*columns, *storage.arena.columns} if columns.get(name) != storage.arena.columns.get(name)
+        )
+        raise ValueError(f"the storage was made for other columns than the collector gives; {differing} differ")
+
+
+def warn_about_finals(storage: RolloutStorage, collector: Collector) -> None:
+    """Say once in the log when time-outs cannot be valued by what really followed."""
+    if storage.finals is None:
+        reason = "gives no final observations" if not collector.env.gives_final_obs else "has some that are not stored"
+        _log.warning(
+            "%s %s: a step that the time limit ended is valued with V(s_t), not V(final_obs)",
+            type(collector.env).__name__,
+            reason,
+        )
