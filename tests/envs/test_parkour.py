@@ -176,6 +176,17 @@ def test_a_gap_has_no_floor():
     assert any(done)
 
 
+def test_a_robot_that_does_not_get_further_is_stuck():
+    env = make(num_envs=2, patience=0.2)
+    env.reset(seed=0)
+    ends = []
+    for _ in range(11):
+        env.qpos[0, 0] += 0.05  # one is carried along, the other stays where it is
+        env.qpos[1, 0], env.qvel[1, 0] = env._furthest[1], 0.0
+        ends.append(env.step(torch.zeros(2, 12)).terminated.tolist())
+    assert ends == [[False, False]] * 10 + [[False, True]]
+
+
 def test_progress_is_paid_up_to_the_speed_that_is_asked_for():
     env = make(num_envs=3, reward_weights={"progress": 1.0, "off_centre": -1.0}, speed=(0.5, 0.5))
     env.reset(seed=0)

@@ -22,6 +22,7 @@ from striderl.export.golden_trace import ParityError
 from striderl.export.metadata import ExportMetadata
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
+from striderl.policies.facade import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Override, Remember
 
@@ -306,6 +307,25 @@ def test_a_policy_that_gives_nan_is_refused(tmp_path):
         next(policy.actor_body.parameters())[0, 0] = torch.nan
     with pytest.raises(ParityError, match="not finite in output 'action'"):
         export_policy(policy, tmp_path / "bundle", metadata=META, formats=("torch",), num_steps=2)
+
+
+class BakesIn(Policy):
+    """Takes the number of envs for a constant."""
+
+    def act(self, obs: Any, *args: Any) -> Any:
+        return super().act({**obs, "joints": obs["joints"] + torch.zeros(len(obs["joints"]), 1)}, *args)
+
+
+def test_a_fixed_number_of_envs_is_refused(tmp_path):
+    policy = BakesIn(OBS, BOX, POLICIES["mlp"][0])
+    with pytest.raises(ValueError, match=r"cannot be traced for any number of envs.*write tensor\.shape\[0\]"):
+        export_policy(policy, tmp_path / "bundle", metadata=META, formats=("torch",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_pure_policy_is_wanted(tmp_path):
+    with pytest.raises(TypeError, match=r"wants the pure policy.*found StatefulPolicy.*attribute 'policy'"):
+        export_policy(StatefulPolicy(build("mlp")), tmp_path / "bundle", metadata=META)
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])

@@ -205,13 +205,16 @@ def test_with_the_actors_memory_the_loss_reaches_the_memory():
     assert names == {name for name, _ in policy.named_parameters() if name.startswith("actor.")}
 
 
-def test_the_target_has_the_units_of_what_is_replaced():
+@pytest.mark.parametrize("in_trunk", [True, False])
+def test_the_target_has_the_units_of_what_is_replaced(in_trunk):
     # velocities 1 and 3 are absorbed: mean 2 and std 1, so the actor sees 5 as (5 - 2) / 1, and so must the estimator
-    policy = policy_with(estimate(replace_state_prob=1.0), trunk=(NormalizeObs(eps=0.0),))
+    normalize, predict = NormalizeObs(eps=0.0), estimate(replace_state_prob=1.0)
+    policy = policy_with(predict, trunk=(normalize,)) if in_trunk else policy_with(normalize, predict)
     raw = {name: torch.stack([torch.ones(part.shape), 3 * torch.ones(part.shape)]) for name, part in SPEC.items()}
     policy.absorb(raw)
     out = policy({name: torch.full((1, *part.shape), 5.0) for name, part in SPEC.items()}, {}, {})
-    assert out.aux["actor/0_Estimate/target"].tolist() == [[3.0, 3.0, 3.0]]
+    (target,) = [value for name, value in out.aux.items() if name.endswith("/target")]
+    assert target.tolist() == [[3.0, 3.0, 3.0]]
 
 
 # -- contradictions ----------------------------------------------------------------------------------------------------

@@ -193,6 +193,13 @@ def test_memory_advances_with_every_step_and_can_be_put_back():
     assert difference(values, model.evaluate(critic_obs)) > 1e-4, "the critic's memory advances with evaluate"
 
 
+def test_a_memory_can_begin_before_the_first_step():
+    model, other = build(ActorCriticRecurrent), build(ActorCriticRecurrent)
+    model.start(4)
+    assert all((leaf == 0).all() and leaf.shape == (1, 4, 5) for leaf in leaves(model.get_hidden_states()))
+    assert torch.equal(model.act_inference(flat(4)[0]), other.act_inference(flat(4)[0]))
+
+
 def test_memory_can_be_cut_off_from_the_graph():
     model = build(ActorCriticRecurrent)
     obs, _ = flat(4)
@@ -317,8 +324,15 @@ def test_estimated_state(kind):
         assert model.get_estimated_state(stage="Adapt").shape == (4, 2)
     if model.is_recurrent:
         assert difference(model.get_estimated_state(obs), ahead) > 1e-5, "the memory has advanced"
-        padded, masks = split_and_pad_trajectories(flat(3, 4)[0], torch.zeros(3, 4))
-        assert model.get_estimated_state(padded, masks, model.get_hidden_states()).shape == (3, 4, 3)
+        dones = torch.zeros(3, 4)
+        dones[0, 1] = 1.0  # env 1 has two trajectories, so there are five columns
+        padded, masks = split_and_pad_trajectories({"obs": flat(3, 4)[0], "critic": flat(3, 4)[1]}, dones)
+        model.evaluate(critic_obs)
+        hidden = model.get_hidden_states()[:, [0, 1, 1, 2, 3]]
+        alone = model.get_estimated_state(padded["obs"], masks, hidden)
+        memo = {name: torch.ones(3, 5, dtype=torch.bool) for name in model.policy.memo_spec()}
+        model.act(padded["obs"], masks, hidden, critic_observations=padded["critic"], memo=memo)
+        assert alone.shape == (3, 4, 3) and torch.equal(model.get_estimated_state(), alone)
 
 
 def test_a_policy_without_estimator_says_so():

@@ -11,6 +11,7 @@ from mutex_parts import COMMAND, LAST_0, SPEC, constant, observe, reading, recur
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.execution.capture import check_capture
+from striderl.export.greedy_step import GreedyStep, plan_layout
 from striderl.networks.deterministic import Deterministic
 from striderl.policies.mutex import MutexPolicy
 from striderl.policies.mutex_selection import ClimbSelection, FieldSelection
@@ -324,6 +325,19 @@ def test_a_step_can_be_captured(selection):
     fresh = (observe(1, 1, 0), later, {"command": torch.rand(3, 2)}, torch.tensor([False] * 3))
     report = check_capture(step, inputs, fresh_inputs=fresh, atol=1e-6, name="mutex")
     assert report.max_difference <= 1e-6
+
+
+def test_a_mutex_can_be_exported():
+    policy = mutex([recurrent(0), recurrent(1)], [0.5, 2.0], cmd_vel={1: (0.0, 1.0)}, smoothing_len=2)
+    layout = plan_layout(policy)
+    assert layout.observations.names == SPEC.names and set(layout.states) == set(policy.state_spec())
+    step = GreedyStep(policy, layout)
+    with torch.no_grad():
+        _, state = play(policy, observe(0, 1))
+        exported = torch.export.export(step, (*observe(0, 0).values(), *state.values())).module()
+        inputs = (*observe(1, -1).values(), *(0.5 * value for value in state.values()))
+        for one, two in zip(exported(*inputs), step(*inputs)):
+            assert torch.allclose(one, two, atol=1e-6)
 
 
 # -- settings that do not fit ------------------------------------------------------------------------------------------

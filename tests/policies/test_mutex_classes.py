@@ -134,7 +134,7 @@ def test_settings_that_a_run_lacks_are_named(tmp_path):
         ActorCriticMutex(*SIZES, "ActorCritic", [path], SEGMENTS, CRITIC)
 
 
-# -- in a loop -----------------------------------------------------------------------------------------------------------
+# -- in a loop ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_caller_chooses_by_index_or_one_hot():
@@ -258,7 +258,7 @@ def test_the_number_of_actions_must_be_that_of_the_policies():
         )
 
 
-# -- jumping up and down -------------------------------------------------------------------------------------------------
+# -- jumping up and down -----------------------------------------------------------------------------------------------
 
 
 def climb_mutex(**settings):
@@ -331,3 +331,28 @@ def test_the_default_jump_is_policy_three():
             sub_policies=[reading(LAST_0)] * 3,
             sub_action_scales=[1.0] * 3,
         )
+
+
+@pytest.mark.parametrize(
+    ("setting", "place", "value"),
+    [
+        ({"selection_component": "proprioception"}, lambda config: config.selection.field.component, "proprioception"),
+        ({"selection_first_entry": 0}, lambda config: config.selection.field.first_entry, 0),
+        ({"jump_direction_entry": 0}, lambda config: config.selection.direction_entry, 0),
+        ({"cmd_scales": 3.0}, lambda config: config.cmd_scales, 3.0),
+        ({"cmd_component": "engaging_block"}, lambda config: config.cmd_component, "engaging_block"),
+        ({"action_smoothing_buffer_len": 4}, lambda config: config.smoothing_len, 4),
+        ({"reset_non_selected": "when_skill"}, lambda config: config.reset_non_selected, "when_skill"),
+        ({"last_action_component": ""}, lambda config: config.last_action_component, ""),
+    ],
+)
+def test_every_setting_arrives(setting, place, value):
+    assert place(climb_mutex().policy.config) != value
+    assert place(climb_mutex(**setting).policy.config) == value
+
+
+def test_the_entry_that_says_up_or_down_is_a_setting():
+    model = climb_mutex(jump_direction_entry=0)
+    obs = observe(1, 1, height=0.3)
+    obs["engaging_block"][0, 0] = 0.2  # the distance, read as the direction
+    assert model.get_policy_selection(obs).argmax(-1).tolist() == [1, 2]

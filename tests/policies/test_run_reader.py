@@ -103,7 +103,7 @@ def test_nothing_in_a_file_is_executed(tmp_path, zipped):
     if zipped:
         torch.save({"model_state_dict": {"w": Evil(str(target))}}, model)
     else:
-        model.write_bytes(pickle.dumps({"w": Evil(str(target))}))
+        model.write_bytes(pickle.dumps({"w": Evil(str(target))}, protocol=2))
     with pytest.raises(ValueError, match="never run"):
         read_weights(model)
     assert not target.exists()

@@ -128,7 +128,8 @@ def plan_layout(policy: ExportablePolicy) -> ExportLayout:
     return layout
 
 
-_PROBE_BATCH = 2
+_PROBE_BATCH = 16
+"""How many envs are tried at once, so that each choice a policy makes is met in some."""
 
 
 def probe(spec: TensorSpec, *lead: int, generator: torch.Generator) -> Tensor:
@@ -169,16 +170,21 @@ def _matters(policy: ExportablePolicy, name: str) -> bool:
     """Tell whether a component can reach what the policy gives.
 
     NaN is a dye: it passes weights that are zero and nonlinearities that are flat, but not `torch.where` that chose the
-    other side. Whole numbers cannot be NaN; those that the actor sees count as read, others if a change shows.
+    other side. Comparisons hide it, so other numbers of several sizes are tried as well. Whole numbers cannot be NaN;
+    those that the actor sees count as read.
     """
     obs, state, generator = _probes(policy)
-    before = _asked(policy, obs, state)
     spec = policy.obs_spec[name]
-    if obs[name].is_floating_point():
-        other = torch.full_like(obs[name], torch.nan)
+    fresh = probe(spec, _PROBE_BATCH, generator=generator)
+    if fresh.is_floating_point():
+        others = [torch.full_like(fresh, torch.nan), fresh, 10.0 * fresh, -1000.0 * fresh]
     elif name in policy.actor_inputs:
         return True
     else:
-        other = ~obs[name] if spec.dtype == "bool" else probe(spec, _PROBE_BATCH, generator=generator)
-    after = _asked(policy, {**obs, name: other}, state)
-    return any(not torch.equal(one, two) for one, two in zip(before, after))
+        others = [~obs[name]] if spec.dtype == "bool" else [fresh]
+    before = _asked(policy, obs, state)
+    return any(
+        not torch.equal(one, two)
+        for other in others
+        for one, two in zip(before, _asked(policy, {**obs, name: other}, state))
+    )

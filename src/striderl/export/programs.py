@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 
 from striderl.export.golden_trace import Step
@@ -23,8 +24,7 @@ def trace_program(step: GreedyStep, example: Sequence[Tensor]) -> torch.export.E
     A traced program keeps every parameter of its module. The second tracing is without those that the first did not
     touch: the critic is not exported.
     """
-    shapes = batch_shapes(len(example))
-    first = torch.export.export(step, tuple(example), dynamic_shapes=shapes)
+    first = _traced(step, example)
     touched = {node.name for node in first.graph.nodes if node.op == "placeholder" and node.users}
     for spec in first.graph_signature.input_specs:
         if spec.target is not None and spec.arg.name not in touched:
@@ -33,7 +33,17 @@ def trace_program(step: GreedyStep, example: Sequence[Tensor]) -> torch.export.E
             for table in (module._parameters, module._buffers):
                 if name in table:
                     table[name] = None
-    return torch.export.export(step, tuple(example), dynamic_shapes=shapes)
+    return _traced(step, example)
+
+
+def _traced(step: GreedyStep, example: Sequence[Tensor]) -> torch.export.ExportedProgram:
+    try:
+        return torch.export.export(step, tuple(example), dynamic_shapes=batch_shapes(len(example)))
+    except torch._dynamo.exc.UserError as error:
+        raise ValueError(
+            f"the policy cannot be traced for any number of envs (it was tried with {example[0].shape[0]}); "
+            f"a stage may use len(tensor), which is a plain number: write tensor.shape[0]. torch says: {error}"
+        ) from error
 
 
 def batch_shapes(num_inputs: int) -> dict[str, Any]:

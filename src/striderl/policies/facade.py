@@ -238,6 +238,10 @@ class StatefulPolicy:
         """Whether the policy has a memory."""
         return bool(self.policy.state_spec())
 
+    def start(self, num_envs: int) -> None:
+        """Begin with an empty memory of so many envs; otherwise the first step does."""
+        self._memory.state = self.policy.initial_state(num_envs)
+
     def reset(self, dones: Tensor | None = None) -> None:
         """Forget the envs where `dones` [N], of any dtype, is not zero; without it forget all."""
         self._memory.reset(dones)

@@ -50,7 +50,8 @@ class _Step(NamedTuple):
 class MutexPolicy(nn.Module):
     """Sub-policies, their action scales, and the rule that chooses; see the picture at the top of this module.
 
-    The sub-policies act as in inference, without exploration inside; the action is a Gaussian where all of theirs are,
+    All sub-policies run on all envs, so shapes never change and memories can go on while another one acts. They act as
+    in inference, without exploration inside; the action is a Gaussian where all of theirs are,
     with the spread of the sum of independent ones, and deterministic otherwise. There is no critic.
     """
 

@@ -27,7 +27,7 @@ class Selection(Protocol):
         ...
 
     def choose(self, obs: Obs, num_policies: int) -> Tensor:
-        """Return the choice as float32 one-hot [.., K]."""
+        """Return the choice in one step [N, …] as float32 one-hot [N, K]."""
         ...
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,11 +20,19 @@ from torch import Tensor
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
 from striderl.policies.policy import Policy
+from striderl.policies.spaces import Segments, make_spaces
 from striderl.policies.transfer_layout import Place, Slices, input_columns, places
 from striderl.policies.transfer_report import Difference, TransferError, TransferReport, shape_text
 from striderl.policies.transfer_source import Source, source_policy
 
-__all__ = ["TransferError", "TransferReport", "input_columns", "load_exactly", "load_misaligned_state_dict"]
+__all__ = [
+    "TransferError",
+    "TransferReport",
+    "input_columns",
+    "load_exactly",
+    "load_from_segments",
+    "load_misaligned_state_dict",
+]
 
 NEW = ("zero", "keep")
 """What columns of new components become."""
@@ -33,6 +41,14 @@ _HINT = (
     "Give the policy that saved these weights as the source, or (its observation spec, its config), "
     "when it differed in more than its components."
 )
+
+
+class HasStateDict(Protocol):
+    """A module, or a stateful shell around one."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the weights by name."""
+        ...
 
 
 def load_misaligned_state_dict(
@@ -45,14 +61,33 @@ def load_misaligned_state_dict(
     if new not in NEW:
         raise ValueError(unknown("choice", new, NEW, where="new"))
     old = source_policy(policy, source)
-    differences = [*_component_differences(old.obs_spec, policy.obs_spec), *_content_differences(old, state_dict)]
+    differences = _component_differences(old.obs_spec, policy.obs_spec)
     if differences:
-        raise TransferError(differences, _HINT)
+        raise TransferError(differences)
+    differences = _content_differences(old, state_dict)
+    if differences:
+        raise TransferError(differences, _HINT, columns=("in the weights", "in the source"))
     move = _Move(policy, old, state_dict, zero=new == "zero")
     if move.differences:
         raise TransferError(move.differences, _HINT)
     write(policy, move.values)
     return move.report()
+
+
+def load_from_segments(
+    policy: Policy,
+    module: HasStateDict | Mapping[str, Tensor],
+    obs_segments: Segments,
+    critic_obs_segments: Segments | None = None,
+    *,
+    new: str = "zero",
+) -> TransferReport:
+    """Load the weights of a module, or a state dict, that was built for flat vectors with these segments."""
+    state_dict = module if isinstance(module, Mapping) else module.state_dict()
+    num_actor = ObsSpec.from_segments(obs_segments).size
+    num_critic = None if critic_obs_segments is None else ObsSpec.from_segments(critic_obs_segments).size
+    spaces = make_spaces(num_actor, num_critic, policy.action_spec, obs_segments, critic_obs_segments)
+    return load_misaligned_state_dict(policy, state_dict, spaces, new=new)
 
 
 def load_exactly(policy: Policy, state_dict: Mapping[str, Tensor], *, source: str = "") -> TransferReport:

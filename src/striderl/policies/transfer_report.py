@@ -23,10 +23,12 @@ class Difference(NamedTuple):
 class TransferError(ValueError):
     """Weights that do not fit a policy; the message is a table of what, old and new. Nothing was changed."""
 
-    def __init__(self, differences: Sequence[Difference], hint: str = "") -> None:
-        """Compose the table."""
+    def __init__(
+        self, differences: Sequence[Difference], hint: str = "", *, columns: tuple[str, str] = ("old", "new")
+    ) -> None:
+        """Compose the table; `columns` are the words above the second and the third column."""
         self.differences = tuple(differences)
-        rows = [Difference("", "old", "new"), *self.differences]
+        rows = [Difference("", *columns), *self.differences]
         wide = [max(len(row[column]) for row in rows) for column in range(2)]
         lines = [f"  {row.what:<{wide[0]}}  {row.old:<{wide[1]}}  {row.new}".rstrip() for row in rows]
         super().__init__(

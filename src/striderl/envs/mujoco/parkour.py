@@ -69,6 +69,8 @@ class ParkourConfig(QuadrupedConfig):
     """Range of the speed along the lane that is asked for in an episode, m/s."""
     reach: float = 1.2
     """How far before an obstacle it begins to be engaged, m from the middle of the trunk."""
+    patience: float = 4.0
+    """Seconds without getting further along the lane after which a robot is stuck, which counts as a fall."""
     first_levels: int = 1
     """Envs begin on this many of the lowest levels."""
     rising: bool = True
@@ -118,6 +120,7 @@ class Parkour(QuadrupedEnv):
         )
         self._lane: Int = self.state_array("lane", dtype=np.int64)
         self._furthest: Float = self.state_array("furthest")
+        self._waited: Float = self.state_array("waited")
         self._success_rate: Float = self.state_array("success_rate")
         self._scan = HeightScan(config.scan, self.ground, config.robot.standing_height)
 
@@ -129,6 +132,7 @@ class Parkour(QuadrupedEnv):
         numbers = self.uniform("start/place", ids, 4, low=-1.0)
         place = self.ground.origin(level, column) + numbers[:, :2] * (0.3, 0.2)
         self._furthest[ids] = place[:, 0]
+        self._waited[ids] = 0.0
         heading = 0.3 * numbers[:, 2]
         low, high = self.config.speed
         self.command[ids, 0] = low + (high - low) * 0.5 * (numbers[:, 3] + 1.0)
@@ -141,13 +145,16 @@ class Parkour(QuadrupedEnv):
         return np.asarray(self.qpos[:, 1] - self._lane * self.config.lanes.distance)
 
     def command_next(self) -> None:
-        """Lead back to the lane's middle."""
-        np.maximum(self._furthest, self.qpos[:, 0], out=self._furthest)
+        """Lead back to the lane's middle, and notice who gets further: two centimetres count."""
+        further = self.qpos[:, 0] > self._furthest + 0.02
+        self._waited += self.step_dt
+        self._waited[further] = 0.0
+        self._furthest[further] = self.qpos[further, 0]
         self.command[:, 2] = self._turning(self.aside(), self.robot.heading)
 
     def has_fallen(self) -> Bool:
-        """Return who lies in a gap or in the pit; even a crawling robot has its trunk higher above the lane."""
-        return np.asarray(self.qpos[:, 2] < 0.12)
+        """Return who lies in a gap or in the pit (even a crawling robot has its trunk higher), and who is stuck."""
+        return np.asarray((self.qpos[:, 2] < 0.12) | (self._waited > self.config.patience))
 
     def success(self) -> Bool:
         """Return who has reached the end of the lane, [N]."""
