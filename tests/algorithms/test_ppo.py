@@ -346,12 +346,7 @@ def with_components(env: Scripted, names: dict[str, str]) -> Scripted:
     script, ends = env.script, {"terminated": env.script.terminated, "truncated": env.script.truncated}
     obs = {new: script.obs[old] for old, new in names.items()}
     final = {new: script.final_obs[old] for old, new in names.items()}
-    return Scripted(
-        Script(
-            obs=obs, reward=script.reward, terminated=script.terminated, truncated=script.truncated, final_obs=final
-        ),
-        action_spec=ACTION,
-    )
+    return Scripted(Script(obs=obs, reward=script.reward, final_obs=final, **ends), action_spec=ACTION)
 
 
 def plain_policy(env: Scripted) -> Policy:

@@ -22,7 +22,7 @@ from striderl.export.golden_trace import ParityError
 from striderl.export.metadata import ExportMetadata
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
-from striderl.policies.facade import StatefulPolicy
+from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Override, Remember
 

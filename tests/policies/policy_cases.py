@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from striderl.data.noise import draw_all
-from striderl.policies.facade import StatefulPolicy
+from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
-from striderl.policies.presets_amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
-from striderl.policies.presets_encoder import EncoderActorCritic, EncoderActorCriticRecurrent
-from striderl.policies.presets_plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
-from striderl.policies.presets_state import (
+from striderl.policies.presets.amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
+from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
+from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.state import (
     EncoderStateAc,
     EncoderStateAcRecurrent,
     PrivilegeStateAcRecurrent,
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.presets_visual import VisualDeterministicAC, VisualDeterministicRecurrent
+from striderl.policies.presets.visual import VisualDeterministicAC, VisualDeterministicRecurrent
 
 OBS_SEGMENTS = {"imu": 4, "velocity": 3, "scan": (1, 5, 5)}
 CRITIC_SEGMENTS = {"imu": 4, "velocity": 3, "friction": 2, "scan": (1, 5, 5)}
@@ -128,3 +128,17 @@ def difference(one: Tensor, other: Tensor) -> float:
         return float("inf")
     gap = (one.detach().double() - other.detach().double()).abs()
     return float(gap.nan_to_num(nan=float("inf")).max()) if gap.numel() else 0.0
+
+
+def flat(*lead: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return flat observations of the actor and of the critic with this leading shape."""
+    generator = torch.Generator().manual_seed(seed)
+    obs = torch.randn(*lead, NUM_OBS, generator=generator)
+    return obs, torch.randn(*lead, NUM_CRITIC_OBS, generator=generator)
+
+
+def leaves(hidden: Any) -> list[Tensor]:
+    """Return the tensors of nested hidden states."""
+    if isinstance(hidden, torch.Tensor):
+        return [hidden]
+    return [leaf for part in tuple(hidden) if part is not None for leaf in leaves(part)]

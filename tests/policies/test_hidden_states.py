@@ -22,8 +22,8 @@ from striderl.policies.hidden_states import (
     to_hidden_states,
 )
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets_plain import ActorCriticRecurrent
-from striderl.policies.presets_state import PrivilegeStateAcRecurrent, StateAcRecurrent
+from striderl.policies.presets.plain import ActorCriticRecurrent
+from striderl.policies.presets.state import PrivilegeStateAcRecurrent, StateAcRecurrent
 from striderl.policies.stages import Remember
 
 RECURRENT = [kind for kind in CASES if "rnn_type" in CASES[kind]]

@@ -13,9 +13,9 @@ from striderl.data.specs import ObsSpec
 from striderl.execution.capture import check_capture
 from striderl.export.greedy_step import GreedyStep, plan_layout
 from striderl.networks.deterministic import Deterministic
-from striderl.policies.mutex import MutexPolicy
-from striderl.policies.mutex_selection import ClimbSelection, FieldSelection
-from striderl.policies.mutex_settings import MutexConfig
+from striderl.policies.mutex.policy import MutexPolicy
+from striderl.policies.mutex.selection import ClimbSelection, FieldSelection
+from striderl.policies.mutex.settings import MutexConfig
 from striderl.policies.policy import Policy, PolicyConfig
 
 NOTHING = {}

@@ -9,9 +9,9 @@ import torch
 from mutex_parts import COMMAND, LAST_0, SEGMENTS, constant, observe, reading, recurrent
 from safetensors.torch import save_file
 
-from striderl.policies.mutex_classes import ActorCriticClimbMutex, ActorCriticFieldMutex, ActorCriticMutex
-from striderl.policies.presets_plain import ActorCritic, ActorCriticRecurrent
-from striderl.policies.transfer_report import TransferError
+from striderl.policies.mutex.classes import ActorCriticClimbMutex, ActorCriticFieldMutex, ActorCriticMutex
+from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent
+from striderl.policies.transfer.report import TransferError
 
 HIDDEN = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}
 SIZES = (8, 6, 2)

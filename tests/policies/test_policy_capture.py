@@ -13,7 +13,7 @@ from striderl.execution.capture import check_capture
 from striderl.networks.discriminator import AMPDiscriminator
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
-from striderl.policies.presets_state import PrivilegeStateAcRecurrent
+from striderl.policies.presets.state import PrivilegeStateAcRecurrent
 from striderl.policies.stage import Flow
 from striderl.policies.stages import NormalizeObs, Override, Remember
 

@@ -9,8 +9,8 @@ import torch
 from policy_cases import CASES, CRITIC_SEGMENTS, OBS_SEGMENTS, SIZES, build, random_obs
 
 from striderl.policies.arguments import argument_names, explicit, require_known
-from striderl.policies.presets_plain import Actor, Critic
-from striderl.policies.presets_state import EncoderStateAc, StateAc
+from striderl.policies.presets.plain import Actor, Critic
+from striderl.policies.presets.state import EncoderStateAc, StateAc
 
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # argument: (settings of both policies, settings of the changed one)

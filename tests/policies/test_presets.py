@@ -22,17 +22,17 @@ from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
-from striderl.policies.presets_amp import AmpActorCritic, EncoderAmpActorCriticRecurrent
-from striderl.policies.presets_encoder import EncoderActorCritic, EncoderActorCriticRecurrent
-from striderl.policies.presets_plain import Actor, ActorCritic, ActorCriticRecurrent, Critic
-from striderl.policies.presets_state import (
+from striderl.policies.presets.amp import AmpActorCritic, EncoderAmpActorCriticRecurrent
+from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
+from striderl.policies.presets.plain import Actor, ActorCritic, ActorCriticRecurrent, Critic
+from striderl.policies.presets.state import (
     EncoderStateAc,
     EncoderStateAcRecurrent,
     PrivilegeStateAcRecurrent,
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.presets_visual import VisualDeterministicAC
+from striderl.policies.presets.visual import VisualDeterministicAC
 from striderl.policies.stages import Remember
 
 RECURRENT = [kind for kind in CASES if "rnn_type" in CASES[kind]]

@@ -12,10 +12,10 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets_state import EncoderStateAcRecurrent
+from striderl.policies.presets.state import EncoderStateAcRecurrent
 from striderl.policies.spaces import make_spaces
 from striderl.policies.stages import NormalizeObs, Override, Remember
-from striderl.policies.transfer import (
+from striderl.policies.transfer.load import (
     TransferError,
     input_columns,
     load_exactly,

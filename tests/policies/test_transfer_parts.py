@@ -10,8 +10,8 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.encode import Encode
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
-from striderl.policies.transfer import TransferError
-from striderl.policies.transfer_parts import encoder_parts, load_parts, part_names, replace_encoder, replace_encoder0
+from striderl.policies.transfer.load import TransferError
+from striderl.policies.transfer.parts import encoder_parts, load_parts, part_names, replace_encoder, replace_encoder0
 
 SPEC = ObsSpec({name: ComponentSpec(shape=(size,)) for name, size in {"joints": 3, "scan": 4, "map": 5}.items()})
 ENCODE = Encode(components=("scan", "map"), output_size=3)

@@ -37,7 +37,7 @@ def make_trainer(
     consumers: Any = (),
     ppo: dict[str, Any] | None = None,
 ) -> Trainer:
-    """A new trainer; `consumers` may be a function of the policy. Whoever loads a state may begin with other weights."""
+    """A new trainer; `consumers` may be a function of the policy."""
     env = env or CartPole(num_envs)
     policy = make_policy(env, kind, weights=weights)
     algorithm = PPO(policy, PPOConfig(**{"num_mini_batches": 2, "num_learning_epochs": 2, **(ppo or {})}))

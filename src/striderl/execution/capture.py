@@ -17,6 +17,7 @@ shows in step 2, by name, or in step 3.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -122,8 +123,9 @@ def _watched(part: str, function: Callable[..., Any], example: tuple[Any, ...]) 
 
 def _modules_behind(function: Callable[..., Any]) -> list[nn.Module]:
     """Return the modules a function is, belongs to or closes over."""
-    closure = getattr(function, "__closure__", None) or ()
-    holders = [function, getattr(function, "__self__", None), *(cell.cell_contents for cell in closure)]
+    code = getattr(function, "__code__", None)
+    held = inspect.getclosurevars(function).nonlocals if isinstance(code, types.CodeType) else {}
+    holders = [function, getattr(function, "__self__", None), *held.values()]
     return [holder for holder in holders if isinstance(holder, nn.Module)]
 
 

@@ -1,1 +1,43 @@
 """Pure functions on tensors: the arithmetic that every algorithm and network shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from striderl._lazy import lazy
+
+if TYPE_CHECKING:
+    from striderl.ops.losses import adapted_learning_rate as adapted_learning_rate
+    from striderl.ops.losses import clipped_surrogate as clipped_surrogate
+    from striderl.ops.losses import explained_variance as explained_variance
+    from striderl.ops.losses import normalised as normalised
+    from striderl.ops.losses import valid_mean as valid_mean
+    from striderl.ops.losses import value_loss as value_loss
+    from striderl.ops.padding import split_and_pad_trajectories as split_and_pad_trajectories
+    from striderl.ops.padding import unpad_trajectories as unpad_trajectories
+    from striderl.ops.returns import discounted_returns as discounted_returns
+    from striderl.ops.returns import gae as gae
+    from striderl.ops.returns import n_step_returns as n_step_returns
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "losses": [
+            "adapted_learning_rate",
+            "clipped_surrogate",
+            "explained_variance",
+            "normalised",
+            "valid_mean",
+            "value_loss",
+        ],
+        "padding": [
+            "split_and_pad_trajectories",
+            "unpad_trajectories",
+        ],
+        "returns": [
+            "discounted_returns",
+            "gae",
+            "n_step_returns",
+        ],
+    },
+)

@@ -108,7 +108,8 @@ class Plateau:
             return ""
         self.waited += 1
         stuck = self.waited >= self.patience
-        return f"{self.metric} has not become better than {self.best} for {self.waited} records" if stuck else ""
+        best = "any number" if self.best is None else f"{self.best:.6g}"
+        return f"{self.metric} has not become better than {best} for {self.waited} records" if stuck else ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value and how long ago it was."""

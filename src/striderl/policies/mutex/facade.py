@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.networks.distribution import Distribution
-from striderl.policies.facade_inputs import Observations, lead_of, named
-from striderl.policies.mutex import MutexPolicy
-from striderl.policies.mutex_selection import one_hot
+from striderl.policies.facade.inputs import Observations, lead_of, named
+from striderl.policies.mutex.policy import MutexPolicy
+from striderl.policies.mutex.selection import one_hot
 
 if TYPE_CHECKING:
     from typing import Self

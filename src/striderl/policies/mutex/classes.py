@@ -13,12 +13,12 @@ from pathlib import Path
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.arguments import explicit
-from striderl.policies.facade import StatefulPolicy
-from striderl.policies.mutex import MutexPolicy
-from striderl.policies.mutex_facade import StatefulMutex
-from striderl.policies.mutex_runs import EnvSizes, SubPolicy, ready_policies, trained_policies
-from striderl.policies.mutex_selection import ClimbSelection, FieldSelection
-from striderl.policies.mutex_settings import MutexConfig, Scale, Velocity
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.mutex.facade import StatefulMutex
+from striderl.policies.mutex.policy import MutexPolicy
+from striderl.policies.mutex.runs import EnvSizes, SubPolicy, ready_policies, trained_policies
+from striderl.policies.mutex.selection import ClimbSelection, FieldSelection
+from striderl.policies.mutex.settings import MutexConfig, Scale, Velocity
 from striderl.policies.policy import Policy
 from striderl.policies.spaces import Segments, make_spaces
 

@@ -12,8 +12,8 @@ from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.arguments import explicit
 from striderl.policies.encode import Encode
-from striderl.policies.facade import StatefulPolicy
-from striderl.policies.preset_parts import HIDDEN, NONE, Settings, compose
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.presets.parts import HIDDEN, NONE, Settings, compose
 from striderl.policies.spaces import Segments, Spaces, make_spaces
 from striderl.policies.stages import Remember
 

@@ -21,9 +21,9 @@ from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
 from striderl.policies.policy import Policy
 from striderl.policies.spaces import Segments, make_spaces
-from striderl.policies.transfer_layout import Place, Slices, input_columns, places
-from striderl.policies.transfer_report import Difference, TransferError, TransferReport, shape_text
-from striderl.policies.transfer_source import Source, source_policy
+from striderl.policies.transfer.layout import Place, Slices, input_columns, places
+from striderl.policies.transfer.report import Difference, TransferError, TransferReport, shape_text
+from striderl.policies.transfer.source import Source, source_policy
 
 __all__ = [
     "TransferError",

@@ -24,8 +24,8 @@ from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
 from striderl.ops.padding import unpad_trajectories
 from striderl.policies import hidden_states as tuples
 from striderl.policies.estimate import PredictStage
-from striderl.policies.facade_inputs import Observations, as_mask, lead_of, named
-from striderl.policies.facade_memory import FacadeMemory
+from striderl.policies.facade.inputs import Observations, as_mask, lead_of, named
+from striderl.policies.facade.memory import FacadeMemory
 from striderl.policies.mode_head import ModeHead
 from striderl.policies.policy import Policy
 from striderl.policies.probing import act_embedded, embed, embedded_spec, encoder_latent, estimates

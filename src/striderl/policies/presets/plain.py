@@ -13,8 +13,8 @@ from striderl.networks.gaussian_head import GaussianHead
 from striderl.networks.mlp import MlpModel
 from striderl.networks.value_heads import ValueHead
 from striderl.policies.arguments import explicit
-from striderl.policies.facade import StatefulPolicy
-from striderl.policies.preset_parts import HIDDEN, compose
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.presets.parts import HIDDEN, compose
 from striderl.policies.spaces import Segments, make_spaces
 from striderl.policies.stages import Remember
 

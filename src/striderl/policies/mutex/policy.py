@@ -29,9 +29,9 @@ from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.deterministic import Deterministic
 from striderl.networks.distribution import Distribution
 from striderl.networks.gaussian import DiagonalGaussian
-from striderl.policies.mutex_inputs import MutexInputs
-from striderl.policies.mutex_selection import one_hot
-from striderl.policies.mutex_settings import MutexConfig, Scale, check_sub_policies, scale_tensor
+from striderl.policies.mutex.inputs import MutexInputs
+from striderl.policies.mutex.selection import one_hot
+from striderl.policies.mutex.settings import MutexConfig, Scale, check_sub_policies, scale_tensor
 from striderl.policies.policy import Policy
 from striderl.policies.stage import Memo, Obs, State, inner, outer
 

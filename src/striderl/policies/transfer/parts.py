@@ -17,9 +17,9 @@ from torch import Tensor
 from striderl.data.naming import unknown
 from striderl.policies.policy import Policy
 from striderl.policies.run_reader import WEIGHTS
-from striderl.policies.transfer import write
-from striderl.policies.transfer_layout import places
-from striderl.policies.transfer_report import Difference, TransferError, TransferReport, shape_text
+from striderl.policies.transfer.layout import places
+from striderl.policies.transfer.load import write
+from striderl.policies.transfer.report import Difference, TransferError, TransferReport, shape_text
 
 LISTS = ("actor", "critic")
 """Whose encoders can be replaced."""

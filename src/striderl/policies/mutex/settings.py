@@ -12,7 +12,7 @@ from torch import Tensor
 from striderl.data.actions import BoxSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
-from striderl.policies.mutex_selection import FieldSelection, Selection
+from striderl.policies.mutex.selection import FieldSelection, Selection
 from striderl.policies.policy import Policy
 
 Scale = float | Sequence[float]

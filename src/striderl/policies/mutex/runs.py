@@ -18,23 +18,23 @@ from typing import Any, NamedTuple
 from striderl.data.actions import ActionSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
-from striderl.policies.facade import StatefulPolicy
-from striderl.policies.mutex_settings import Scale
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.mutex.settings import Scale
 from striderl.policies.policy import Policy
-from striderl.policies.presets_amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
-from striderl.policies.presets_encoder import EncoderActorCritic, EncoderActorCriticRecurrent
-from striderl.policies.presets_plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
-from striderl.policies.presets_state import (
+from striderl.policies.presets.amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
+from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
+from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.state import (
     EncoderStateAc,
     EncoderStateAcRecurrent,
     PrivilegeStateAcRecurrent,
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.presets_visual import VisualDeterministicAC, VisualDeterministicRecurrent
+from striderl.policies.presets.visual import VisualDeterministicAC, VisualDeterministicRecurrent
 from striderl.policies.run_reader import read_run
 from striderl.policies.spaces import Segments
-from striderl.policies.transfer import load_exactly
+from striderl.policies.transfer.load import load_exactly
 
 SUB_POLICY_CLASSES: dict[str, type[StatefulPolicy]] = {
     "ActorCritic": ActorCritic,

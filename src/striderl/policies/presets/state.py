@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.arguments import explicit
-from striderl.policies.facade import StatefulPolicy
-from striderl.policies.preset_parts import (
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.presets.parts import (
     HIDDEN,
     NONE,
     Settings,

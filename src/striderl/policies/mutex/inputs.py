@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
-from striderl.policies.mutex_settings import MutexConfig
+from striderl.policies.mutex.settings import MutexConfig
 from striderl.policies.stage import Obs
 
 

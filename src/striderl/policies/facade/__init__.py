@@ -1,0 +1,1 @@
+"""The pure policy for people who write loops the old, stateful way."""

@@ -1,0 +1,1 @@
+"""Several trained policies behind one, chosen by what is seen ahead."""

@@ -1,0 +1,1 @@
+"""The class names of the st_rl line, each a few lines over stages."""

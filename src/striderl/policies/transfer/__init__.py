@@ -1,0 +1,1 @@
+"""Weights from one observation layout to another, by component name."""
