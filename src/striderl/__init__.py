@@ -8,7 +8,8 @@ from striderl._lazy import lazy
 
 if TYPE_CHECKING:
     from striderl.data.batch import Batch as Batch
+    from striderl.training.agent import Agent as Agent
 
 __version__ = "0.1.0.dev0"
 
-__getattr__, __dir__, __all__ = lazy(__name__, {"data.batch": ["Batch"]})
+__getattr__, __dir__, __all__ = lazy(__name__, {"data.batch": ["Batch"], "training.agent": ["Agent"]})

@@ -305,9 +305,7 @@ def test_joins_that_cannot_be():
         Batch.stack([Batch(a=np.zeros(2)), Batch(a=np.zeros(3))])
     with pytest.raises(ValueError, match="along axis 0 only"):
         Batch.stack([Batch(a=np.zeros(2)), Batch(b=np.zeros(2))], axis=1)
-    with pytest.raises(
-        ValueError, match="a Batch in some batches and a leaf in others"
-    ):
+    with pytest.raises(ValueError, match="a Batch in some batches and a leaf in others"):
         Batch.stack([Batch(a=Batch(x=1)), Batch(a=2), Batch()])
 
 

@@ -225,19 +225,8 @@ def test_given_fresh_inputs_are_used():
 
 # -- every part --------------------------------------------------------------------------------------------------------
 
-KNOWN = {
-    "RandomActor box": "RandomActor copies the bounds of a box from the host in every step",
-    "RandomActor dict": "RandomActor copies the bounds of a box from the host in every step",
-}
-"""Parts that cannot be captured yet, and why; a strict xfail tells when the line can go."""
 
-
-def listed() -> list[object]:
-    marks = {name: [pytest.mark.xfail(raises=CaptureError, reason=why, strict=True)] for name, why in KNOWN.items()}
-    return [pytest.param(name, marks=marks.get(name, [])) for name in PARTS]
-
-
-@pytest.mark.parametrize("name", listed())
+@pytest.mark.parametrize("name", list(PARTS))
 def test_every_part_can_be_captured(name):
     part = PARTS[name](CPU)
     report = check_capture(part.function, part.inputs, atol=part.atol, name=name)
@@ -247,7 +236,7 @@ def test_every_part_can_be_captured(name):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", listed())
+@pytest.mark.parametrize("name", list(PARTS))
 def test_every_part_runs_in_a_cuda_graph(name, monkeypatch):
     # cuDNN rounds to 10 bits by default, the cells that a traced memory runs do not: 2e-4 apart
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

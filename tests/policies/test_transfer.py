@@ -362,3 +362,30 @@ def test_an_exact_load_is_all_or_nothing():
     with pytest.raises(TransferError, match=r"\[6, 7\] +\[6, 11\] \(scan 4, joints 3, command 2, imu 2\)"):
         load_exactly(other, old.state_dict())
     assert_unchanged(other, before)
+
+
+def test_the_facade_and_the_policy_offer_it_as_methods():
+    from striderl.policies import EncoderStateAcRecurrent
+
+    def build(segments):
+        size = sum(segments.values())
+        return EncoderStateAcRecurrent(
+            size,
+            size,
+            2,
+            obs_segments=segments,
+            encoder_component_names=["scan"],
+            estimator_obs_components=["joints"],
+            estimator_target_components=["velocity"],
+            rnn_hidden_size=8,
+        )
+
+    old_segments = {"velocity": 2, "joints": 3, "scan": 4}
+    old, new = build(old_segments), build({"joints": 3, "scan": 4, "velocity": 2})
+    new.load_misaligned_state_dict(old, old_segments)
+    parts = {name: torch.randn(5, size) for name, size in old_segments.items()}
+    before = old.act_inference(torch.cat([parts["velocity"], parts["joints"], parts["scan"]], dim=-1))
+    after = new.act_inference(torch.cat([parts["joints"], parts["scan"], parts["velocity"]], dim=-1))
+    assert torch.allclose(before, after, atol=1e-6)
+    columns = new.policy.input_columns()
+    assert any("joints" in components for components in columns.values())

@@ -15,7 +15,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.policy_actor import GreedyActor, PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole, Pendulum
-from striderl.envs.toy import ProbeConfig, Script, Scripted, TimeLimit
+from striderl.envs.toy import Counting, ProbeConfig, Script, Scripted, TimeLimit
 from striderl.envs.vec_env import StateUnsupportedError
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
@@ -73,16 +73,24 @@ def test_ten_and_reload_and_ten_are_twenty(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("phase", ["prepare", "update", "absorb", "consume"])
 def test_a_state_may_be_taken_in_the_middle_of_an_iteration(kind, phase):
-    whole, first = make_trainer(kind), make_trainer(kind)
+    # Counting: many episodes, ended by the clock or by themselves, so that final observations have to be saved too
+    whole, first = make_trainer(kind, env=Counting(4)), make_trainer(kind, env=Counting(4))
     run(whole, 6)
     run(first, 3)
     while first.phase != phase:
         first.advance()
-    second = make_trainer(kind, seed=5, weights=9)
+    second = make_trainer(kind, env=Counting(4), seed=5, weights=9)
     second.load_state_dict(first.state_dict())
     assert second.phase == phase
     run(second, 3)
     assert same_state(whole, second)
+
+
+@pytest.mark.parametrize("kind", ["plain", "gru", "lstm"])
+def test_every_iteration_starts_with_ratio_one(kind):
+    # with memory, the update must begin where the rollout began: in the middle of episodes
+    trainer = make_trainer(kind, env=Counting(4), ppo={"learning_rate": 1e-2, "schedule": "fixed"})
+    assert all(record.metrics["train/first_ratio_error"] <= 2e-6 for record in run(trainer, 6))
 
 
 def test_phases_come_in_order():

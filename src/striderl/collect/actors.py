@@ -55,10 +55,16 @@ class Actor(Protocol):
 class RandomActor:
     """Chooses uniformly among the allowed actions; a direction without bounds gets a standard normal number."""
 
-    def __init__(self, action_spec: ActionSpec) -> None:
+    def __init__(self, action_spec: ActionSpec, device: torch.device | str = "cpu") -> None:
+        """Keep the bounds on the device where actions are wanted; elsewhere they are copied there in every step."""
         self.action_spec = action_spec
         parts = action_spec.parts if isinstance(action_spec, DictActionSpec) else {"": action_spec}
         self._parts: dict[str, PlainActionSpec] = {f"random_action/{name}": part for name, part in parts.items()}
+        self._bounds = {
+            name: tuple(torch.as_tensor(bound, device=device) for bound in part.bounds())
+            for name, part in self._parts.items()
+            if isinstance(part, BoxSpec)
+        }
 
     def columns(self) -> Columns:
         """Return nothing: a random action needs no record."""
@@ -82,16 +88,18 @@ class RandomActor:
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
         """Choose at random."""
-        chosen = {name: _random_part(part, name, obs, noise) for name, part in self._parts.items()}
+        chosen = {
+            name: _random_part(part, name, obs, noise, self._bounds.get(name, ())) for name, part in self._parts.items()
+        }
         if isinstance(self.action_spec, DictActionSpec):
             return Acted({name.removeprefix("random_action/"): value for name, value in chosen.items()}, state, {})
         return Acted(next(iter(chosen.values())), state, {})
 
 
-def _random_part(part: PlainActionSpec, name: str, obs: Obs, noise: Noise) -> Tensor:
+def _random_part(part: PlainActionSpec, name: str, obs: Obs, noise: Noise, bounds: tuple[Tensor, ...]) -> Tensor:
     draw = noise[name]
     if isinstance(part, BoxSpec):
-        low, high = (torch.as_tensor(bound, device=draw.device) for bound in part.bounds())
+        low, high = (bound if bound.device == draw.device else bound.to(draw.device) for bound in bounds)
         bounded = torch.isfinite(low) & torch.isfinite(high)
         inside = torch.where(bounded, low, 0.0) + draw * torch.where(bounded, high - low, 1.0)
         outside = torch.minimum(torch.maximum(noise[f"{name}/unbounded"], low), high)

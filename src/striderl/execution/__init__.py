@@ -1,1 +1,31 @@
-"""Execution: how a pure function is checked, captured and run (eager, compiled, graphed)."""
+"""How a pure function is run: the updater, and the check that a part can be captured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from striderl._lazy import lazy
+
+if TYPE_CHECKING:
+    from striderl.execution.capture import CaptureError as CaptureError
+    from striderl.execution.capture import CaptureReport as CaptureReport
+    from striderl.execution.capture import check_capture as check_capture
+    from striderl.execution.updater import GroupConfig as GroupConfig
+    from striderl.execution.updater import ParameterGroup as ParameterGroup
+    from striderl.execution.updater import Updater as Updater
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "capture": [
+            "CaptureError",
+            "CaptureReport",
+            "check_capture",
+        ],
+        "updater": [
+            "GroupConfig",
+            "ParameterGroup",
+            "Updater",
+        ],
+    },
+)

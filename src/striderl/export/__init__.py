@@ -1,1 +1,35 @@
-"""Export: a trained policy as one bundle that runs without this library."""
+"""A trained policy as files that run without striderl."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from striderl._lazy import lazy
+
+if TYPE_CHECKING:
+    from striderl.export.bundle import Bundle as Bundle
+    from striderl.export.bundle import export_policy as export_policy
+    from striderl.export.exported_policy import ExportedPolicy as ExportedPolicy
+    from striderl.export.exported_policy import load_bundle as load_bundle
+    from striderl.export.golden_trace import ParityError as ParityError
+    from striderl.export.metadata import ExportMetadata as ExportMetadata
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "bundle": [
+            "Bundle",
+            "export_policy",
+        ],
+        "exported_policy": [
+            "ExportedPolicy",
+            "load_bundle",
+        ],
+        "golden_trace": [
+            "ParityError",
+        ],
+        "metadata": [
+            "ExportMetadata",
+        ],
+    },
+)

@@ -152,6 +152,12 @@ class Policy(nn.Module):
             for key, value in ask(pipeline).items()
         }
 
+    def input_columns(self) -> dict[str, dict[str, slice]]:
+        """Return which columns of which parameter read which observation component."""
+        from striderl.policies.transfer.load import input_columns  # transfer reads policies, not the other way
+
+        return input_columns(self)
+
     def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Let normalisers learn from raw observations [..., …] where `valid` [...] is true.
 

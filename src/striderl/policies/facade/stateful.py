@@ -33,6 +33,8 @@ from striderl.policies.probing import act_embedded, embed, embedded_spec, encode
 if TYPE_CHECKING:
     from typing import Self
 
+    from striderl.policies.transfer.report import TransferReport
+
 
 class StatefulPolicy:
     """A thin shell around a pure policy that keeps what the last call gave."""
@@ -276,6 +278,17 @@ class StatefulPolicy:
     def state_dict(self) -> dict[str, Any]:
         """Return the state dict of the pure policy."""
         return self.policy.state_dict()
+
+    def load_misaligned_state_dict(
+        self,
+        module: Any,
+        obs_segments: Mapping[str, int | Sequence[int]],
+        critic_obs_segments: Mapping[str, int | Sequence[int]] | None = None,
+    ) -> TransferReport:
+        """Load the weights of a module, or a state dict, built for flat vectors with these other segments, by name."""
+        from striderl.policies.transfer.load import load_from_segments  # transfer reads policies, not the other way
+
+        return load_from_segments(self.policy, module, obs_segments, critic_obs_segments)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """Load a state dict of the pure policy."""

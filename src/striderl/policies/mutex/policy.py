@@ -193,7 +193,7 @@ class MutexPolicy(nn.Module):
         """Return the velocity commands [N, K]: what the memo says at first steps, then what was kept."""
         recent = state["recent"]
         if not self.inputs.draws:
-            return self.inputs.fixed.expand(len(recent), -1)
+            return self.inputs.fixed.expand(recent.shape[0], -1)
         if "command" not in memo:
             raise KeyError(
                 "velocity commands are drawn from a range and the memo does not have them; give "

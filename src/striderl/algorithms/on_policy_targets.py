@@ -1,0 +1,175 @@
+"""What learners that use a rollout once, as a whole, share: the value of what followed, masks, losses, one step.
+
+    rollout [T, N] ──next_values──▶ V of what followed ──(returns: the learner's own)──▶ Targets ──losses──▶ Updater
+
+The whole rollout goes through the policy as one sequence, so policies with memory need no second path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from striderl.data import tree
+from striderl.execution.updater import Updater
+from striderl.ops.losses import explained_variance, normalised, valid_mean, value_loss
+from striderl.policies.policy import Policy, PolicyOutput
+from striderl.storage.rollout import RolloutStorage
+
+Losses = dict[str, tuple[float | Tensor, Tensor]]
+"""Name → (weight, loss)."""
+
+
+class Targets(NamedTuple):
+    """A rollout with what is learned from it, [T, N, …] each; numbers are zero in samples that do not count."""
+
+    columns: Mapping[str, Any]
+    """What was stored."""
+    act: Any
+    """What was done: a tensor, or a dict of them."""
+    returns: Tensor
+    """What the values should have been."""
+    advantage: Tensor
+    """The weight of each action's log-probability, [T, N]."""
+    counts: Tensor
+    """Which samples are learned from."""
+    resets: Tensor
+    """True where a new episode begins, before that step is consumed."""
+    readable: Tensor
+    """False where a sample is not valid and its observation is not finite: no network may read it."""
+    initial_state: dict[str, Tensor]
+    """The policy's memory before the first step, [N, …] each; empty when it has none."""
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
+def next_values(
+    policy: Policy, storage: RolloutStorage, last_obs: Mapping[str, Tensor], last_state: Mapping[str, Tensor]
+) -> Tensor:
+    """Return the value of what followed each step, [T, N] or [T, N, V].
+
+    Where the clock ended an episode that is V(final_obs), and V(s_t) where the env gives no final observation. What is
+    said of steps that terminated means nothing: nothing followed them.
+    """
+    data = storage.data
+    value: Tensor = data["policy"]["value"]
+    last_value, _ = policy.value(last_obs, last_state, policy.settled(value.new_zeros(storage.num_envs)))
+    following = torch.cat([value[1:], last_value.unsqueeze(0)])
+    cut = (data["truncated"] & ~data["terminated"]).view(*data["truncated"].shape, *[1] * (value.dim() - 2))
+    following = torch.where(cut, value, following)
+    if storage.finals is None:
+        return following
+    pool = storage.finals.arena.data
+    rows = storage.finals.size + 1
+    final_value, _ = policy.value(pool["obs"], pool["state"], policy.settled(value.new_zeros(rows)))
+    # rows of the pool that are not in use are sent to one place more, which is cut off again
+    used = torch.arange(rows, device=value.device) < storage.finals.count.clamp(max=storage.finals.size)
+    nowhere = storage.num_steps * storage.num_envs
+    place = torch.where(used, pool["step"] * storage.num_envs + pool["env"], nowhere)
+    flat = torch.cat([following.flatten(0, 1), following[:1, 0]])
+    return flat.index_copy(0, place, final_value).narrow(0, 0, nowhere).view_as(following)
+
+
+def reward_like(value: Tensor, reward: Tensor) -> Tensor:
+    """Return the reward [T, N] in the shape of the values: each of several values is of the same reward."""
+    return reward if value.dim() == reward.dim() else reward.unsqueeze(-1).expand_as(value)
+
+
+def cut_before_invalid(truncated: Tensor, valid: Tensor) -> Tensor:
+    """Return `truncated` [T, N], true also where the next step is not valid: returns must not look into it."""
+    return truncated | torch.cat([~valid[1:], torch.zeros_like(valid[:1])])
+
+
+def whole_targets(
+    storage: RolloutStorage,
+    *,
+    returns: Tensor,
+    advantage: Tensor,
+    counts: Tensor,
+    initial_state: dict[str, Tensor],
+    normalize: bool,
+) -> Targets:
+    """Put a rollout and its targets together; several values' advantages are added up."""
+    data = storage.data
+    valid = data["valid"]
+    advantage = zero_where_not(advantage if advantage.dim() == 2 else advantage.sum(dim=-1), counts)
+    done = data["terminated"] | data["truncated"]
+    return Targets(
+        columns=data,
+        act=tree.map(lambda leaf: zero_where_not(leaf, valid), data["act"]),
+        returns=zero_where_not(returns, counts),
+        advantage=normalised(advantage, counts) if normalize else advantage,
+        counts=counts,
+        resets=torch.cat([torch.zeros_like(done[:1]), done[:-1]]),
+        readable=valid | finite_rows(data["obs"], valid),
+        initial_state=initial_state,
+    )
+
+
+def zero_where_not(x: Tensor, counts: Tensor) -> Tensor:
+    """Return x [T, N, …] with zeros where `counts` [T, N] is false: there it may hold NaN, which would spread."""
+    return torch.where(counts.view(*counts.shape, *[1] * (x.dim() - counts.dim())), x, torch.zeros_like(x))
+
+
+def finite_rows(obs: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """Return where every real-valued component is finite, with the leading shape of `like`."""
+    finite = torch.ones_like(like)
+    for value in obs.values():
+        if value.is_floating_point():
+            finite = finite & value.isfinite().reshape(*like.shape, -1).all(dim=-1)
+    return finite
+
+
+# -- losses and the step -----------------------------------------------------------------------------------------------
+
+
+def run_whole(policy: Policy, targets: Targets) -> PolicyOutput:
+    """Run the policy over the whole rollout as one sequence."""
+    stored = targets.columns
+    memo = stored["policy"]["memo"]
+    output: PolicyOutput = policy(stored["obs"], targets.initial_state, memo, targets.resets, targets.readable)
+    return output
+
+
+def policy_gradient_losses(
+    output: PolicyOutput, targets: Targets, *, value_coef: float, entropy_coef: float
+) -> tuple[Losses, dict[str, Tensor]]:
+    """Return policy loss -mean(log π · A), value loss and entropy with their weights, and numbers for the log.
+
+    A value weight of 0 leaves the value loss out.
+    """
+    counts = targets.counts
+    log_prob = output.distribution.log_prob(targets.act)
+    # chosen before the product: infinity in a sample that does not count, times its advantage 0, would be NaN
+    gain = torch.where(counts, log_prob, torch.zeros_like(log_prob)) * targets.advantage
+    entropy = valid_mean(output.distribution.entropy(), counts)
+    losses: Losses = {"policy_loss": (1.0, -valid_mean(gain, counts)), "entropy": (entropy_coef, -entropy)}
+    if value_coef:
+        # without a clip the old value is not looked at
+        losses["value_loss"] = (value_coef, value_loss(output.value, output.value, targets.returns, None, counts))
+    stats = {"entropy": entropy.detach()}
+    with torch.no_grad():
+        if value_coef and output.value.dim() == counts.dim():
+            stats["explained_variance"] = explained_variance(output.value, targets.returns, counts)
+        parameters = output.distribution.params()
+        if "std" in parameters:
+            stats["std"] = parameters["std"].mean()
+    return losses, stats
+
+
+def take_step(updater: Updater, losses: Losses, stats: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take one gradient step on the group 'policy' and return all numbers for the log."""
+    updater.attach()
+    norms = updater.step(losses)
+    group = updater.groups["policy"]
+    return {
+        **{name: loss.detach() for name, (_, loss) in losses.items() if name != "entropy"},
+        **stats,
+        "grad_norm": norms["policy"],
+        "learning_rate": group.learning_rate.clone(),
+        "skipped_updates": group.num_skipped.clone(),
+    }
