@@ -1,8 +1,8 @@
 """Prove on a CUDA device what the suite can only prove on the CPU, and write down what was seen.
 
-    python tools/gpu_checks.py [--out benchmarks/results/gpu_checks.json]
+    python tools/gpu_checks.py [--out benchmarks/gpu_checks.json]
 
-Needs torch and numpy alone. CI has no GPU; the last results are kept in benchmarks/results/gpu_checks.json.
+Needs torch and numpy alone. CI has no GPU; the last results are kept in benchmarks/gpu_checks.json.
 """
 
 from __future__ import annotations
@@ -227,15 +227,20 @@ def make_minibatch(policy: Policy) -> dict[str, Any]:
         output = policy(obs, state, {}, resets if recurrent else None)
         act = output.distribution.mode() + 0.1
         log_prob = output.distribution.log_prob(act)
+    everywhere = torch.ones(*lead, dtype=torch.bool, device=CUDA)
     return {
         "obs": obs,
         "act": act,
-        "valid": torch.ones(*lead, dtype=torch.bool, device=CUDA),
+        "valid": everywhere,
+        "readable": everywhere,
         "resets": resets,
         "state": state,
+        "memo": {},
+        "dist": output.distribution.params(),
+        "log_prob": log_prob,
+        "value": output.value,
         "returns": torch.randn(*lead, device=CUDA),
         "advantage": torch.randn(*lead, device=CUDA),
-        "policy": {"memo": {}, "log_prob": log_prob, "value": output.value, "dist": output.distribution.params()},
     }
 
 

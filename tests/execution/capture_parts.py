@@ -242,7 +242,7 @@ HEADS: dict[str, Callable[[], torch.nn.Module]] = {
 
 def random_actor(spec: ActionSpec) -> Build:
     def build(device: torch.device) -> Part:
-        actor = RandomActor(spec)
+        actor = RandomActor(spec, device)
         return Part(actor.act, (observation(OBS, device, B), (), drawn(dict(actor.noise()), device)))
 
     return build

@@ -1,6 +1,6 @@
 """Advantage actor-critic (Mnih et al. 2016, the synchronous form): one gradient step per rollout.
 
-    rollout [T, N] ──prepare──▶ GAE or n-step returns ──▶ -mean(log π · A) + c_v · value loss - c_e · entropy ──▶ Updater
+    rollout [T, N] ──prepare──▶ GAE or n-step returns ──▶ -mean(log π · A) + c_v · value loss - c_e · entropy ──▶ step
 
 With `lam` = 1 an advantage looks to the end of the rollout, which is the n-step return of the paper with n up to T.
 `num_return_steps` looks at most that many steps ahead instead.

@@ -52,15 +52,15 @@ def next_values(
 ) -> Tensor:
     """Return the value of what followed each step, [T, N] or [T, N, V].
 
-    Where the clock ended an episode that is V(final_obs), and V(s_t) where the env gives no final observation. What is
-    said of steps that terminated means nothing: nothing followed them.
+    Where the clock ended an episode that is V(final_obs), and V(s_t) where the env gives no final observation. Nothing
+    followed a step that terminated: 0 there, whatever the next episode starts with.
     """
     data = storage.data
     value: Tensor = data["policy"]["value"]
     last_value, _ = policy.value(last_obs, last_state, policy.settled(value.new_zeros(storage.num_envs)))
     following = torch.cat([value[1:], last_value.unsqueeze(0)])
     cut = (data["truncated"] & ~data["terminated"]).view(*data["truncated"].shape, *[1] * (value.dim() - 2))
-    following = torch.where(cut, value, following)
+    following = zero_where_not(torch.where(cut, value, following), ~data["terminated"])
     if storage.finals is None:
         return following
     pool = storage.finals.arena.data

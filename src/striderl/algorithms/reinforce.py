@@ -51,7 +51,7 @@ class REINFORCEConfig:
     baseline: bool = True
     """Learn a value, subtract it from the returns, and value cut episodes with it; see the top of the module."""
     value_loss_coef: float = 1.0
-    """Weight of the value loss; without a baseline there is none."""
+    """Weight of the value loss; without a baseline there is none, and this stays as it is."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     learning_rate: float = 1e-3
@@ -71,6 +71,8 @@ class REINFORCEConfig:
             raise ValueError(f"learning_rate is positive, found {self.learning_rate}")
         if self.baseline and self.value_loss_coef <= 0.0:
             raise ValueError(f"a baseline is learned with a positive value_loss_coef, found {self.value_loss_coef}")
+        if not self.baseline and self.value_loss_coef != REINFORCEConfig.value_loss_coef:
+            raise ValueError(f"value_loss_coef={self.value_loss_coef} has no effect without a baseline; leave it out")
 
 
 class REINFORCE:
