@@ -2,10 +2,10 @@
 
 T = 2 steps per rollout, buffer_dilation_ratio 2.5, so at most 5 rows; numbers are steps of one env in order:
 
-    rollout        1        2            3              4              5
-    rows         0 1      0 1 2 3      0 1 2 3 4      5 6 2 3 4      5 6 7 8 4      ring: the oldest is overwritten
-    (row 4 …)                          then 5 ──▶ row 0 in the third rollout
-    untied                             1 2 3 4 5      3 4 5 6 7      5 6 7 8 9      chronological, next write at row 0
+    after rollout    1          2            3              4
+    rows             1 2        1 2 3 4      6 2 3 4 5      6 7 8 4 5      a ring now: the oldest is overwritten
+    cursor           0          0            1              3              the row that is written next
+    after untying    1 2        1 2 3 4      2 3 4 5 6      4 5 6 7 8      chronological, cursor 0
 
 `clear` begins the next rollout and keeps what is there. Samples in any order may be drawn from the ring as it is;
 sequences need `untie_buffer_loop` first. The memory is allocated once at its largest, so addresses never move. Final

@@ -70,9 +70,10 @@ class ExtraColumnsRollout(RolloutStorage):
         """Write the next step of these envs (a range of columns; all by default), and what is read from it."""
         envs = slice(0, self.num_envs) if envs is None else envs
         step = self._cursors[envs.start]
-        values = self._read(transition, envs) if step < self.num_steps else {}
+        if step < self.num_steps:
+            # first, because only `super().add` moves on: a step that does not fit leaves the rollout as it was
+            self.extra.write((step, envs), self._read(transition, envs))
         super().add(transition, envs)
-        self.extra.write((step, envs), values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of everything that is stored."""
