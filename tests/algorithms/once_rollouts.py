@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from ppo_rollouts import scripted
 
 from striderl.algorithms.on_policy_targets import Targets
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.policy_actor import GreedyActor, PolicyActor
+from striderl.data import tree
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.toy import Script, Scripted
@@ -72,8 +75,10 @@ def one_env(values, rewards, terminated, truncated, finals=None, valid=None) -> 
     )
 
 
-def prepared(algorithm: Any, env: VecEnv, num_steps: int) -> Targets:
-    """Collect one rollout and prepare it."""
+def prepared(
+    algorithm: Any, env: VecEnv, num_steps: int, spoil: Callable[[RolloutStorage], None] | None = None
+) -> Targets:
+    """Collect one rollout, let `spoil` change what was stored, and prepare it."""
     policy = algorithm.policy
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=3))
     finals = env.gives_final_obs
@@ -88,9 +93,36 @@ def prepared(algorithm: Any, env: VecEnv, num_steps: int) -> Targets:
     collector.ready()
     initial = collector.current_state
     collector.collect(n_step=num_steps * env.num_envs, storage=storage)
+    if spoil is not None:
+        spoil(storage)
     return algorithm.prepare(
         storage, initial_state=initial, last_obs=collector.current_obs, last_state=collector.current_state
     )
+
+
+def gradient_with_poison(algorithm: Any, poison: float | None) -> tuple[dict[str, float], torch.Tensor]:
+    """Losses and gradient of a rollout where env 1 does not count from step 3 on, with this number all over there.
+
+    As quarantine has it, the step before was cut.
+    """
+    flags = torch.zeros(6, 3, dtype=torch.bool)
+    truncated, valid = flags.clone(), ~flags
+    truncated[2, 1] = True
+    valid[3:, 1] = False
+    terminated = flags.clone()
+    terminated[4, 0] = terminated[5, 2] = True
+
+    def spoil(storage: RolloutStorage) -> None:
+        if poison is not None:
+            for column in tree.leaves({name: storage.data[name] for name in ("obs", "act", "rew", "policy")}):
+                column[3:, 1] = poison
+
+    targets = prepared(algorithm, scripted(terminated, truncated, valid), 6, spoil)
+    losses, _ = algorithm.losses(targets)
+    total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
+    grads = torch.autograd.grad(total, list(algorithm.policy.parameters()), allow_unused=True)
+    found = [grad.flatten() for grad in grads if grad is not None]
+    return {name: loss.item() for name, (_, loss) in losses.items()}, torch.cat(found)
 
 
 def small_policy(env: VecEnv, seed: int = 0, stages: tuple[Any, ...] = ()) -> Policy:

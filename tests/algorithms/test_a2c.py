@@ -8,6 +8,7 @@ import pytest
 import torch
 from once_rollouts import (
     even_policy,
+    gradient_with_poison,
     greedy_returns,
     hand_made,
     learn,
@@ -17,13 +18,16 @@ from once_rollouts import (
     valued_by_obs,
     values_of,
 )
+from ppo_rollouts import endings, scripted
 
 from striderl.algorithms.a2c import A2C, A2CConfig
+from striderl.algorithms.on_policy_targets import run_whole
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import Pendulum
 from striderl.envs.toy import Bandit, BanditConfig, Chain, ChainConfig, ProbeConfig, Terminator, TimeLimit
+from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.trainer import Trainer
@@ -42,9 +46,9 @@ def test_losses_by_hand():
     assert {name: weight for name, (weight, _) in losses.items()} == {
         "policy_loss": 1.0, "value_loss": 0.25, "entropy": 0.1,
     }  # fmt: skip
-    assert float(losses["policy_loss"][1]) == pytest.approx(2 * math.log(2))
-    assert float(losses["value_loss"][1]) == pytest.approx(1.25)
-    assert float(losses["entropy"][1]) == pytest.approx(-math.log(2))
+    assert losses["policy_loss"][1].item() == pytest.approx(2 * math.log(2))
+    assert losses["value_loss"][1].item() == pytest.approx(1.25)
+    assert losses["entropy"][1].item() == pytest.approx(-math.log(2))
     # returns - values are 0.5 and 1.5: variance 0.25, like that of the returns, so nothing is explained
     assert float(stats["explained_variance"]) == pytest.approx(0.0)
 
@@ -53,8 +57,8 @@ def test_samples_that_do_not_count_leave_losses_alone():
     a2c = A2C(even_policy(0.5))
     two = a2c.losses(hand_made([0, 1], [1.0, 3.0], [1.0, 2.0], [True, True]))[0]
     three = a2c.losses(hand_made([0, 1, 1], [1.0, 3.0, 100.0], [1.0, 2.0, 100.0], [True, True, False]))[0]
-    assert {name: float(loss) for name, (_, loss) in three.items()} == pytest.approx(
-        {name: float(loss) for name, (_, loss) in two.items()}
+    assert {name: loss.item() for name, (_, loss) in three.items()} == pytest.approx(
+        {name: loss.item() for name, (_, loss) in two.items()}
     )
 
 
@@ -103,6 +107,14 @@ def test_targets_by_hand(settings, terminated, truncated, expected):
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_return_steps": 3}])
+def test_without_final_observations_the_value_of_the_step_is_the_best_guess(settings):
+    # the clock in the second step: R1 = 2 + 0.5 · V(s1) = 12, R0 = 1 + 6
+    env = one_env([10, 20, 30, 40], [1, 2, 3], [0, 0, 0], [0, 1, 0])
+    targets = prepared(A2C(valued_by_obs(env), A2CConfig(gamma=0.5, **settings)), env, 3)
+    assert targets.returns[:, 0].tolist() == [7.0, 12.0, 23.0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_return_steps": 3}])
 def test_targets_do_not_look_into_invalid_samples(settings):
     # the second step does not count: the first trusts V(s1) = 20 and so R0 = 1 + 10; R2 = 3 + 20
     env = one_env([10, 20, 30, 40], [1, 2, 3], [0, 0, 0], [0, 0, 0], finals=[7, 8, 9], valid=[1, 0, 1])
@@ -120,25 +132,49 @@ def test_normalised_advantages():
     assert targets.advantage[:, 0].tolist() == pytest.approx([step, 0.0, -step], abs=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{"lam": 0.9}, {"num_return_steps": 2}])
+def test_several_values_add_their_advantages_up(settings):
+    env = Pendulum(2)
+    torch.manual_seed(0)
+    config = PolicyConfig(actor_hidden_dims=(4,), critic_hidden_dims=(4,), num_values=3)
+    a2c = A2C(Policy(env.obs_spec, env.action_spec, config), A2CConfig(**settings))
+    targets = prepared(a2c, env, 6)
+    assert targets.returns.shape == (6, 2, 3) and targets.advantage.shape == (6, 2)
+    each = targets.returns - targets.columns["policy"]["value"]
+    torch.testing.assert_close(targets.advantage, each.sum(dim=-1), rtol=1e-4, atol=1e-4)
+    assert float(a2c.update(targets, torch.Generator())["grad_norm"]) > 0
+
+
 # -- memory, bad numbers -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["plain", "lstm"])
+@pytest.mark.parametrize("kind", ["plain", "lstm", "gru"])
 def test_the_whole_rollout_repeats_what_was_seen(kind):
-    env = Pendulum(3)
+    env = scripted(*endings(12, 3))
     stages = (NormalizeObs(),) if kind == "plain" else (NormalizeObs(), Remember(type=kind, hidden_size=6))
     a2c = A2C(small_policy(env, stages=stages))
     targets = prepared(a2c, env, 12)
-    output = a2c.policy(targets.columns["obs"], targets.initial_state, {}, targets.resets, targets.readable)
+    output = run_whole(a2c.policy, targets)
     stored = targets.columns["policy"]
     torch.testing.assert_close(output.distribution.log_prob(targets.act), stored["log_prob"], rtol=0, atol=1e-5)
     torch.testing.assert_close(output.value, stored["value"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("poison", [NAN, math.inf, 1e30])
 @pytest.mark.parametrize("settings", [{}, {"num_return_steps": 2}])
-def test_nan_in_an_invalid_sample_does_not_reach_the_gradient(settings):
+@pytest.mark.parametrize("stages", [(), (Remember(type="lstm", hidden_size=6),)], ids=["plain", "lstm"])
+def test_nothing_in_an_invalid_sample_reaches_the_gradient(stages, settings, poison):
+    a2c = A2C(small_policy(scripted(*endings(6, 3)), stages=stages), A2CConfig(**settings))
+    losses, gradient = gradient_with_poison(a2c, None)
+    assert gradient.isfinite().all() and gradient.abs().sum() > 0
+    poisoned_losses, poisoned = gradient_with_poison(a2c, poison)
+    assert poisoned_losses == losses
+    assert torch.equal(poisoned, gradient)
+
+
+def test_a_bad_reward_is_left_out():
     env = one_env([1, 2, 3, 4], [1, NAN, 3], [0, 0, 0], [0, 0, 0], finals=[7, 8, 9])
-    a2c = A2C(valued_by_obs(env), A2CConfig(**settings))
+    a2c = A2C(valued_by_obs(env))
     targets = prepared(a2c, env, 3)
     assert targets.counts[:, 0].tolist() == [True, False, True]
     stats = a2c.update(targets, torch.Generator())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from once_rollouts import (
     even_policy,
+    gradient_with_poison,
     greedy_returns,
     hand_made,
     learn,
@@ -17,6 +18,7 @@ from once_rollouts import (
     valued_by_obs,
     values_of,
 )
+from ppo_rollouts import endings, scripted
 
 from striderl.algorithms.reinforce import REINFORCE, REINFORCEConfig, ends_within
 from striderl.collect.collector import Collector
@@ -40,8 +42,8 @@ def test_losses_by_hand():
     # V = 1: value loss = ((1 - 4)² + (1 - 0)²) / 2 = 5
     targets = hand_made([0, 1, 1], [4.0, -1.0, 9.0], [4.0, 0.0, 9.0], [True, True, False])
     losses, stats = REINFORCE(even_policy(1.0)).losses(targets)
-    assert float(losses["policy_loss"][1]) == pytest.approx(1.5 * math.log(2))
-    assert float(losses["value_loss"][1]) == pytest.approx(5.0)
+    assert losses["policy_loss"][1].item() == pytest.approx(1.5 * math.log(2))
+    assert losses["value_loss"][1].item() == pytest.approx(5.0)
     assert float(stats["used_fraction"]) == pytest.approx(2 / 3)
     losses, _ = REINFORCE(even_policy(1.0), REINFORCEConfig(**BARE)).losses(targets)
     assert sorted(losses) == ["entropy", "policy_loss"]
@@ -101,13 +103,16 @@ def test_ends_within_agrees_with_looking_ahead():
     assert torch.equal(ends_within(terminated, truncated), expected)
 
 
-@pytest.mark.parametrize("settings", [{}, BARE])
-def test_nan_in_an_invalid_sample_does_not_reach_the_gradient(settings):
-    env = one_env([1, 2, 3, 4], [1, NAN, 3], [0, 0, 1], [0, 0, 0], finals=[7, 8, 9])
-    algorithm = REINFORCE(valued_by_obs(env), REINFORCEConfig(**settings))
-    stats = algorithm.update(prepared(algorithm, env, 3), torch.Generator())
-    assert all(math.isfinite(float(value)) for value in stats.values())
-    assert int(stats["skipped_updates"]) == 0 and float(stats["grad_norm"]) > 0
+@pytest.mark.parametrize("poison", [NAN, math.inf, 1e30])
+@pytest.mark.parametrize("settings", [{}, BARE], ids=["baseline", "bare"])
+@pytest.mark.parametrize("stages", [(), (Remember(type="gru", hidden_size=6),)], ids=["plain", "gru"])
+def test_nothing_in_an_invalid_sample_reaches_the_gradient(stages, settings, poison):
+    algorithm = REINFORCE(small_policy(scripted(*endings(6, 3)), stages=stages), REINFORCEConfig(**settings))
+    losses, gradient = gradient_with_poison(algorithm, None)
+    assert gradient.isfinite().all() and gradient.abs().sum() > 0
+    poisoned_losses, poisoned = gradient_with_poison(algorithm, poison)
+    assert poisoned_losses == losses
+    assert torch.equal(poisoned, gradient)
 
 
 def test_without_a_baseline_the_critic_does_not_move_and_time_outs_teach_nothing():

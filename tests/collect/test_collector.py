@@ -125,9 +125,10 @@ def test_after_episodes_steps_start_fresh():
         ({}, "exactly one of n_step and n_episode"),
         ({"n_step": 1, "n_episode": 1}, "exactly one"),
         ({"n_step": 0}, "at least 1"),
-        ({"n_episode": 0}, "at least one episode"),
+        ({"n_episode": 0}, "n_episode must be at least 1"),
         ({"n_episode": [1]}, "1 numbers for 2 envs"),
-        ({"n_episode": [-1, 3]}, "at least one episode"),
+        ({"n_episode": [-1, 3]}, "n_episode must be at least 0"),
+        ({"n_episode": [0, 0]}, "at least one episode"),
     ],
 )
 def test_bad_requests(arguments, text):

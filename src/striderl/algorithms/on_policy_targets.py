@@ -143,9 +143,7 @@ def policy_gradient_losses(
     A value weight of 0 leaves the value loss out.
     """
     counts = targets.counts
-    log_prob = output.distribution.log_prob(targets.act)
-    # chosen before the product: infinity in a sample that does not count, times its advantage 0, would be NaN
-    gain = torch.where(counts, log_prob, torch.zeros_like(log_prob)) * targets.advantage
+    gain = output.distribution.log_prob(targets.act) * targets.advantage
     entropy = valid_mean(output.distribution.entropy(), counts)
     losses: Losses = {"policy_loss": (1.0, -valid_mean(gain, counts)), "entropy": (entropy_coef, -entropy)}
     if value_coef:

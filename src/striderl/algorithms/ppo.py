@@ -5,18 +5,22 @@
                                                                   └─ ratio of the first minibatch is exactly 1
 
 Read it top to bottom: `prepare` once per rollout, `losses` for each minibatch, `update` ties them together. The maths
-is in `striderl.ops`, running a gradient step in `striderl.execution`.
+is in `striderl.ops`, running a gradient step in `striderl.execution`. What is learned beside it (novelty, estimators,
+symmetry) is handed over as `terms`: their rewards are added in `prepare`, their losses in `losses`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.terms.term import Read, Term, collected
+from striderl.algorithms.terms.term_list import TermList
 from striderl.data import tree
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
@@ -30,7 +34,7 @@ from striderl.ops.losses import (
     value_loss,
 )
 from striderl.ops.returns import gae
-from striderl.policies.policy import Policy
+from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage
 
 SCHEDULES = ("fixed", "adaptive")
@@ -105,6 +109,10 @@ class Prepared(NamedTuple):
     """True where a new episode begins, before that step is consumed."""
     readable: Tensor
     """False where a sample is not valid and its observation is not finite: no network may read it."""
+    info: dict[str, Tensor]
+    """The info columns that terms asked for."""
+    numbers: dict[str, Tensor]
+    """What the terms want logged of this rollout, such as the mean of each reward they added."""
     initial_state: dict[str, Tensor]
     """The policy's memory before the first step, [N, …] each; empty when it has none."""
 
@@ -112,16 +120,17 @@ class Prepared(NamedTuple):
 class PPO:
     """Losses, targets and the update of PPO for a policy."""
 
-    def __init__(self, policy: Policy, config: PPOConfig | None = None) -> None:
-        """Take the policy's parameters into an updater."""
+    def __init__(self, policy: Policy, config: PPOConfig | None = None, terms: Sequence[Term] = ()) -> None:
+        """Take the parameters of the policy and of the terms into an updater."""
         self.policy = policy
+        self.terms = TermList(terms, policy)
         self.config = config = config or PPOConfig()
         group = GroupConfig(
             optimizer=config.optimizer_class_name,
             learning_rate=config.learning_rate,
             max_grad_norm=config.max_grad_norm,
         )
-        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)})
+        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group), **self.terms.groups()})
 
     @property
     def num_updates_per_rollout(self) -> int:
@@ -150,15 +159,17 @@ class PPO:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Prepared:
-        """Value what followed each step and work out returns and advantages."""
+        """Add the terms' rewards, value what followed each step and work out returns and advantages."""
         data = storage.data
+        info, added = self.terms.info(data), self.terms.rewards(Read(data, last_obs))
+        reward = sum(added.values(), start=data["rew"])
         value = data["policy"]["value"]
         settled = self.policy.settled(value.new_zeros(storage.num_envs))
         last_value, _ = self.policy.value(last_obs, last_state, settled)
         next_value = torch.cat([value[1:], last_value.unsqueeze(0)])
         next_value = self._with_final_values(storage, value, next_value)
         returns, advantage = gae(
-            data["rew"] if value.dim() == 2 else data["rew"].unsqueeze(-1),
+            reward if value.dim() == 2 else reward.unsqueeze(-1),
             value,
             next_value,
             data["terminated"],
@@ -182,6 +193,8 @@ class PPO:
             resets=torch.cat([torch.zeros_like(done[:1]), done[:-1]]),
             readable=valid | finite_rows(data["obs"], valid),
             initial_state=initial_state,
+            info=info,
+            numbers=self.terms.numbers(added, valid),
         )
 
     def _with_final_values(self, storage: RolloutStorage, value: Tensor, next_value: Tensor) -> Tensor:
@@ -238,14 +251,14 @@ class PPO:
             "advantage": prepared.advantage,
             "resets": prepared.resets,
             "readable": prepared.readable,
+            "info": prepared.info,
         }
 
     # -- one minibatch -------------------------------------------------------------------------------------------------
 
-    def losses(
-        self, minibatch: Mapping[str, Any]
-    ) -> tuple[dict[str, tuple[float | Tensor, Tensor]], dict[str, Tensor]]:
-        """Return name → (weight, loss), and numbers for the log."""
+    def losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return name → (weight, loss), those of the terms last, and numbers for the log."""
+        minibatch = self.terms.extend(minibatch)
         config, valid = self.config, minibatch["valid"]
         # a sample that does not count may still have been seen by the memory, so it is run unless it cannot be
         resets = minibatch["resets"] if valid.dim() == 2 else None
@@ -259,26 +272,32 @@ class PPO:
         clip = config.clip_param if config.use_clipped_value_loss else None
         value = value_loss(output.value, minibatch["value"], minibatch["returns"], clip, valid)
         entropy = valid_mean(output.distribution.entropy(), valid)
-        losses: dict[str, tuple[float | Tensor, Tensor]] = {
+        losses: Losses = {
             "surrogate_loss": (1.0, surrogate),
             "value_loss": (config.value_loss_coef, value),
             "entropy": (config.entropy_coef, -entropy),
         }
-        with torch.no_grad():
-            old = self.policy.head.from_params(minibatch["dist"])
-            stats = {
-                "kl": valid_mean(old.kl(output.distribution), valid),
-                "clip_fraction": valid_mean(((ratio - 1.0).abs() > config.clip_param).float(), valid),
-                "entropy": entropy.detach(),
-                "explained_variance": explained_variance(output.value, minibatch["returns"], valid)
-                if output.value.dim() == valid.dim()
-                else torch.zeros_like(entropy),
-                "ratio_error": torch.where(valid, (ratio - 1.0).abs(), 0.0).amax(),
-            }
-            parameters = output.distribution.params()
-            if "std" in parameters:
-                stats["std"] = parameters["std"].mean()
-        return losses, stats
+        losses |= self.terms.losses(minibatch, output, losses)
+        return losses, {"entropy": entropy.detach(), **self._statistics(minibatch, output, ratio)}
+
+    @torch.no_grad()
+    def _statistics(self, minibatch: Mapping[str, Any], output: PolicyOutput, ratio: Tensor) -> dict[str, Tensor]:
+        """Return how far the policy has moved and how good the values are, on samples that were collected."""
+        counted = collected(minibatch)
+        old = self.policy.head.from_params(minibatch["dist"])
+        several = output.value.dim() > counted.dim()
+        stats = {
+            "kl": valid_mean(old.kl(output.distribution), counted),
+            "clip_fraction": valid_mean(((ratio - 1.0).abs() > self.config.clip_param).float(), counted),
+            "explained_variance": ratio.new_zeros(())
+            if several
+            else explained_variance(output.value, minibatch["returns"], counted),
+            "ratio_error": torch.where(counted, (ratio - 1.0).abs(), 0.0).amax(),
+        }
+        parameters = output.distribution.params()
+        if "std" in parameters:
+            stats["std"] = parameters["std"].mean()
+        return stats
 
     # -- the whole update ----------------------------------------------------------------------------------------------
 
@@ -297,7 +316,7 @@ class PPO:
             numbers = {
                 **{name: loss.detach() for name, (_, loss) in losses.items() if name != "entropy"},
                 **stats,
-                "grad_norm": norms["policy"],
+                **{"grad_norm" if name == "policy" else f"{name}_grad_norm": norm for name, norm in norms.items()},
             }
             if not count:
                 totals["first_ratio_error"] = numbers["ratio_error"]
@@ -307,25 +326,32 @@ class PPO:
         first = totals.pop("first_ratio_error")
         means = {name: total / count for name, total in totals.items()}
         return {
+            **prepared.numbers,
             **means,
             "first_ratio_error": first,
             "learning_rate": group.learning_rate.clone(),
-            "skipped_updates": group.num_skipped.clone(),
+            "skipped_updates": torch.stack([each.num_skipped for each in self.updater.groups.values()]).sum(),
         }
 
     @torch.no_grad()
     def absorb(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from stored columns, after the last minibatch: the next first ratio is 1 again."""
         self.policy.absorb(columns["obs"], columns["valid"])
+        self.terms.absorb(columns)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the policy and its optimiser, as copies: training goes on without changing them."""
-        return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
+        """Return the policy, the terms and their optimisers, as copies: training goes on without changing them."""
+        return {
+            "policy": tree.copy(dict(self.policy.state_dict())),
+            "updater": self.updater.state_dict(),
+            "terms": self.terms.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy and optimiser."""
+        """Go on with a saved policy, terms and optimisers."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])
+        self.terms.load_state_dict(state.get("terms", {}))
 
 
 def zero_invalid(x: Tensor, valid: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ the two here need no network.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Acted(NamedTuple):
     """What is stored with the step under 'policy', in the layout of `Actor.columns`."""
 
 
+@runtime_checkable
 class Actor(Protocol):
     """Chooses actions for N envs at once."""
 

@@ -14,24 +14,27 @@ There is one loop for every back end; how envs are stepped is the schedule's bus
 from __future__ import annotations
 
 import logging
+import operator
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from striderl.collect.actors import Actor
+from striderl.collect.collector_config import CollectorConfig
 from striderl.collect.delivery import Delivery, Storage, store_some
+from striderl.collect.episode_tally import EpisodeTally
 from striderl.collect.group import EnvGroup
 from striderl.collect.noise_source import NoiseSource
 from striderl.collect.quarantine import Fault, Quarantine
-from striderl.collect.schedules import SCHEDULES, Schedule
+from striderl.collect.schedules import Schedule
 from striderl.collect.statistics import EpisodeStatistics
 from striderl.data import tree
 from striderl.data.actions import DictActionSpec
 from striderl.data.arena import Columns
-from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.envs.vec_env import Obs, StateUnsupportedError, Step, VecEnv
@@ -39,34 +42,7 @@ from striderl.envs.vec_env import Obs, StateUnsupportedError, Step, VecEnv
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectorConfig:
-    """How experience is collected."""
-
-    seed: int = 0
-    """The seed of env resets and of the actor's noise."""
-    schedule: str = "together"
-    """'together', 'alternating' (two halves, simulation overlaps inference) or 'asynchronous' (whoever is ready)."""
-    num_groups: int = 2
-    """How many groups of envs the asynchronous schedule steps on their own."""
-    wait_reset: bool = False
-    """After an end the env's column is not valid until the next call of `collect`, which starts a new episode."""
-    previous_step: bool = False
-    """Show the actor its last action and reward as components 'prev_action' and 'prev_reward', zero after a reset."""
-    decorrelation_steps: int = 0
-    """Before the first step, age each env by up to this many steps of its time limit, so that time-outs come apart."""
-    limit: float = 1e10
-    """Numbers beyond this magnitude, like NaN and infinity, put their env into quarantine."""
-    window: int = 100
-    """Over how many finished episodes the statistics go."""
-    noise_block: int = 64
-    """For how many steps the actor's noise is drawn at once; changing it changes the numbers."""
-
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ValueError(unknown("schedule", self.schedule, SCHEDULES, where="CollectorConfig"))
-        if self.wait_reset and self.schedule == "asynchronous":
-            raise ValueError("wait_reset has no meaning in an asynchronous schedule: envs do not wait for each other")
+__all__ = ["Collected", "Collector", "CollectorConfig"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +66,12 @@ class Collector:
 
     def __init__(self, env: VecEnv, actor: Actor, config: CollectorConfig | None = None) -> None:
         """Prepare; nothing is reset before the first `collect` or `reset`."""
+        if not isinstance(env, VecEnv):
+            raise TypeError(
+                f"Collector wants a VecEnv, found {type(env).__name__}; wrap a Gymnasium env in GymnasiumEnv"
+            )
+        if not isinstance(actor, Actor):
+            raise TypeError(f"Collector wants an actor, found {type(actor).__name__}; wrap a function in ScriptedActor")
         self.env, self.actor = env, actor
         self.config = config or CollectorConfig()
         self.schedule = Schedule(env, self.config.schedule, self.config.num_groups)
@@ -177,39 +159,54 @@ class Collector:
 
     @torch.no_grad()
     def collect(
-        self, *, n_step: int | None = None, n_episode: int | Sequence[int] | None = None, storage: Storage | None = None
+        self,
+        *,
+        n_step: int | None = None,
+        n_episode: int | Sequence[int] | None = None,
+        storage: Storage | None = None,
+        max_steps: int = 0,
     ) -> Collected:
         """Collect exactly this many steps, or exactly this many whole episodes (a total, or a number for each env).
 
-        Episodes start fresh: whatever was under way before is abandoned, and so is what is under way afterwards.
+        Episodes start fresh: whatever was under way before is abandoned, and so is what is under way afterwards. An
+        episode that quarantine spoiled is played again. With `max_steps`, an env that takes longer for its episodes is
+        an error instead of a wait. After an error or an interrupt, the next call starts fresh.
         """
         if (n_step is None) == (n_episode is None):
             raise ValueError(f"collect wants exactly one of n_step and n_episode, found {n_step} and {n_episode}")
+        if storage is not None and not isinstance(storage, Storage):
+            raise TypeError(f"storage wants add(transition, envs) and balanced, found {type(storage).__name__}")
         started = time.perf_counter()
-        if n_step is not None:
-            if n_step < 1:
-                raise ValueError(f"n_step must be at least 1, found {n_step}")
+        quotas = None if n_episode is None else self._quotas(n_episode)
+        count = 0 if n_step is None else _whole("n_step", n_step)
+        try:
+            if quotas is not None:
+                self.reset()
+                episodes, count = self._collect_episodes(quotas, storage, max_steps)
+                self._mid_episode = True
+                returns, lengths = [total for total, _ in episodes], [length for _, length in episodes]
+                return Collected(count, time.perf_counter() - started, returns, lengths, self._faults())
             self.ready()
-            self._collect_steps(n_step, storage)
-            faults = self._heal()
-            return Collected(n_step, time.perf_counter() - started, faults=faults)
-        assert n_episode is not None
-        quotas = self._quotas(n_episode)
-        self.reset()
-        episodes = self._collect_episodes(quotas, storage)
-        self._mid_episode = True
-        returns, lengths = [total for total, _ in episodes], [length for _, length in episodes]
-        return Collected(sum(lengths), time.perf_counter() - started, returns, lengths, self._faults())
+            self._collect_steps(count, storage)
+            return Collected(count, time.perf_counter() - started, faults=self._heal())
+        except BaseException:
+            self._mid_episode = self._mid_episode or self.schedule.busy or quotas is not None
+            raise
 
     def _collect_steps(self, n_step: int, storage: Storage | None) -> None:
-        remaining = self._delivery.hand_over_carried(n_step, storage)
         num_envs = self.env.num_envs
         balanced = storage is not None and storage.balanced
-        if balanced and (remaining % num_envs or remaining != n_step):
+        if balanced and self._delivery.num_waiting:
+            raise ValueError(
+                f"{self._delivery.num_waiting} transitions of an earlier call are waiting, and this storage wants the "
+                "same number of steps from each env; call reset() first, or take them with another storage"
+            )
+        if balanced and n_step % num_envs:
             raise ValueError(
                 f"this storage wants the same number of steps from each of {num_envs} envs, "
                 f"but n_step={n_step} is not a multiple of that"
             )
+        remaining = self._delivery.hand_over_carried(n_step, storage)
         even = balanced or self.config.schedule != "asynchronous"
         unlaunched = -(-remaining // num_envs) * num_envs if even else remaining
         rounds = [unlaunched // num_envs if even else n_step] * len(self._groups)
@@ -224,55 +221,44 @@ class Collector:
         for number in range(len(self._groups)):
             launch(number)
         while self.schedule.busy:
-            number, transition = self._land()
+            number, step = self.schedule.land()
+            transition = self._settle(self._groups[number], step)
             remaining = self._delivery.hand_over(transition, self._groups[number].rows, remaining, storage)
             launch(number)
 
-    def _collect_episodes(self, quotas: list[int], storage: Storage | None) -> list[tuple[float, int]]:
-        """Step until every env has its quota; return (return, length) of each episode, env by env.
+    def _collect_episodes(
+        self, quotas: list[int], storage: Storage | None, max_steps: int
+    ) -> tuple[list[tuple[float, int]], int]:
+        """Step until every env has its quota; return (return, length) of each episode env by env, and steps stored.
 
-        An env that has its quota, or that went into quarantine, gives nothing until its next episode starts.
+        An env that has its quota gives nothing until its next episode starts.
         """
-        finished: list[list[tuple[float, int]]] = [[] for _ in quotas]
-        running = [(0.0, 0) for _ in quotas]
-        spoiled = [False] * len(quotas)
+        tally = EpisodeTally(quotas, max_steps)
 
         def launch(number: int) -> None:
-            rows = self._groups[number].rows
-            if any(len(finished[row]) < quotas[row] for row in range(rows.start, rows.stop)):
+            if tally.wants(self._groups[number].rows):
                 self.schedule.launch(number, self._groups[number].act())
 
         for number in range(len(self._groups)):
             launch(number)
         while self.schedule.busy:
-            number, transition = self._land()
+            number, step = self.schedule.land()
             group = self._groups[number]
-            rows = range(group.rows.start, group.rows.stop)
-            wanted = [len(finished[row]) < quotas[row] for row in rows]
+            wanted = tally.wanted(group.rows)
+            transition = self._settle(group, step, torch.tensor(wanted, device=self.env.device))
             if storage is not None:
                 store_some(transition, group.rows, wanted, storage)
-            numbers = zip(rows, transition.rew.tolist(), transition.done.tolist(), transition.valid.tolist())
-            for row, reward, done, valid in numbers:
-                total, length = running[row]
-                running[row] = (total + reward, length + 1)
-                spoiled[row] = spoiled[row] or not valid
-                if done:
-                    if not spoiled[row] and len(finished[row]) < quotas[row]:
-                        finished[row].append(running[row])
-                    running[row], spoiled[row] = (0.0, 0), False
+            tally.add(group.rows, transition, group.cut, self._faults)
             if bool(group.quarantine.sick.any()) or bool(group.waiting.any()):
                 self._restart(group)
             launch(number)
-        return [episode for row in finished for episode in row]
+        return tally.episodes(), tally.num_steps
 
-    def _land(self) -> tuple[int, Transition]:
-        """Wait for the next group, and take its step into the statistics."""
-        number, step = self.schedule.land()
-        return number, self._settle(self._groups[number], step)
-
-    def _settle(self, group: EnvGroup, step: Step) -> Transition:
+    def _settle(self, group: EnvGroup, step: Step, counted: Tensor | None = None) -> Transition:
+        """Take a step into the group and the statistics; envs that are not `counted` leave no trace in the latter."""
         transition = group.settle(step)
-        self.statistics.update(group.rows, transition.rew, transition.done, transition.valid)
+        valid = transition.valid if counted is None else transition.valid & counted
+        self.statistics.update(group.rows, transition.rew, transition.done, valid, group.cut)
         self.statistics.log(step.info["log"])
         return transition
 
@@ -327,14 +313,14 @@ class Collector:
     def _quotas(self, n_episode: int | Sequence[int]) -> list[int]:
         """Return how many episodes each env has to give."""
         num_envs = self.env.num_envs
-        if isinstance(n_episode, int):
-            each, rest = divmod(n_episode, num_envs)
-            quotas = [each + (row < rest) for row in range(num_envs)]
-        else:
-            quotas = [int(count) for count in n_episode]
+        if isinstance(n_episode, Sequence) or bool(getattr(n_episode, "ndim", False)):
+            quotas = [_whole("n_episode", count, lowest=0) for count in n_episode]  # type: ignore[union-attr]
             if len(quotas) != num_envs:
                 raise ValueError(f"n_episode has {len(quotas)} numbers for {num_envs} envs")
-        if min(quotas) < 0 or sum(quotas) < 1:
+        else:
+            each, rest = divmod(_whole("n_episode", n_episode), num_envs)
+            quotas = [each + (row < rest) for row in range(num_envs)]
+        if sum(quotas) < 1:
             raise ValueError(f"n_episode must ask for at least one episode, found {n_episode}")
         return quotas
 
@@ -342,7 +328,7 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where collection stands: env state, observations, actor memory, statistics, noise position."""
-        if self._delivery.carries:
+        if self._delivery.num_waiting:
             raise RuntimeError("state can be saved between calls that took a multiple of num_envs steps, not now")
         if not self._groups:
             self.reset()
@@ -381,3 +367,12 @@ class Collector:
             group.step = step
             group.begin(obs)
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
+
+
+def _whole(name: str, number: Any, lowest: int = 1) -> int:
+    """Return a whole number, or raise: 2.5 steps or True episodes are mistakes."""
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise TypeError(f"{name} is a whole number, found {number!r}")
+    if operator.index(number) < lowest:
+        raise ValueError(f"{name} must be at least {lowest}, found {number}")
+    return operator.index(number)

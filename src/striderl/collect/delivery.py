@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from striderl.data.transition import Transition
 
 
+@runtime_checkable
 class Storage(Protocol):
     """Where transitions go."""
 
@@ -25,9 +26,9 @@ class Delivery:
         self._carried: list[tuple[Transition, slice]] = []
 
     @property
-    def carries(self) -> bool:
-        """Whether transitions are waiting for the next call."""
-        return bool(self._carried)
+    def num_waiting(self) -> int:
+        """How many transitions are waiting for the next call."""
+        return sum(int(rows.stop) - int(rows.start) for _, rows in self._carried)
 
     def clear(self) -> None:
         """Drop what is waiting."""

@@ -45,6 +45,8 @@ class EnvGroup:
         self.state = self.fresh_state
         self.waiting = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         """Which envs have ended and wait for the next call of `collect`; only with wait_reset."""
+        self.cut = torch.zeros_like(self.waiting)
+        """Which episodes quarantine ended in the last step: their returns mean nothing."""
         self._acted: Acted | None = None
 
     def begin(self, obs: Obs) -> None:
@@ -90,6 +92,7 @@ class EnvGroup:
             final_obs=healthy.final_obs,
             next_state=acted.state,
         )
+        self.cut = healthy.truncated & ~(step.truncated | step.terminated)
         if self.wait_reset:
             transition = self._blanked(transition)
         if self.previous:

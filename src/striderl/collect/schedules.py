@@ -84,7 +84,8 @@ class Schedule:
         return group, self._steppers[group].step_wait()
 
     def reset(self, seed: int | None) -> list[Obs]:
-        """Reset all envs and return each group's observation."""
+        """Reset all envs and return each group's observation; steps that were under way are given up."""
+        self._flying.clear()
         obs = self._whole.reset(seed)
         result, start = [], 0
         for env in self.envs:

@@ -36,14 +36,14 @@ class EpisodeStatistics:
         self._device = device
         self._on_cpu = device.type == "cpu"
 
-    def update(self, rows: slice, reward: Tensor, done: Tensor, valid: Tensor) -> None:
-        """Take in one step of some envs."""
+    def update(self, rows: slice, reward: Tensor, done: Tensor, valid: Tensor, cut: Tensor) -> None:
+        """Take in one step of some envs; an episode that was `cut` is not counted, although it ended."""
         if self._on_cpu and not bool(done.any()) and bool(valid.all()):  # most steps, and on the CPU looking is cheap
             self.running_return[rows] += reward
             self.running_length[rows] += 1
             self.num_steps += valid.numel()
             return
-        spoiled = self.spoiled[rows] | ~valid
+        spoiled = self.spoiled[rows] | ~valid | cut
         total = self.running_return[rows] + torch.where(valid, reward, 0.0)
         length = self.running_length[rows] + 1
         ended = done & ~spoiled

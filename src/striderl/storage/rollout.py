@@ -108,6 +108,8 @@ class RolloutStorage:
         """Write the next step of these envs (a range of columns; all by default)."""
         envs = slice(0, self.num_envs) if envs is None else envs
         step = self._cursors[envs.start]
+        if len(set(self._cursors[envs])) > 1:
+            raise ValueError(f"envs {envs.start} to {envs.stop} are not equally far: steps {self._cursors[envs]}")
         if step >= self.num_steps:
             raise IndexError(
                 f"the rollout is full: {self.num_steps} steps are there for env {envs.start}; clear it first"

@@ -15,7 +15,6 @@ many envs' step); the checks here take its place.
 
 from __future__ import annotations
 
-import functools
 import os
 import warnings
 import weakref
@@ -28,9 +27,8 @@ import torch
 from striderl.data.actions import action_spec_from_space
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.envs.gymnasium.backend import Backend, InProcess
+from striderl.envs.gymnasium.building import check_arguments, make_factories, user_error
 from striderl.envs.gymnasium.rows import EnvFacts, EnvRows
-from striderl.envs.vec_env import ContractError
-from striderl.envs.workers.block import make_env
 from striderl.envs.workers.config import WorkerConfig
 from striderl.envs.workers.convert import EnvFactory, mask_size
 from striderl.envs.workers.errors import ContractViolation, EnvCloseWarning
@@ -81,9 +79,7 @@ class GymnasiumEnv(EnvRows):
             keep_float64: keep float64 observations instead of storing them as float32.
             first_env_index: the global index of env 0, when several processes each hold a part of the envs.
         """
-        for name in ("valid", "log"):
-            if name in info_keys:
-                raise ValueError(f"info_keys: {name!r} is what this adapter adds; rename the env's own key")
+        check_arguments(num_envs, workers, env_kwargs, info_keys)
         kwargs = {**env_kwargs, **({"render_mode": render_mode} if render_mode else {})}
         try:
             backend = _make_backend(env, num_envs, kwargs, workers, first_env_index)
@@ -94,7 +90,7 @@ class GymnasiumEnv(EnvRows):
                 backend.close()
                 raise
         except ContractViolation as violation:
-            raise ContractError(str(violation)) from None
+            raise user_error(violation) from None
         facts = EnvFacts(
             layout=layout,
             obs_spec=_obs_spec(layout),
@@ -142,40 +138,12 @@ def _make_backend(
         if num_envs not in (0, env.num_envs):
             raise ValueError(f"num_envs: the VectorEnv has {env.num_envs} envs, found num_envs={num_envs}")
         return VectorBackend(env, first_env_index=first_env_index)
-    factories = _factories(env, num_envs, kwargs)
+    factories = make_factories(env, num_envs, kwargs)
     if workers.num_workers:
         from striderl.envs.workers.pool import WorkerPool  # needs Linux; the rest of this module does not
 
         return WorkerPool(factories, workers, first_env_index=first_env_index)
     return InProcess(factories, first_env_index=first_env_index)
-
-
-def _factories(env: Any, num_envs: int, kwargs: Mapping[str, Any]) -> list[EnvFactory]:
-    """Return one function per env that builds it."""
-    if isinstance(env, Sequence) and not isinstance(env, str):
-        if num_envs not in (0, len(env)):
-            raise ValueError(f"num_envs: {len(env)} env builders are given, found num_envs={num_envs}")
-        if not env:
-            raise ValueError("env: wanted at least one env builder, found an empty sequence")
-        return [functools.partial(build, **kwargs) for build in env]
-    if num_envs < 1:
-        raise ValueError(f"num_envs: wanted 1 or more copies, found {num_envs}")
-    if callable(env):
-        return [functools.partial(env, **kwargs)] * num_envs
-    return [functools.partial(make_env, _found_spec(env), kwargs)] * num_envs
-
-
-def _found_spec(env: Any) -> Any:
-    """Look an id up here, because a worker process may not have run the code that registered it."""
-    if not isinstance(env, str):
-        return env
-    import gymnasium
-    from gymnasium.error import Error
-
-    try:
-        return gymnasium.spec(env)
-    except Error:
-        return env  # an id without version, or an unknown one: gymnasium.make knows what to do or to say
 
 
 def _layout(backend: Backend, info_keys: Mapping[str, TensorSpec], mask: str, keep_float64: bool) -> Layout:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.data.actions import ActionSpec, DictActionSpec
+from striderl.data.actions import ActionSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec, PlainActionSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.envs.async_env import AsyncVecEnv
 from striderl.envs.gymnasium.backend import Backend
@@ -66,6 +66,9 @@ class EnvRows(AsyncVecEnv):
         self._start = start
         self._stop = stop
         self._rows = slice(start, stop)
+        spec = self.action_spec
+        parts = spec.parts.values() if isinstance(spec, DictActionSpec) else [spec]
+        self._action_parts = [(part, _num_choices(part)) for part in parts]
         self._whole: EnvRows | None = None
         """The env that this is a part of, kept from being closed as garbage while the part is in use."""
 
@@ -201,19 +204,37 @@ class EnvRows(AsyncVecEnv):
             if not isinstance(actions, dict) or actions.keys() != spec.parts.keys():
                 found = sorted(actions) if isinstance(actions, dict) else type(actions).__name__
                 raise ValueError(f"step: actions: wanted a dict with {sorted(spec.parts)}, found {found}")
-            for (name, part), array in zip(spec.parts.items(), arrays):
-                self._write_action(actions[name], part.tensor, array, f"actions[{name!r}]")
+            for name, part, array in zip(spec.parts, self._action_parts, arrays):
+                self._write_action(actions[name], *part, array, f"actions[{name!r}]")
         else:
-            self._write_action(actions, spec.tensor, arrays[0], "actions")
+            self._write_action(actions, *self._action_parts[0], arrays[0], "actions")
 
-    def _write_action(self, action: Any, spec: TensorSpec, array: Array, name: str) -> None:
+    def _write_action(
+        self, action: Any, part: PlainActionSpec, num_choices: Array | None, array: Array, name: str
+    ) -> None:
+        spec = part.tensor
         wanted = (self.num_envs, *spec.shape)
         if not isinstance(action, Tensor) or tuple(action.shape) != wanted:
             found = list(action.shape) if isinstance(action, Tensor) else type(action).__name__
             raise ValueError(f"step: {name}: wanted a tensor of shape {list(wanted)}, found {found}")
         if spec.dtype == "int64" and (action.is_floating_point() or action.is_complex()):
             raise ValueError(f"step: {name}: wanted whole numbers (int64), found {action.dtype}")
-        array[self._rows] = action.detach().cpu().numpy().reshape(-1, *array.shape[1:])
+        values: Array = action.detach().cpu().numpy()
+        if num_choices is not None:
+            values = values.astype(np.int64, copy=False)
+            bad = values.view(np.uint64) >= num_choices  # a negative number is a very large one here
+            if bad.any():
+                self._refuse_choice(values, bad, num_choices, name)
+        array[self._rows] = values.reshape(-1, *array.shape[1:])
+
+    def _refuse_choice(self, values: Array, bad: Array, num_choices: Array, name: str) -> None:
+        place = tuple(int(number) for number in np.argwhere(bad)[0])
+        where = f", choice {place[1]}" if len(place) > 1 else ""
+        highest = int(np.broadcast_to(num_choices, values.shape)[place]) - 1
+        raise ValueError(
+            f"step: {name}: env {self.first_env_index + place[0]}{where}: wanted a number from 0 to {highest}, "
+            f"found {int(values[place])}; no env was stepped"
+        )
 
     def _read_obs(self) -> list[Array]:
         pieces = self._backend.pieces(self._start, self._stop)
@@ -252,3 +273,10 @@ class EnvRows(AsyncVecEnv):
     def _tensor(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(array)
         return tensor if self.device.type == "cpu" else tensor.to(self.device)
+
+
+def _num_choices(spec: PlainActionSpec) -> Array | None:
+    """Return how many choices a discrete action has: uint64 [] or [choices]; None for an action of real numbers."""
+    if isinstance(spec, DiscreteSpec):
+        return np.array(spec.n, np.uint64)
+    return np.array(spec.nvec, np.uint64) if isinstance(spec, MultiDiscreteSpec) else None

@@ -26,7 +26,7 @@ from striderl.envs.workers.convert import (
     checked_scalars,
     space_difference,
 )
-from striderl.envs.workers.errors import ContractViolation, traceback_text
+from striderl.envs.workers.errors import ContractViolation, MissingPackage, WrongType, WrongValue, traceback_text
 from striderl.envs.workers.layout import Array, Buffers, Description, Layout
 
 PHASES = ("idle", "init", "reset", "step", "render", "get_attr", "close")
@@ -50,7 +50,7 @@ class EnvBlock:
         self._envs: list[Any] = []
         for env_index, factory in enumerate(factories, first_index):
             self._enter("init", env_index)
-            self._envs.append(factory())
+            self._envs.append(checked_env(factory(), env_index))
         self.description = self._describe()
         self._leave()
 
@@ -268,10 +268,36 @@ class EnvBlock:
 
 
 def make_env(spec: Any, arguments: Mapping[str, Any]) -> Any:
-    """Build an env from a Gymnasium id or spec, without Gymnasium's per-step checker."""
+    """Build an env from a Gymnasium id or spec, without Gymnasium's per-step checker.
+
+    What is wrong with the request itself is said in one line; what the env's own code raises keeps its traceback.
+    """
+    import gymnasium
+    from gymnasium.error import DependencyNotInstalled, DeprecatedEnv, UnregisteredEnv
+
+    name = spec if isinstance(spec, str) else spec.id
+    try:
+        return gymnasium.make(spec, disable_env_checker=True, **arguments)
+    except (UnregisteredEnv, DeprecatedEnv) as error:
+        raise WrongValue(f"Gymnasium has no env {name!r}: {error}") from None
+    except (DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise MissingPackage(f"the Gymnasium env {name!r} needs a package that is not installed: {error}") from None
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        found = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        said = str(error).split(" was raised from the environment creator")[0]
+        raise WrongType(f"the Gymnasium env {name!r} does not take all of ({found}): {said}") from None
+
+
+def checked_env(env: Any, env_index: int) -> Any:
+    """Return what a builder made, or refuse it if it is not a Gymnasium env."""
     import gymnasium
 
-    return gymnasium.make(spec, disable_env_checker=True, **arguments)
+    if isinstance(env, gymnasium.Env):
+        return env
+    found = f"the class {env.__name__}, not an object of it" if isinstance(env, type) else type(env).__name__
+    raise WrongType(f"env {env_index}: its builder wants to return a gymnasium.Env, found {found}")
 
 
 def check_spaces(first: Any, other: Any, first_index: int, index: int) -> None:

@@ -70,6 +70,26 @@ class ContractViolation(Exception):  # noqa: N818  (worker processes raise it; u
     """An env gave something other than what it declared; becomes a `ContractError` in the trainer's process."""
 
 
+class BuildViolation(ContractViolation):
+    """An env cannot be built from what was given; becomes an error of the kind that the subclass says."""
+
+
+class WrongValue(BuildViolation):
+    """Becomes a ValueError: an unknown id, a version that does not exist."""
+
+
+class WrongType(BuildViolation):
+    """Becomes a TypeError: an argument the env does not take, a builder that returns no env."""
+
+
+class MissingPackage(BuildViolation):
+    """Becomes an ImportError: the env needs a package that is not installed."""
+
+
+VIOLATIONS = {kind.__name__: kind for kind in (ContractViolation, WrongValue, WrongType, MissingPackage)}
+"""The violations by name: that is how they travel between processes."""
+
+
 class EnvCloseWarning(UserWarning):
     """Closing an env raised an exception; everything was released all the same."""
 

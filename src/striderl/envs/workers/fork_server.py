@@ -16,6 +16,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import socket
 
 from striderl.envs.workers import child
@@ -27,6 +28,7 @@ _PRELOAD = ("gymnasium", "gymnasium.wrappers", "cloudpickle")
 
 def main(descriptor: int, trainer_pid: int) -> None:
     """Serve requests until the trainer closes its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the trainer decides
     hold_on_to_parent(trainer_pid)
     for name in _PRELOAD:
         with contextlib.suppress(ImportError):

@@ -247,7 +247,7 @@ class WorkerHandle:
     def _note_report(self, packet: Packet) -> None:
         report = unpack(packet.body)
         if report["kind"] == "contract":
-            self.failure = ContractViolation(report["text"])
+            self.failure = VIOLATIONS[report["type"]](report["text"])
             return
         place = self.place(report["place"])
         self.failure = EnvRaised(f"{place} raised {report['type']}:\n{report['text']}", place)

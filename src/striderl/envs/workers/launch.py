@@ -194,7 +194,9 @@ def make_launcher(start_method: str) -> Launcher:
 def spawn_module(module: str) -> tuple[Child, Channel]:
     """Start a fresh interpreter that calls `main(descriptor, parent_pid)` of a module."""
     ours, theirs = _trainer_end_first(channel_pair())
+    # Ctrl-C is the trainer's business from the first moment, not only once the modules are loaded
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
         "import sys, json, importlib; sys.path[:] = json.loads(sys.argv[2]); "
         "importlib.import_module(sys.argv[1]).main(int(sys.argv[3]), int(sys.argv[4]))"
     )

@@ -1,0 +1,120 @@
+"""`Estimation`: the loss of the stages `Estimate` and `Adapt`, which predict components for the actor.
+
+    policy ─▶ aux["actor/0_Estimate/estimate"] [.., K]  ┐
+              aux["actor/0_Estimate/target"]   [.., K]  ┴─▶ loss per feature ─▶ sum over K ─▶ mean over valid samples
+
+A second `Estimation(stage="Adapt")` in the list trains the adaptor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.terms.term import Term
+from striderl.data.checked_fields import check_field_types
+from striderl.data.naming import unknown
+from striderl.ops.losses import valid_mean
+from striderl.policies.estimate import PredictStage
+from striderl.policies.policy import Policy, PolicyOutput
+
+LOSSES: Mapping[str, Callable[..., Tensor]] = {
+    "mse_loss": functional.mse_loss,
+    "l1_loss": functional.l1_loss,
+    "smooth_l1_loss": functional.smooth_l1_loss,
+    "huber_loss": functional.huber_loss,
+    "binary_cross_entropy": functional.binary_cross_entropy,
+    "binary_cross_entropy_with_logits": functional.binary_cross_entropy_with_logits,
+    "poisson_nll_loss": functional.poisson_nll_loss,
+    "kl_div": functional.kl_div,
+    "soft_margin_loss": functional.soft_margin_loss,
+    "hinge_embedding_loss": functional.hinge_embedding_loss,
+    "multilabel_soft_margin_loss": functional.multilabel_soft_margin_loss,
+    "cross_entropy": functional.cross_entropy,
+}
+"""Losses of torch.nn.functional between an estimate and a target of the same shape; cross_entropy of probabilities."""
+
+LOSS_NAMES = {"Estimate": "estimator_loss", "Adapt": "adaptor_loss"}
+"""What the losses of the stages are called in the log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimation(Term):
+    """Train an estimator on the truth that is observed while training."""
+
+    weight: float = 1.0
+    """Weight of the loss."""
+    loss: str = "mse_loss"
+    """Which loss of torch.nn.functional; see `LOSSES`."""
+    loss_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of that loss, such as {'beta': 0.5}."""
+    stage: str = "Estimate"
+    """'Estimate' or 'Adapt': all stages of this kind; or one stage, as in 'actor/1_Estimate'."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if self.loss not in LOSSES:
+            raise ValueError(unknown("loss", self.loss, LOSSES, where="Estimation"))
+        if "reduction" in self.loss_kwargs:
+            raise ValueError("Estimation sums over features and takes the mean over samples; leave 'reduction' out")
+        if not math.isfinite(self.weight) or self.weight < 0.0:
+            raise ValueError(f"Estimation.weight is finite and not negative, found {self.weight}")
+        # a wrong argument is better found now than in the first update
+        _per_sample(self, torch.full((1, 2), 0.5), torch.full((1, 2), 0.5))
+
+    @property
+    def name(self) -> str:
+        """The loss's name in the log, which tells the stages apart."""
+        return LOSS_NAMES.get(self.stage, f"{self.stage}_loss")
+
+    def check(self, policy: Policy) -> None:
+        """Raise unless the policy has such a stage."""
+        found = _predicting_stages(policy)
+        if not any(self._means(path) for path in found):
+            raise ValueError(
+                f"Estimation(stage={self.stage!r}) finds no such stage in the policy; stages that predict: "
+                f"{found or 'none'}. Add one to PolicyConfig.actor or name another"
+            )
+
+    def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> Losses:
+        """Return the loss, summed over features and stages, mean over valid samples."""
+        valid = minibatch["valid"]
+        paths = [key.removesuffix("/estimate") for key in out.aux if key.endswith("/estimate")]
+        parts = []
+        for path in filter(self._means, paths):
+            if f"{path}/target" not in out.aux:
+                raise KeyError(f"{path} predicts something of which the observation has no true value to learn from")
+            estimate, target = out.aux[f"{path}/estimate"], out.aux[f"{path}/target"]
+            # chosen before the loss: what overflows in a sample that does not count would spoil the gradient
+            estimate, target = (torch.where(valid.unsqueeze(-1), each, 0.0) for each in (estimate, target))
+            parts.append(valid_mean(_per_sample(self, estimate, target), valid))
+        return {self.name: (self.weight, torch.stack(parts).sum())}
+
+    def _means(self, path: str) -> bool:
+        """Tell whether a stage 'actor/1_Estimate' is meant."""
+        return self.stage in (path, path.rpartition("_")[2])
+
+
+def _per_sample(term: Estimation, estimate: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of each sample, [..] for [.., K]."""
+    rows = (estimate.flatten(0, -2), target.flatten(0, -2))
+    loss = LOSSES[term.loss](*rows, reduction="none", **term.loss_kwargs)
+    return (loss.sum(dim=-1) if loss.dim() == 2 else loss).view(estimate.shape[:-1])
+
+
+def _predicting_stages(policy: Policy) -> list[str]:
+    """Return the paths of all stages that predict something."""
+    pipelines = {"trunk": policy.trunk, "actor": policy.actor, "critic": policy.critic}
+    return [
+        f"{part}/{name}"
+        for part, pipeline in pipelines.items()
+        for name, stage in pipeline.named_stages()
+        if isinstance(stage, PredictStage)
+    ]

@@ -1,0 +1,93 @@
+"""`Term`: something that is learned beside the algorithm, handed over in a list: `PPO(policy, config, terms=[…])`.
+
+    rollout [T, N] ─▶ reward ─▶ added to the env's, which stays as it is ─▶ GAE ─▶ minibatch ─▶ extend ─▶ policy
+                                                                                                   │
+                                           absorb ◀── after the last minibatch ◀── Updater ◀── losses
+
+A term may do any of this and leaves out the rest. `reward` is a function of what was stored and of what the term has
+learned, and changes nothing: asked twice, it answers the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.data.specs import TensorSpec
+from striderl.execution.updater import ParameterGroup
+from striderl.policies.policy import Policy, PolicyOutput
+
+
+class Read(NamedTuple):
+    """A whole rollout, as terms see it."""
+
+    columns: Mapping[str, Any]
+    """What was stored, [T, N, …] each."""
+    last_obs: Mapping[str, Tensor]
+    """What was observed after the last step, [N, …] each."""
+
+
+class Term(ABC):
+    """One thing to learn beside the algorithm."""
+
+    capturable: bool = False
+    """Whether `losses` may run inside a captured region."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Under which its state is saved; different for every term of a list."""
+
+    @property
+    def groups(self) -> Mapping[str, ParameterGroup]:
+        """The term's own parameters by a name for the log, each group with its own optimiser."""
+        return {}
+
+    def check(self, policy: Policy) -> None:  # noqa: B027  (most terms fit every policy)
+        """Raise when this term cannot work with the policy."""
+
+    def columns(self) -> Mapping[str, TensorSpec]:
+        """Return which info columns must be stored with each step; minibatches have them under 'info'."""
+        return {}
+
+    def reward(self, read: Read) -> dict[str, Tensor]:
+        """Return name → reward [T, N], weighted, to be added to the env's; zero in samples that are not valid."""
+        return {}
+
+    def extend(self, minibatch: dict[str, Any]) -> dict[str, Any]:
+        """Return the minibatch, perhaps with further samples behind those that were collected.
+
+        Added samples that only this term wants are not 'valid', but 'readable'. 'collected' then tells which samples
+        are valid and were really collected: what is logged, and what is compared with the rollout, counts only those.
+        """
+        return minibatch
+
+    def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> Losses:
+        """Return name → (weight, loss) for a minibatch and what the policy says about it."""
+        return {}
+
+    def absorb(self, columns: Mapping[str, Any]) -> None:  # noqa: B027  (most terms have no statistics)
+        """Let normalisers and schedules learn from stored columns [T, N, …], after the last minibatch."""
+
+    def numbers(self) -> dict[str, Tensor]:
+        """Return further numbers for the log, as 0-d tensors."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned but the optimisers' part, which the updater saves."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        if state:
+            raise ValueError(f"term {self.name!r} has nothing to load, found {sorted(state)}")
+
+
+def collected(minibatch: Mapping[str, Any]) -> Tensor:
+    """Return which samples of a minibatch are valid and were collected, not added by a term."""
+    mask: Tensor = minibatch["collected"] if "collected" in minibatch else minibatch["valid"]
+    return mask

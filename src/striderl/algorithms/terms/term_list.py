@@ -1,0 +1,115 @@
+"""`TermList`: the terms of an algorithm, asked together; names that two of them share are an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.terms.term import Read, Term
+from striderl.data.naming import unknown
+from striderl.execution.updater import ParameterGroup
+from striderl.ops.losses import valid_mean
+from striderl.policies.policy import Policy, PolicyOutput
+
+
+class TermList:
+    """Several terms, in the order in which they were given."""
+
+    def __init__(self, terms: Sequence[Term], policy: Policy) -> None:
+        """Check each term against the policy, and that no two have the same name."""
+        self._terms = tuple(terms)
+        names: set[str] = set()
+        for term in self._terms:
+            if not isinstance(term, Term):
+                raise TypeError(f"terms wants objects such as Estimation(), found {type(term).__name__}")
+            if term.name in names:
+                raise ValueError(f"two terms are called {term.name!r}; leave one out or give it another name")
+            names.add(term.name)
+            term.check(policy)
+
+    def __iter__(self) -> Iterator[Term]:
+        return iter(self._terms)
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def groups(self) -> dict[str, ParameterGroup]:
+        """Return the terms' own groups of parameters."""
+        found: dict[str, ParameterGroup] = {}
+        for term in self._terms:
+            _add(found, term.groups, "group of parameters", taken=("policy",))
+        return found
+
+    def info(self, columns: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the info columns that the terms want, or say which one is not stored."""
+        found: dict[str, Tensor] = {}
+        stored = columns["info"]
+        for term in self._terms:
+            for name in term.columns():
+                if name not in stored:
+                    where = f"term {term.name!r} reads what the env does not declare in info_spec: the storage"
+                    raise KeyError(unknown("info column", name, stored, where=where))
+                found[name] = stored[name]
+        return found
+
+    @torch.no_grad()
+    def rewards(self, read: Read) -> dict[str, Tensor]:
+        """Return name → reward [T, N] of all terms."""
+        found: dict[str, Tensor] = {}
+        shape = read.columns["rew"].shape
+        for term in self._terms:
+            for name, reward in term.reward(read).items():
+                if reward.shape != shape:
+                    raise ValueError(f"reward {name!r} has shape {list(reward.shape)}, wanted {list(shape)}")
+                _add(found, {name: reward}, "reward")
+        return found
+
+    def numbers(self, rewards: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
+        """Return the mean of each reward over valid samples, and what the terms want logged."""
+        found = {name: valid_mean(reward, valid) for name, reward in rewards.items()}
+        for term in self._terms:
+            _add(found, term.numbers(), "number")
+        return found
+
+    def extend(self, minibatch: dict[str, Any]) -> dict[str, Any]:
+        """Let each term add samples."""
+        for term in self._terms:
+            minibatch = term.extend(minibatch)
+        return minibatch
+
+    def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput, taken: Losses) -> Losses:
+        """Return the losses of all terms; `taken` are those of the algorithm, which keep their names."""
+        found: Losses = {}
+        for term in self._terms:
+            _add(found, term.losses(minibatch, out), "loss", taken=taken)
+        return found
+
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let all terms learn their statistics."""
+        for term in self._terms:
+            term.absorb(columns)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of every term by name."""
+        return {term.name: term.state_dict() for term in self._terms}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the saved state of every term."""
+        wanted = {term.name for term in self._terms}
+        if set(state) != wanted:
+            raise ValueError(f"saved terms {sorted(state)} are not this algorithm's {sorted(wanted)}")
+        for term in self._terms:
+            term.load_state_dict(state[term.name])
+
+
+def _add(
+    found: dict[str, Any], new: Mapping[str, Any], what: str, taken: Sequence[str] | Mapping[str, Any] = ()
+) -> None:
+    for name, value in new.items():
+        if name in found or name in set(taken):
+            raise ValueError(f"two parts give a {what} called {name!r}; names must differ")
+        found[name] = value
