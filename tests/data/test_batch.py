@@ -416,3 +416,47 @@ def test_index_arrays_of_one_element_keep_the_dimension():
         batch[loc] = {"a": [9.0], "b": [9.0]}
     assert batch.a.tolist() == batch.b.tolist() == [0, 1, 9, 3]
     assert len(batch[[]]) == 0
+
+
+def unwritable_leaves():
+    read_only = np.arange(3.0)
+    read_only.setflags(write=False)
+    yield "read-only", read_only, "read-only"
+    yield "gradient", torch.arange(3.0, requires_grad=True), "requires a gradient"
+    yield "expanded", torch.zeros(1).expand(3), "expanded"
+    with torch.inference_mode():
+        inference = torch.zeros(3)
+    yield "inference", inference, "inference tensor"
+
+
+@pytest.mark.parametrize(
+    ("late", "text"), [c[1:] for c in unwritable_leaves()], ids=[c[0] for c in unwritable_leaves()]
+)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda b: b.__setitem__(0, {"x": np.float64(5.0), "late": np.float64(5.0)}),
+        lambda b: b.__setitem__(slice(0, 2), Batch(x=np.ones(2), late=b.late[:2] * 1)),
+        lambda b: b.__iadd__(1),
+        lambda b: b.__setitem__(np.array([0, 1]), {"x": np.ones(2), "late": np.ones(2)}),
+    ],
+    ids=["row", "slice", "add", "index array"],
+)
+def test_a_leaf_that_cannot_be_written_stops_the_others_too(late, text, write):
+    batch = Batch(x=np.arange(3.0), late=late)
+    with pytest.raises(ValueError, match=text):
+        write(batch)
+    assert batch.x.tolist() == [0, 1, 2]
+
+
+def test_cat_fills_a_reserved_key_that_another_batch_has():
+    joined = Batch.cat([Batch(a=Batch(), c=np.zeros(2)), Batch(a={"q": np.ones(1)}, c=np.ones(1))])
+    assert joined.a.q.tolist() == [0, 0, 1] and joined.c.tolist() == [0, 0, 1]
+    assert Batch.stack([Batch(a=Batch()), Batch(a={"q": 1.0})]).a.q.tolist() == [0, 1]
+
+
+def test_split_refuses_leaves_of_different_lengths():
+    with pytest.raises(ValueError, match="leading dimensions differ: 'a' has"):
+        list(Batch(a=np.zeros(3), b=np.zeros(4)).split(2))
+    with pytest.raises(TypeError, match="a number of rows, found str"):
+        list(Batch(a=np.zeros(3)).split("a"))

@@ -144,3 +144,17 @@ def test_action_specs_from_spaces():
 def test_bad_action_specs(make, text):
     with pytest.raises(ValueError, match=text):
         make()
+
+
+def test_mistakes_in_small_specs_are_named():
+    from striderl.data.arena import Arena
+    from striderl.data.noise import NoiseSpec
+
+    with pytest.raises(TypeError, match=r"no dtype 'flaot32'.*Did you mean 'float32'"):
+        TensorSpec(dtype="flaot32")
+    with pytest.raises(ValueError, match="negative"):
+        NoiseSpec(shape=(-2,))
+    with pytest.raises(ValueError, match="negative"):
+        Arena({"a": TensorSpec()}, (-2,))
+    with pytest.raises(TypeError, match="found '3'"):
+        ObsSpec.from_segments({"a": "3"})

@@ -15,6 +15,7 @@ from faulty_envs import ChainEnv, HostileEnv, NestedEnv
 from striderl.data.specs import TensorSpec
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError
+from striderl.envs.workers.config import WorkerConfig
 from striderl.envs.workers.errors import EnvCloseWarning, EnvRaised
 
 HOSTILE = [
@@ -127,6 +128,68 @@ def test_wrong_actions_are_refused_before_any_env_steps():
         nested.step({"gear": torch.tensor([0])})
 
 
+class Counted(gymnasium.Env[Any, Any]):
+    """Two choices of three and of two, or one of four; counts its steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 99, (1,), np.float32)
+
+    def __init__(self, space: Any) -> None:
+        self.action_space, self.t = space, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.full(1, self.t, np.float32), 0.0, False, False, {}
+
+
+SPACES = {
+    "Discrete": gymnasium.spaces.Discrete(4),
+    "MultiDiscrete": gymnasium.spaces.MultiDiscrete([3, 2]),
+    "MultiBinary": gymnasium.spaces.MultiBinary(2),
+}
+CHOICES = [
+    ("Discrete", [0, 4], [0, 3], "env 1: wanted a number from 0 to 3, found 4"),
+    ("Discrete", [-1, 0], [3, 0], "env 0: wanted a number from 0 to 3, found -1"),
+    ("MultiDiscrete", [[0, 0], [2, 2]], [[2, 1], [0, 0]], "env 1, choice 1: wanted a number from 0 to 1, found 2"),
+    ("MultiDiscrete", [[-(2**63), 0], [0, 0]], [[0, 1], [0, 0]], "env 0, choice 0: wanted a number from 0 to 2"),
+    ("MultiBinary", [[0, 1], [2, 0]], [[0, 1], [1, 0]], "env 1, choice 0: wanted a number from 0 to 1, found 2"),
+]
+
+
+@pytest.mark.parametrize("form", ["here", "workers", "vector"])
+@pytest.mark.parametrize(("space", "wrong", "right", "pattern"), CHOICES)
+def test_choices_that_do_not_exist_are_refused_before_any_env_steps(
+    form: str, space: str, wrong: Any, right: Any, pattern: str
+):
+    build = functools.partial(Counted, SPACES[space])
+    if form == "vector":
+        env = GymnasiumEnv(gymnasium.vector.SyncVectorEnv([build, build]))
+    else:
+        workers = WorkerConfig(num_workers=2 * (form == "workers"), start_method="fork")
+        env = GymnasiumEnv(build, 2, workers=workers)
+    with env:
+        env.reset(0)
+        with pytest.raises(ValueError, match=pattern):
+            env.step(torch.tensor(wrong))
+        # the refused step reached no env: this one is the first of both
+        assert env.step(torch.tensor(right)).obs["obs"][:, 0].tolist() == [1, 1]
+
+
+def test_choices_of_other_whole_number_types_and_of_dicts_are_looked_at_too():
+    with GymnasiumEnv(functools.partial(Counted, SPACES["Discrete"]), 2, first_env_index=10) as env:
+        env.reset(0)
+        with pytest.raises(ValueError, match="env 11: wanted a number from 0 to 3, found 7"):
+            env.step(torch.tensor([0, 7], dtype=torch.uint8))
+        assert env.step(torch.tensor([0, 3], dtype=torch.uint8)).obs["obs"][:, 0].tolist() == [1, 1]
+    with GymnasiumEnv(NestedEnv, 1) as nested:
+        nested.reset(0)
+        with pytest.raises(ValueError, match=r"actions\['gear'\]: env 0: wanted a number from 0 to 2, found 3"):
+            nested.step({"gear": torch.tensor([3]), "torque": torch.zeros(1, 2)})
+
+
 def test_calls_in_the_wrong_order_are_refused():
     env = GymnasiumEnv(chain_builders(2))
     with pytest.raises(RuntimeError, match="call reset first"):
@@ -157,8 +220,6 @@ def test_wrong_constructions_are_refused():
     ):
         with pytest.raises(ValueError, match=pattern):
             GymnasiumEnv(*arguments)
-    with pytest.raises(EnvRaised, match="NameNotFound"):
-        GymnasiumEnv("NoSuchEnv-v0", 1)
     with pytest.raises(TypeError, match="fixed-size"):
         GymnasiumEnv(type("Wordy", (ChainEnv,), {"observation_space": gymnasium.spaces.Text(5)}), 1)
 

@@ -376,7 +376,7 @@ def test_a_state_that_does_not_fit_is_refused():
         Slider(config(3)).load_state_dict(state)
     with pytest.raises(ValueError, match="fields"):
         Slider(config(2), every_term()).load_state_dict(state)
-    with pytest.raises(ValueError, match="a state of task 'Other'"):
+    with pytest.raises(ValueError, match="saved from task 'Other'"):
         env.load_state_dict({**state, "task": "Other"})
 
 

@@ -47,10 +47,10 @@ def test_every_lane_has_every_obstacle_in_its_own_order():
 def test_sizes_grow_with_the_level():
     # levels 0, 1, 2 of 3: difficulty 0, 0.5, 1
     for kind, sizes in {
-        "jump": [0.06, 0.18, 0.30],
-        "leap": [0.10, 0.30, 0.50],
+        "jump": [0.04, 0.16, 0.30],  # 0.17 is rounded to the grid of 2 cm
+        "leap": [0.04, 0.28, 0.50],
         "crawl": [0.44, 0.36, 0.28],
-        "tilt": [0.60, 0.46, 0.34],  # 0.47 is rounded to the grid of 2 cm
+        "tilt": [0.60, 0.46, 0.34],
     }.items():
         lanes = Lanes(ParkourFieldConfig(kinds=(kind,), obstacles=1, levels=3, columns=1))
         np.testing.assert_allclose(lanes._blocks[:, 0, 3], sizes, atol=1e-9)
@@ -77,7 +77,7 @@ def test_heights_are_those_of_the_physics():
         for a, b in zip(x, y)
     ]
     np.testing.assert_allclose(env.ground.height(x, y), found, atol=1e-6)
-    assert {round(height, 2) for height in found} >= {PIT, 0.0, 0.06, 0.3, 0.5}
+    assert {round(height, 2) for height in found} >= {PIT, 0.0, 0.04, 0.3, 0.5}
 
 
 def test_a_bar_leaves_its_clearance():
@@ -102,9 +102,9 @@ def test_the_engaged_block_of_a_box():
     # the box is from 1.5 to 2.4 m: up at 1.5 … 1.6, down at 2.4 … 2.5
     walk, up, over, down, after = blocks_at(env, [0.2, 0.5, 1.7, 2.0, 2.8])
     np.testing.assert_allclose(walk, [1.2, 0, 0, 0, 0, 0, 0, 0, 0])
-    np.testing.assert_allclose(up, [1.0, 0, 0, 0, 1, 0, 0.1, 0.06, 1.0], atol=1e-9)
+    np.testing.assert_allclose(up, [1.0, 0, 0, 0, 1, 0, 0.1, 0.04, 1.0], atol=1e-9)
     np.testing.assert_allclose(over[[0, 8]], [-0.2, 1.0], atol=1e-9)  # its hind legs are still at the front edge
-    np.testing.assert_allclose(down, [0.4, 0, 0, 0, 1, 0, 0.1, 0.06, -1.0], atol=1e-9)
+    np.testing.assert_allclose(down, [0.4, 0, 0, 0, 1, 0, 0.1, 0.04, -1.0], atol=1e-9)
     np.testing.assert_allclose(after, [1.2, 0, 0, 0, 0, 0, 0, 0, 0])
     assert up[1:6].argmax() == SKILLS.index("jump") == 3
 

@@ -44,6 +44,44 @@ def test_every_task_has_a_picture_that_is_not_black(task):
     assert len({tuple(pixel) for pixel in frame[::8, ::8].reshape(-1, 3)}) > 3
 
 
+@pytest.mark.parametrize(
+    ("task", "pattern"),
+    [
+        ("CartPole-v1", "Write 'gymnasium:CartPole-v1' for Gymnasium's env, or 'cartpole' for the built-in one"),
+        ("HalfCheetah-v5", "'gymnasium:HalfCheetah-v5'.* or 'half_cheetah'"),
+        ("LunarLander-v3", r"'gymnasium:LunarLander-v3' for Gymnasium's env\."),
+    ],
+)
+def test_a_gymnasium_id_is_shown_the_way(task, pattern):
+    with pytest.raises(KeyError, match=pattern):
+        make(task)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "error", "pattern"),
+    [
+        ("cartpole", {"num_envs": 4}, ValueError, r"give it as make\('cartpole', num_envs=…\)"),
+        ("ant", {"device": "cpu"}, ValueError, r"give it as make\('ant', device=…\)"),
+        ("ant", ["device"], TypeError, "settings: wanted a dict"),
+        ("ant", {"num_threads": -1}, ValueError, r"num_threads is 0 \(every core\) or positive, found -1"),
+        ("ant", {"num_threads": "2"}, TypeError, "AntConfig.num_threads: wanted int, found str '2'"),
+        ("hopper", {"max_episode_length": True}, TypeError, "HopperConfig.max_episode_length: wanted int, found bool"),
+        ("cartpole", {"start_range": "wide"}, TypeError, "CartPoleConfig.start_range: wanted float, found str"),
+        (
+            "quadruped",
+            {"rewards": {"nope": 1}},
+            TypeError,
+            "rewards: wanted a RewardConfig, found dict.*tracking_width",
+        ),
+        ("quadruped", {"reward_weights": {"nope": 1.0}}, KeyError, "no reward term 'nope'"),
+        ("parkour", {"lanes": 3}, TypeError, "ParkourConfig.lanes: wanted a ParkourFieldConfig, found int 3"),
+    ],
+)
+def test_wrong_settings_are_named(task, settings, error, pattern):
+    with pytest.raises(error, match=pattern):
+        make(task, settings=settings)
+
+
 def test_gymnasium_ids_and_wrong_names():
     with make("gymnasium:CartPole-v1", num_envs=2) as env:
         assert env.num_envs == 2 and env.reset(seed=0)["obs"].shape == (2, 4)

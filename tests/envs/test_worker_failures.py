@@ -202,6 +202,45 @@ def test_interrupts_from_the_terminal_are_the_trainers_business():
         assert env.step(idle(4)).info["valid"].all()
 
 
+INTERRUPTED = """
+import os, signal, sys, time
+sys.path.insert(0, {folder!r})
+import torch
+from faulty_envs import FaultyFactory
+from striderl.envs.gymnasium.env import GymnasiumEnv
+from striderl.envs.workers.pool import WorkerConfig
+workers = WorkerConfig(num_workers=2, start_method={method!r}, on_failure="restart")
+env = GymnasiumEnv([FaultyFactory(i, 1, None) for i in range(2)], workers=workers)
+env.reset(0)
+server = getattr(env._backend._crew.launcher, "_server", None)
+try:
+    os.killpg(0, signal.SIGINT)  # what a terminal does at Ctrl-C
+    time.sleep(5.0)
+    print("was not interrupted")
+except KeyboardInterrupt:
+    pass
+idle = torch.zeros(2, dtype=torch.int64)
+valid = [env.step(idle).info["valid"].tolist()]
+os.kill(env._backend.pids[0], signal.SIGKILL)
+valid += [env.step(idle).info["valid"].tolist() for _ in range(2)]
+same = server is getattr(env._backend._crew.launcher, "_server", None) and (server is None or server.is_alive())
+os.kill(env._backend.pids[0], signal.SIGINT)  # the restarted worker ignores it too
+valid.append(env.step(idle).info["valid"].tolist())
+env.close()
+print(valid, same, flush=True)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_after_ctrl_c_in_the_terminal_workers_can_still_be_restarted(method: str):
+    script = INTERRUPTED.format(folder=str(ROOT / "tests" / "envs"), method=method)
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    all_valid, one_lost = [True, True], [False, True]
+    assert result.stdout == f"{[all_valid, one_lost, all_valid, all_valid]} True\n", result.stderr
+    assert "Traceback" not in result.stderr and "KeyboardInterrupt" not in result.stderr
+
+
 def test_bad_configs_are_refused():
     for settings, pattern in (
         ({"start_method": "spwan"}, "Did you mean 'spawn'"),

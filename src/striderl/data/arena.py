@@ -26,7 +26,7 @@ from torch import Tensor
 
 from striderl.data.memory import shared_array
 from striderl.data.naming import unknown
-from striderl.data.specs import TensorSpec, torch_dtype
+from striderl.data.specs import TensorSpec, as_shape, torch_dtype
 
 Columns = Mapping[str, "TensorSpec | Columns"]
 """Nested names of columns with the shape and dtype of one row."""
@@ -72,6 +72,7 @@ class Arena:
     def __init__(self, columns: Columns, leading: tuple[int, ...], placement: Placement | None = None) -> None:
         """Allocate zeros for every column; with files, keep what they hold."""
         placement = placement or Placement()
+        leading = as_shape(leading)
         widths: dict[str, int] = {}
         places = _plan(columns, widths)
         memory = {dtype: _allocate(dtype, (*leading, width), placement) for dtype, width in widths.items()}

@@ -183,9 +183,13 @@ class Batch:
         """Yield batches of this many rows (-1: all), in random order unless shuffle=False.
 
         The rest that does not fill a batch comes last, or is added to the batch before it with merge_last=True. The
-        order is drawn from numpy's global generator, so `np.random.seed` fixes it.
+        order is drawn from numpy's global generator, so `np.random.seed` fixes it. Leaves must have equal lengths: rows
+        beyond the shortest would be lost without a word.
         """
+        tree.leading_dims(self)
         length = len(self)
+        if not isinstance(size, int):
+            raise TypeError(f"split wants a number of rows, found {type(size).__name__} {size!r}")
         if size != -1 and size < 1:
             raise ValueError(f"split wants a size of at least 1, or -1 for everything, found {size}")
         size = length if size == -1 else size

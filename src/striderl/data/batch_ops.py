@@ -63,7 +63,7 @@ def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: lis
         kind = kinds.pop()
         if kind is _ndarray or kind is getattr(sys.modules.get("torch"), "Tensor", None):
             return _join_alike(values, axis, path, join)
-        if kind is batch_kind and any(value.__dict__ for value in values):
+        if kind is batch_kind and all(value.__dict__ for value in values):
             return merge(values, axis, f"{path}.", join)
         kinds = {kind}
     if type(None) not in kinds and batch_kind not in kinds:

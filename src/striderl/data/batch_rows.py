@@ -3,7 +3,6 @@
 Everything is checked before anything is written, so a write that fails changes nothing. Two planners share the work:
 `plain_rows` knows only the common case (the same keys, leaves that fit exactly) and is as fast as writing without a
 check; whatever it does not know goes to `plan_rows`, which fills gaps, converts, and finds the words for an error.
-One thing the fast way does not look at is a read-only array, which raises when its turn comes.
 """
 
 from __future__ import annotations
@@ -30,8 +29,12 @@ def write_rows(batch: Batch, loc: Any, value: Batch) -> None:
     basic = loc.__class__ is int or loc.__class__ is slice
     prefix = () if basic else _row_prefix(loc)
     if prefix is not None and plain_rows(batch, loc, value, prefix, basic, direct, views, sources):
-        if views:
-            sys.modules["torch"]._foreach_copy_(views, sources)
+        try:
+            if views:
+                sys.modules["torch"]._foreach_copy_(views, sources)
+        except RuntimeError:
+            plan_rows(batch, loc, value, "", [])  # finds the words: an inference tensor, say
+            raise
         if basic:
             for own, new in direct:
                 own[loc] = new
@@ -96,6 +99,9 @@ def plain_rows(
                     target = own[loc].shape if basic else (*prefix, *shape[1:])
                 if new.shape != target or own.dtype is not new.dtype:
                     return False
+                # an expanded tensor is not contiguous; writing one of its rows would change them all
+                if not own.flags.writeable if own_kind is _ndarray else own.requires_grad or not own.is_contiguous():
+                    return False
                 direct.append((own, new))
             elif own_kind is kind:
                 if new.__class__ is not kind:
@@ -105,6 +111,8 @@ def plain_rows(
             else:
                 view = own[loc]
                 if view.dtype is not new.dtype or not view.is_same_size(new):
+                    return False
+                if own.requires_grad or not own.is_contiguous():
                     return False
                 views.append(view)
                 sources.append(new)

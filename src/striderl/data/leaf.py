@@ -137,11 +137,9 @@ def checked(value: Any, target: tuple[int, ...], leaf: Any, where: str) -> Any:
     Numbers must fit: the shape must broadcast, and the leaf's dtype must hold the values. Writing 0.7 into integers is
     refused rather than stored as 0; writing 1 into booleans is fine because nothing is lost.
     """
-    if isinstance(leaf, np.ndarray):
-        if not leaf.flags.writeable:
-            raise ValueError(f"{where} is read-only")
-        if leaf.dtype.kind == "O":
-            return value
+    _check_writable(leaf, where)
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O":
+        return value
     if not is_array(value):
         value = np.asarray(value)
     value = like(value, leaf)
@@ -157,6 +155,21 @@ def checked(value: Any, target: tuple[int, ...], leaf: Any, where: str) -> Any:
     if len(shape) > len(target) or not all(size in (1, wanted) for size, wanted in zip(shape, tail)):
         raise ValueError(f"{where} wants shape {target} there, found {tuple(value.shape)}")
     return value.reshape(shape)
+
+
+def _check_writable(leaf: Any, where: str) -> None:
+    """Raise unless values can be written into the leaf, each to a place of its own."""
+    if isinstance(leaf, np.ndarray):
+        if not leaf.flags.writeable:
+            raise ValueError(f"{where} is read-only")
+        return
+    torch = sys.modules["torch"]
+    if leaf.requires_grad and leaf.is_leaf and torch.is_grad_enabled():
+        raise ValueError(f"{where} requires a gradient; write under torch.no_grad(), or detach it first")
+    if leaf.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(f"{where} is an inference tensor; clone it first")
+    if any(stride == 0 and size > 1 for stride, size in zip(leaf.stride(), leaf.shape)):
+        raise ValueError(f"{where} is an expanded tensor, several rows of which are one; clone it first")
 
 
 def write(leaf: Any, loc: Any, value: Any) -> None:

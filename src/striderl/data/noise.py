@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from striderl.data.naming import unknown
-from striderl.data.specs import TensorSpec, torch_dtype
+from striderl.data.specs import TensorSpec, as_shape, torch_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +43,7 @@ class NoiseSpec:
     """'uniform' in [0, 1), 'normal', 'gumbel', 'exponential', or 'bits' (int64 in [0, 2^32))."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", as_shape(self.shape))
         if self.kind not in _KINDS:
             raise ValueError(unknown("kind", self.kind, _KINDS, where="NoiseSpec"))
 

@@ -30,7 +30,10 @@ def dtype_name(dtype: Any) -> str:
     """Return the one name that numpy and torch share for a dtype ('float32', 'bool', …)."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
-        name = np.dtype(dtype).name
+        try:
+            name = np.dtype(dtype).name
+        except TypeError:
+            raise TypeError(unknown("dtype", str(dtype), DTYPES, where="striderl")) from None
     if name not in DTYPES:
         raise TypeError(f"dtype {dtype!r} cannot be stored in a tensor; use one of {', '.join(DTYPES)}")
     return name
@@ -55,8 +58,10 @@ def torch_dtype(name: str) -> Any:
     return table[dtype_name(name)]
 
 
-def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+def as_shape(shape: Any) -> tuple[int, ...]:
     """Return a shape tuple from a size or a sequence of sizes."""
+    if isinstance(shape, str):
+        raise TypeError(f"a shape is a size or a sequence of sizes, found {shape!r}")
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     result = tuple(int(size) for size in sizes)
     if any(size < 0 for size in result):

@@ -7,6 +7,7 @@ env = make("gymnasium:LunarLander-v3", num_envs=8)            any Gymnasium id
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -20,13 +21,27 @@ Build = Callable[[int, str, Mapping[str, Any]], VecEnv]
 
 def make(task: str, *, num_envs: int = 1, device: str = "cpu", settings: Mapping[str, Any] | None = None) -> VecEnv:
     """Build a task with this many envs; `settings` are fields of its config, and a wrong name gets a suggestion."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise TypeError(f"settings: wanted a dict from name to value, found {type(settings).__name__} {settings!r}")
     if task.startswith("gymnasium:"):
         from striderl.envs.gymnasium.env import GymnasiumEnv
 
         return GymnasiumEnv(task.removeprefix("gymnasium:"), num_envs, device=device, env_kwargs=dict(settings or {}))
     if task not in TASKS:
-        raise KeyError(unknown("task", task, TASKS, where="striderl"))
+        raise KeyError(_unknown_task(task))
+    for name in ("num_envs", "device"):
+        if name in (settings or {}):
+            raise ValueError(f"settings: {name!r} is not one of them; give it as make({task!r}, {name}=…)")
     return TASKS[task](num_envs, device, settings or {})
+
+
+def _unknown_task(task: str) -> str:
+    """Say what a task may be called; somebody who writes a Gymnasium id is shown both ways to have it."""
+    if not re.search(r"-v\d+$", task):
+        return unknown("task", task, TASKS, where="striderl")
+    builtin = {name.replace("_", ""): name for name in TASKS}.get(task.rpartition("-v")[0].lower().replace("_", ""))
+    also = f", or {builtin!r} for the built-in one" if builtin else ""
+    return f"striderl has no task {task!r}. Write 'gymnasium:{task}' for Gymnasium's env{also}."
 
 
 def configured(kind: type[ConfigT], settings: Mapping[str, Any], **given: Any) -> ConfigT:

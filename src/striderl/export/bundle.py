@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from striderl import __version__
 from striderl.data.naming import unknown
+from striderl.export.commit import current_commit
 from striderl.export.golden_trace import GoldenTrace, Step, golden_trace, random_trace, require_parity, run_trace
 from striderl.export.greedy_step import ExportablePolicy, ExportLayout, GreedyStep, plan_layout, zeros
 from striderl.export.metadata import (
@@ -114,10 +115,11 @@ def describe(layout: ExportLayout, metadata: ExportMetadata) -> dict[str, Any]:
         "format": FORMAT,
         "striderl": __version__,
         "torch": torch.__version__,
-        "commit": metadata.commit,
+        "commit": metadata.commit or current_commit(),
         "dt": metadata.dt,
         "observations": [describe_component(name, part) for name, part in layout.observations.items()],
         "unused_observations": list(layout.unused),
+        "training_layout": [describe_component(name, part) for name, part in layout.training.items()],
         "states": [describe_state(name, spec) for name, spec in layout.states.items()],
         "actions": [describe_action(name, spec, metadata) for name, spec in layout.actions.items()],
         "extra": dict(metadata.extra),

@@ -4,6 +4,10 @@ policy = load_bundle("bundle")
 policy.reset()
 action = policy.act({"joints": joints, "command": command})      one env [12], or many [N, 12]
 policy.reset(dones)                                              forget where an episode ended
+
+A component that the deterministic policy does not read, because an estimator replaces it, is no input of the model. It
+may be given all the same: in a dict, in `layout`, and in flat arrays that have all of the actor's training components
+in a row; it is dropped then.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ class ExportedPolicy:
         """Wrap an open onnxruntime session; `load_bundle` does that."""
         self.metadata = dict(metadata)
         self.obs_spec = spec_of(metadata)
+        """What is read."""
+        self.training_spec = spec_of(metadata, "training_layout") if "training_layout" in metadata else self.obs_spec
+        """What the actor was trained with: what is read, and what is dropped."""
         self._session = session
         self._outputs = [action["output"] for action in metadata["actions"]]
         self._states = list(metadata["states"])
@@ -39,10 +46,10 @@ class ExportedPolicy:
     def act(self, obs: Any) -> Any:
         """Return the actions for one env or many: an array, or a dict of them when the action has named parts.
 
-        `obs` is a dict of arrays, or one array when there is one component or all are given in a row. The number of
-        envs may change after `reset()` only, because every env has a memory.
+        `obs` is a dict of arrays, or one array when there is one component or all are given in a row: those that
+        are read, or all of the training layout, of which the unused ones are dropped. The number of envs may change after `reset()` only, because every env has a memory.
         """
-        read = read_arrays(obs, self.obs_spec, required=self.obs_spec, where="the observation")
+        read = read_arrays(self._without_unused(obs), self.obs_spec, required=self.obs_spec, where="the observation")
         self._begin(read.num_envs)
         feeds = {**read.arrays, **{state["input"]: self._memory[state["name"]] for state in self._states}}
         names = [*self._outputs, *(state["output"] for state in self._states)]
@@ -66,6 +73,15 @@ class ExportedPolicy:
                 for name, value in self._memory.items()
             }
 
+    def _without_unused(self, obs: Any) -> Any:
+        """Return what is read out of a flat array in the training layout; anything else is left as it is."""
+        if isinstance(obs, Mapping) or self.training_spec.size == self.obs_spec.size:
+            return obs
+        array = np.asarray(obs)
+        if array.ndim not in (1, 2) or array.shape[-1] != self.training_spec.size:
+            return obs
+        return {name: part for name, part in self.training_spec.split(array).items() if name in self.obs_spec}
+
     def _begin(self, num_envs: int) -> None:
         if self._num_envs is None:
             self._num_envs = num_envs
@@ -84,7 +100,8 @@ def load_bundle(
     """Open a bundle.
 
     `layout` is what the robot gives, component by component; where a component is missing, in another place or of
-    another shape than the policy was trained with, it is named and refused here, before anything moves.
+    another shape than the policy was trained with, it is named and refused here, before anything moves. Components
+    that the description lists as unused may be there or not.
     """
     root = Path(folder)
     if not (root / MODEL_FILE).exists():
@@ -96,7 +113,10 @@ def load_bundle(
     _require_same_description(root, metadata)
     policy = ExportedPolicy(session, metadata)
     if layout is not None:
-        require_layout(layout, policy.obs_spec, where="the robot's layout")
+        unused = [name for name in metadata["unused_observations"] if name in layout]
+        known = policy.training_spec.select([*policy.obs_spec, *(name for name in unused if name in policy.training_spec)])
+        given = {name: part for name, part in layout.items() if name in known or name not in unused}
+        require_layout(given, known, where="the robot's layout")
     return policy
 
 

@@ -55,6 +55,8 @@ class ExportLayout:
     """Components that are inputs, in the order of the policy's spec."""
     unused: ObsSpec
     """Components that cannot reach the action; zeros take their place."""
+    training: ObsSpec
+    """What the policy was trained with: the actor's components, read or not, and masks; flat arrays may be such."""
     states: Mapping[str, TensorSpec]
     """Memory that goes in and comes out."""
     idle_states: Mapping[str, TensorSpec]
@@ -118,6 +120,7 @@ def plan_layout(policy: ExportablePolicy) -> ExportLayout:
     layout = ExportLayout(
         observations=policy.obs_spec.select(used),
         unused=policy.obs_spec.select([name for name in policy.obs_spec if name not in used]),
+        training=policy.obs_spec.select([*policy.actor_inputs, *used]),
         states={name: spec for name, spec in policy.state_spec().items() if name in changed},
         idle_states={name: spec for name, spec in policy.state_spec().items() if name not in changed},
         actions=actions,  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ lost without the other; the JSON file also has the 'parity' that was measured:
     {"format": 1, "striderl": "0.1.0", "torch": "2.13.0", "commit": "…", "dt": 0.02,
      "observations": [{"name": "joints", "shape": [12], "dtype": "float32", "scale": 1.0, "group": "policy"}, …],
      "unused_observations": ["velocity"],
+     "training_layout": [{"name": "joints", …}, {"name": "velocity", …}],      what the actor was given, in a row
      "states": [{"name": "actor/0_Remember/hidden", "input": "state/…", "output": "next_state/…", "shape": […], …}],
      "actions": [{"output": "action", "kind": "box", "shape": [12], "names": ["hip", …], "scale": [0.25, …],
                   "low": [null, …], "high": [null, …]}],
@@ -42,7 +43,7 @@ class ExportMetadata:
     action_names: tuple[str, ...] = ()
     """Joint or channel names, when the action spec does not have them."""
     commit: str = ""
-    """The version of the code that trained the policy."""
+    """The version of the code that trained the policy; empty takes the commit of the git checkout one works in."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Anything else that JSON can hold: gains, default pose, the name of the robot."""
 
@@ -92,14 +93,14 @@ def describe_action(output: str, spec: PlainActionSpec, metadata: ExportMetadata
     return {**common, "kind": "multi_discrete", "nvec": list(spec.nvec), "mask": spec.mask}
 
 
-def spec_of(metadata: Mapping[str, Any]) -> ObsSpec:
-    """Return the observation that a description names."""
+def spec_of(metadata: Mapping[str, Any], entry: str = "observations") -> ObsSpec:
+    """Return the observation that an entry of a description names: what is read, or 'training_layout'."""
     return ObsSpec(
         {
             part["name"]: ComponentSpec(
                 shape=tuple(part["shape"]), dtype=part["dtype"], group=part["group"], scale=part["scale"]
             )
-            for part in metadata["observations"]
+            for part in metadata[entry]
         }
     )
 

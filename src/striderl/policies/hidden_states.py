@@ -43,6 +43,11 @@ def to_hidden_states(policy: Policy, state: Mapping[str, Tensor]) -> Any:
     return ActorCriticHiddenState(_pack(policy.actor, "actor", state), _pack(policy.critic, "critic", state))
 
 
+def actor_hidden_states(policy: Policy, state: Mapping[str, Tensor]) -> Any:
+    """Return the actor's part alone, of a state that need not have the critic's."""
+    return _pack(policy.actor, "actor", state)
+
+
 def from_hidden_states(policy: Policy, hidden_states: Any) -> dict[str, Tensor]:
     """Return the flat state of an `ActorCriticHiddenState`."""
     return {**actor_state(policy, hidden_states.actor), **critic_state(policy, hidden_states.critic)}

@@ -28,8 +28,10 @@ import torch
 from torch import Tensor
 
 from striderl.data.actions import BoxSpec, DiscreteSpec
+from striderl.data.checked_fields import check_field_types
 from striderl.data.specs import ObsSpec
 from striderl.envs.classic_control.starts import Array, EpisodeStarts
+from striderl.envs.refusals import check_env_index, check_saved_task, not_ready, require_open
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 _TRUE = b"\x01"
@@ -64,6 +66,7 @@ class ClassicConfig:
     """Steps after which an episode is truncated; 0 for never."""
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if self.max_episode_length < 0:
             raise ValueError(f"max_episode_length is 0 (no limit) or positive, found {self.max_episode_length}")
 
@@ -107,6 +110,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
         self._clock = 0
         self._deadline = _NEVER
         self._ready = False
+        self._closed = False
         env_index = first_env_index + np.arange(num_envs)
         self._starts = EpisodeStarts(self.layout.name, self.layout.num_draws, env_index, self._start)
         self._action_shape = (num_envs, *self.layout.action_spec.tensor.shape)
@@ -141,6 +145,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
 
     def reset(self, seed: int | None = None) -> Obs:
         """Start a new episode in every env; with a seed, episode 0 of that seed's streams."""
+        require_open(self, closed=self._closed)
         if seed is not None or not self._ready:
             self._episode[:] = 0
             self._starts.seek(seed or 0, self._episode)
@@ -194,6 +199,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
         """Return physics, clocks and the position in the random streams; all the rest follows from them."""
         self._require_reset()
         return {
+            "task": self.layout.name,
             "state": torch.from_numpy(self._state.T.copy()),
             "episode": torch.from_numpy(self._episode.copy()),
             "episode_length": torch.from_numpy(self._clock - self._started),
@@ -201,7 +207,9 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
-        """Continue from a saved state of as many envs."""
+        """Continue from a saved state of the same task and as many envs."""
+        require_open(self, closed=self._closed)
+        check_saved_task(state, self.layout.name)
         physics = state["state"].cpu().numpy()
         if physics.shape != self._state.T.shape:
             raise ValueError(
@@ -217,8 +225,13 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
 
     def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one env as it is now."""
+        check_env_index(env_index, self.num_envs)
         self._require_reset()
         return self._picture(self._state[:, env_index])
+
+    def close(self) -> None:
+        """Refuse everything from now on, as envs do that have something to release."""
+        self._ready, self._closed = False, True
 
     @property
     def state(self) -> Array:
@@ -290,7 +303,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
 
     def _require_reset(self) -> None:
         if not self._ready:
-            raise RuntimeError(f"{type(self).__name__} has no episode yet; call reset() first")
+            raise not_ready(self, closed=self._closed)
 
 
 def scalar_square(values: Array) -> Array:

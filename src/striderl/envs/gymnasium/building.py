@@ -1,8 +1,8 @@
 """From what a user gives to one builder per env, with an error in plain words where that does not work out.
 
-    "CartPole-v1", 2     ─▶  [build, build]      looked up here: a worker process may not have registered it
-    lambda: MyEnv(), 2   ─▶  [build, build]
-    [build_a, build_b]   ─▶  the same
+"CartPole-v1", 2     ─▶  [build, build]      looked up here: a worker process may not have registered it
+lambda: MyEnv(), 2   ─▶  [build, build]
+[build_a, build_b]   ─▶  the same
 """
 
 from __future__ import annotations
@@ -94,16 +94,14 @@ def _with_arguments(build: Callable[..., Any], kwargs: Mapping[str, Any]) -> Env
         try:
             signature.bind(**kwargs)
         except TypeError as error:
-            raise TypeError(
-                f"env_kwargs: the env builder takes {signature}, found {sorted(kwargs)}: {error}"
-            ) from None
+            raise TypeError(f"env_kwargs: the env builder takes {signature}, found {sorted(kwargs)}: {error}") from None
     return functools.partial(build, **kwargs)
 
 
 def _found_spec(env: Any) -> Any:
     """Look an id up here, because a worker process may not have run the code that registered it."""
     import gymnasium
-    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.envs.registration import EnvSpec, parse_env_id
     from gymnasium.error import Error, UnregisteredEnv
 
     if not isinstance(env, (str, EnvSpec)):
@@ -120,4 +118,8 @@ def _found_spec(env: Any) -> Any:
             "known once the module that registers it is imported)"
         ) from None
     except Error:
+        try:
+            parse_env_id(env.rpartition(":")[2])
+        except Error as error:
+            raise ValueError(f"env: {error}") from None
         return env  # an id without version: gymnasium.make takes the newest

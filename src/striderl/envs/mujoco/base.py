@@ -57,6 +57,7 @@ from striderl.envs.mujoco.reward_terms import RewardTerms
 from striderl.envs.mujoco.saving import Arrays, check_names, load_arrays, saved
 from striderl.envs.mujoco.simulation import Bool, Float, Int, Simulation
 from striderl.envs.mujoco.streams import Streams
+from striderl.envs.refusals import check_env_index, check_saved_task, not_ready, require_open
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 __all__ = ["Arrays", "Bool", "Float", "Int", "MujocoConfig", "MujocoEnv", "Rows"]
@@ -114,6 +115,7 @@ class MujocoEnv(VecEnv):
         self._terms = attach_all(randomize, Scene(self.simulation, self.streams, obs_spec, self.actions))
         self._obs: Arrays = {}
         self._renderer: FrameRenderer | None = None
+        self._closed = False
 
     # -- what a task fills in ------------------------------------------------------------------------------------------
 
@@ -186,6 +188,7 @@ class MujocoEnv(VecEnv):
 
     def reset(self, seed: int | None = None) -> Obs:
         """Start a new episode in every env; the first time without a seed means seed 0."""
+        require_open(self, closed=self._closed)
         everyone = np.arange(self.num_envs)
         if seed is not None or not self._obs:
             self.streams.restart(0 if seed is None else seed)
@@ -265,8 +268,8 @@ class MujocoEnv(VecEnv):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
         """Continue bit for bit from the state of an env that was built alike."""
-        if state["task"] != type(self).__name__:
-            raise ValueError(f"a state of task {state['task']!r} cannot be loaded into {type(self).__name__!r}")
+        require_open(self, closed=self._closed)
+        check_saved_task(state, type(self).__name__)
         self.simulation.load_state_dict(state["simulation"])
         self.streams.restart(state["seed"])
         self.streams.episode[:] = state["episode"].cpu().numpy()
@@ -281,6 +284,7 @@ class MujocoEnv(VecEnv):
 
     def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one env as it is now, uint8 [render_height, render_width, 3]; no display is needed."""
+        check_env_index(env_index, self.num_envs)
         self._require_reset()
         if self._renderer is None:
             size = (self.config.render_height, self.config.render_width)
@@ -288,7 +292,8 @@ class MujocoEnv(VecEnv):
         return self._renderer.frame(self.simulation.batch, env_index)
 
     def close(self) -> None:
-        """Free the rendering context, if there is one."""
+        """Free the rendering context, if there is one, and refuse everything from now on."""
+        self._obs, self._closed = {}, True
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
@@ -402,4 +407,4 @@ class MujocoEnv(VecEnv):
 
     def _require_reset(self) -> None:
         if not self._obs:
-            raise RuntimeError(f"{type(self).__name__} has no episode yet; call reset() first")
+            raise not_ready(self, closed=self._closed)

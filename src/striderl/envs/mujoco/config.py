@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import typing
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
 from striderl.data.actions import BoxSpec
+from striderl.data.checked_fields import check_field_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +36,27 @@ class MujocoConfig:
     """Name of the model's camera to look through; empty: the one named 'track', else one that follows the root body."""
 
     def __post_init__(self) -> None:
+        check_field_types(self)
+        _check_parts(self)
         if self.num_envs < 1 or self.frame_skip < 1:
             raise ValueError(f"num_envs and frame_skip are at least 1, found {self.num_envs} and {self.frame_skip}")
+        if self.num_threads < 0:
+            raise ValueError(f"num_threads is 0 (every core) or positive, found {self.num_threads}")
         if self.max_episode_length < 0:
             raise ValueError(f"max_episode_length is 0 (no limit) or positive, found {self.max_episode_length}")
+
+
+def _check_parts(config: MujocoConfig) -> None:
+    """Raise TypeError for a field that wants a config of its own and got something else."""
+    hints = typing.get_type_hints(type(config))
+    for field in fields(config):
+        wanted, value = hints[field.name], getattr(config, field.name)
+        if isinstance(wanted, type) and is_dataclass(wanted) and not isinstance(value, wanted):
+            names = ", ".join(part.name for part in fields(wanted))
+            raise TypeError(
+                f"{type(config).__name__}.{field.name}: wanted a {wanted.__name__}, found {type(value).__name__} "
+                f"{value!r}; write {wanted.__name__}(…) with any of: {names}"
+            )
 
 
 def control_spec(model: Any) -> BoxSpec:

@@ -63,6 +63,8 @@ PARKOUR_REWARDS: dict[str, float] = {
 class ParkourConfig(QuadrupedConfig):
     """Settings of the parkour field."""
 
+    max_episode_length: int = 1200
+    """Steps after which an episode is truncated: 24 s, for 9 m of lane."""
     lanes: ParkourFieldConfig = field(default_factory=ParkourFieldConfig)
     """What the lanes look like."""
     speed: Range = (0.5, 1.0)

@@ -11,9 +11,9 @@
     0 walk  none                               0
     1 tilt  two walls, narrow passage          width between the walls, m          0.60   0.34
     2 crawl bar across the lane                clearance under the bar, m          0.44   0.28
-    3 jump  box: up at its front, down at      height of the box, m                0.06   0.30
+    3 jump  box: up at its front, down at      height of the box, m                0.04   0.30
             its back, two blocks
-    4 leap  gap in the floor                   length of the gap, m                0.10   0.50
+    4 leap  gap in the floor                   length of the gap, m                0.04   0.50
 
 A *block* is what a robot deals with at one time: [start, end] along the lane, a skill, a size, and +1 (up), -1 (down)
 or 0. The lanes of one level have the same obstacles in different orders.
@@ -214,11 +214,11 @@ def _obstacle(kind: str, near: float, difficulty: float, half: float) -> tuple[l
             Block(near, far, skill, clearance, 0.0)
         ]
     if kind == "jump":
-        height, far = _rounded(0.06 + 0.24 * difficulty), near + 0.9
+        height, far = _rounded(0.04 + 0.26 * difficulty), near + 0.9
         box = _Box((near, far), (-half, half), (0.0, height))
         return [box], [Block(near, near + 0.1, skill, height, 1.0), Block(far, far + 0.1, skill, height, -1.0)]
     if kind == "leap":
-        length = _rounded(0.10 + 0.40 * difficulty)
+        length = _rounded(0.04 + 0.46 * difficulty)
         return [], [Block(near, near + length, skill, length, 0.0)]
     return [], []
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, PlainActionSpec
 from striderl.data.noise import philox, stream_id
 from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.envs.refusals import check_saved_task, not_ready, require_open
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 State = dict[str, Tensor]
@@ -74,6 +75,7 @@ class ToyEnv(VecEnv):
         self.env_index = first_env_index + torch.arange(num_envs, device=self.device)
         self._words = EpisodeWords(type(self).__name__, num_words, self.env_index)
         self._state: State = {}
+        self._closed = False
 
     # -- what a task fills in ----------------------------------------------------------------------------------------
 
@@ -93,6 +95,7 @@ class ToyEnv(VecEnv):
 
     def reset(self, seed: int | None = None) -> Obs:
         """Start a new episode in every env; with a seed, episode 0 of that seed's streams."""
+        require_open(self, closed=self._closed)
         if seed is not None or not self._state:
             episode = torch.zeros_like(self.env_index)
             self._words.seek(seed or 0, episode)
@@ -146,16 +149,23 @@ class ToyEnv(VecEnv):
     def state_dict(self) -> dict[str, Any]:
         """Return the state, a tensor per variable, and the seed."""
         self._require_reset()
-        return {"seed": self._words.seed, "state": {name: value.clone() for name, value in self._state.items()}}
+        variables = {name: value.clone() for name, value in self._state.items()}
+        return {"task": type(self).__name__, "seed": self._words.seed, "state": variables}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
-        """Continue from a saved state of as many envs."""
+        """Continue from a saved state of the same task and as many envs."""
+        require_open(self, closed=self._closed)
+        check_saved_task(state, type(self).__name__)
         saved = {name: value.to(self.device, copy=True) for name, value in state["state"].items()}
         if len(saved["episode"]) != self.num_envs:
             raise ValueError(f"{type(self).__name__} has {self.num_envs} envs; {len(saved['episode'])} were saved")
         self._words.seek(int(state["seed"]), saved["episode"])
         self._state = saved
         return self._observe(saved)
+
+    def close(self) -> None:
+        """Refuse everything from now on, as envs do that have something to release."""
+        self._state, self._closed = {}, True
 
     # -- endings -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +184,7 @@ class ToyEnv(VecEnv):
 
     def _require_reset(self) -> None:
         if not self._state:
-            raise RuntimeError(f"{type(self).__name__} has no episode yet; call reset() first")
+            raise not_ready(self, closed=self._closed)
 
 
 class EpisodeWords:

@@ -280,8 +280,8 @@ def make_env(spec: Any, arguments: Mapping[str, Any]) -> Any:
         return gymnasium.make(spec, disable_env_checker=True, **arguments)
     except (UnregisteredEnv, DeprecatedEnv) as error:
         raise WrongValue(f"Gymnasium has no env {name!r}: {error}") from None
-    except (DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise MissingPackage(f"the Gymnasium env {name!r} needs a package that is not installed: {error}") from None
+    except (DependencyNotInstalled, ImportError) as error:
+        raise MissingPackage(f"the Gymnasium env {name!r} needs something that is not installed: {error}") from None
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise

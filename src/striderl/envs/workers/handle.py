@@ -33,6 +33,7 @@ from striderl.envs.workers.channel import (
 from striderl.envs.workers.child import CONTROL_BYTES, STACK_SIGNAL
 from striderl.envs.workers.convert import EnvFactory
 from striderl.envs.workers.errors import (
+    VIOLATIONS,
     ContractViolation,
     EnvError,
     EnvRaised,

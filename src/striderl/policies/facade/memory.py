@@ -11,6 +11,7 @@ from torch import Tensor
 
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.policies import hidden_states as tuples
+from striderl.policies.facade.inputs import as_dones
 from striderl.policies.policy import Policy
 
 
@@ -45,12 +46,12 @@ class FacadeMemory:
             )
         return self.state
 
-    def reset(self, dones: Tensor | None) -> None:
+    def reset(self, dones: Any) -> None:
         """Forget the envs where `dones` [N], of any dtype, is not zero; without it forget all."""
         if dones is None:
             self.state = {}
             return
-        finished = dones.reshape(-1).bool()
+        finished = as_dones(dones)
         for name, value in self.state.items():
             if len(finished) != len(value):
                 raise ValueError(f"dones has {len(finished)} entries for a memory of {len(value)} envs")

@@ -13,7 +13,7 @@ the algorithms of this library use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +23,7 @@ from striderl.networks.distribution import Distribution
 from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
 from striderl.ops.padding import unpad_trajectories
 from striderl.policies import hidden_states as tuples
-from striderl.policies.estimate import PredictStage
-from striderl.policies.facade.inputs import Observations, as_mask, lead_of, named
+from striderl.policies.facade.inputs import Observations, as_mask, check_truths, critic_view, lead_of, named
 from striderl.policies.facade.memory import FacadeMemory
 from striderl.policies.mode_head import ModeHead
 from striderl.policies.policy import Policy
@@ -62,7 +61,7 @@ class StatefulPolicy:
         self, observations: Observations, critic_observations: Observations | None = None
     ) -> tuple[Distribution[Any], Tensor]:
         """Return the distribution of actions and the values of one step."""
-        seen = self._critic_view(observations, critic_observations)
+        seen = critic_view(self.policy, observations, critic_observations)
         self._act(observations, critic_observations)
         return self.distribution, self.evaluate(seen)
 
@@ -98,13 +97,18 @@ class StatefulPolicy:
         hidden_states: Any = None,
         *,
         resets: Tensor | None = None,
+        memo: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Return values [.., 1], or [.., V] of a critic with several."""
-        obs = named(critic_observations, self.policy.critic_inputs)
+        """Return values [.., 1], or [.., V] of a critic with several.
+
+        A critic whose stages decide repeats the decisions in `memo`; without it those of the last `act`, which are
+        wanted for the same envs, and before the first `act` those of deterministic inference.
+        """
+        obs = named(critic_observations, self.policy.critic_inputs, self.device)
         lead = lead_of(obs, self.policy.critic_inputs)
         state = self._memory.at("critic", hidden_states, masks, resets, lead)
-        memo = self.policy.settled(torch.zeros(lead, device=self.device))
-        values, new_state = self.policy.value(obs, state, memo, resets, as_mask(masks))
+        decided = self._critic_decided(memo, lead, hidden_states)
+        values, new_state = self.policy.value(obs, state, decided, resets, as_mask(masks))
         if hidden_states is None:
             self._memory.state = new_state
         if masks is not None:
@@ -126,13 +130,10 @@ class StatefulPolicy:
         if self.is_recurrent and hidden_states is None:
             raise ValueError("evaluate_actions of a recurrent policy wants the hidden_states its minibatch begins with")
         if memo is None and self.policy.memo_spec():
-            raise ValueError(
-                f"evaluate_actions must repeat the decisions {list(self.policy.memo_spec())}: store model.memo with "
-                "every step and give it as memo"
-            )
-        seen = self._critic_view(observations, critic_observations)
+            raise ValueError(_must_repeat(self.policy.memo_spec()))
+        seen = critic_view(self.policy, observations, critic_observations)
         self._act(observations, critic_observations, masks, hidden_states, resets=resets, memo=memo)
-        values = self.evaluate(seen, masks, hidden_states, resets=resets)
+        values = self.evaluate(seen, masks, hidden_states, resets=resets, memo=memo)
         return self.get_actions_log_prob(actions), self.entropy, values
 
     # -- the last distribution -----------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class StatefulPolicy:
         spec = self.policy.critic_inputs if critic else self.policy.actor_inputs
         own = f"critic/{obs_component}"
         name = own if critic and own in spec else obs_component
-        return encoder_latent(self.policy, named(observations, spec), name, critic=critic)
+        return encoder_latent(self.policy, named(observations, spec, self.device), name, critic=critic)
 
     def get_estimated_state(
         self,
@@ -198,7 +199,7 @@ class StatefulPolicy:
         """
         if observations is None:
             return estimates(self._aux, stage)
-        obs = named(observations, self.policy.actor_inputs)
+        obs = named(observations, self.policy.actor_inputs, self.device)
         lead = lead_of(obs, self.policy.actor_inputs)
         state = self._memory.at("actor", hidden_states, masks, None, lead)
         memo = self.policy.settled(torch.zeros(lead, device=self.device))
@@ -211,7 +212,7 @@ class StatefulPolicy:
 
     def embed_visual_latent(self, observations: Observations) -> Tensor:
         """Return the flat observation with latents in the place of what the actor encodes."""
-        embedded = embed(self.policy, named(observations, self.policy.actor_inputs))
+        embedded = embed(self.policy, named(observations, self.policy.actor_inputs, self.device))
         flat: Tensor = embedded_spec(self.policy).flatten(embedded)
         return flat
 
@@ -225,7 +226,7 @@ class StatefulPolicy:
     ) -> Any:
         """Return sampled actions for what `embed_visual_latent` returned."""
         spec = embedded_spec(self.policy)
-        obs = named(observations, spec)
+        obs = named(observations, spec, self.device)
         lead = lead_of(obs, spec)
         state = self._memory.at("actor", hidden_states, masks, resets, lead)
         memo = self._decided(None, lead, hidden_states, greedy=False)
@@ -244,8 +245,8 @@ class StatefulPolicy:
         """Begin with an empty memory of so many envs; otherwise the first step does."""
         self._memory.state = self.policy.initial_state(num_envs)
 
-    def reset(self, dones: Tensor | None = None) -> None:
-        """Forget the envs where `dones` [N], of any dtype, is not zero; without it forget all."""
+    def reset(self, dones: Any = None) -> None:
+        """Forget the envs where `dones` [N], a tensor, an array or a list, is not zero; without it forget all."""
         self._memory.reset(dones)
 
     def get_hidden_states(self) -> Any:
@@ -291,8 +292,12 @@ class StatefulPolicy:
         return load_from_segments(self.policy, module, obs_segments, critic_obs_segments)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Load a state dict of the pure policy."""
-        return self.policy.load_state_dict(state_dict, strict=strict)
+        """Load a state dict of the pure policy; what does not fit is shown as a table, and then nothing is changed."""
+        if not strict:
+            return self.policy.load_state_dict(state_dict, strict=False)
+        from striderl.policies.transfer.load import load_exactly  # transfer reads policies, not the other way
+
+        return load_exactly(self.policy, state_dict)
 
     def train(self, mode: bool = True) -> Self:
         """Set the policy to training mode."""
@@ -325,12 +330,12 @@ class StatefulPolicy:
         greedy: bool = False,
     ) -> None:
         """Run the actor and keep what it gives."""
-        obs = named(observations, self.policy.actor_inputs)
+        obs = named(observations, self.policy.actor_inputs, self.device)
         lead = lead_of(obs, self.policy.actor_inputs)
         if critic_observations is not None:
-            obs = {**named(critic_observations, self.policy.critic_inputs), **obs}
+            obs = {**named(critic_observations, self.policy.critic_inputs, self.device), **obs}
         if not greedy:
-            self._check_truths(obs)
+            check_truths(self.policy, obs)
         state = self._memory.at("actor", hidden_states, masks, resets, lead)
         memo = self._decided(memo, lead, hidden_states, greedy=greedy)
         distribution, new_state, aux = self.policy.act(obs, state, memo, resets, as_mask(masks))
@@ -345,11 +350,19 @@ class StatefulPolicy:
         if greedy or not self.policy.memo_spec():
             return self.policy.settled(torch.zeros(lead, device=self.device))
         if hidden_states is not None:
-            raise ValueError(
-                f"a minibatch must repeat the decisions {list(self.policy.memo_spec())}: store model.memo with every "
-                "step and give it as memo"
-            )
+            raise ValueError(_must_repeat(self.policy.memo_spec()))
         return self.policy.decide(self._memory.draw(self.policy.noise(), lead, self.device))
+
+    def _critic_decided(
+        self, memo: Mapping[str, Tensor] | None, lead: tuple[int, ...], hidden_states: Any
+    ) -> Mapping[str, Tensor]:
+        """Return the critic's decisions of a call: given ones, those of the step, or settled before the first."""
+        names = [name for name in self.policy.memo_spec() if name.startswith("critic/")]
+        if memo is not None or not names:
+            return memo or {}
+        if hidden_states is not None or any(self.memo[name].shape != lead for name in names if name in self.memo):
+            raise ValueError(_must_repeat(names))
+        return self.memo or self.policy.settled(torch.zeros(lead, device=self.device))
 
     def _keep(
         self,
@@ -376,25 +389,6 @@ class StatefulPolicy:
             return self.distribution.sample(self._memory.draw(wanted, lead, self.device))
         return self.distribution.sample(self._memory.draw({"action": wanted}, lead, self.device)["action"])
 
-    def _check_truths(self, obs: Mapping[str, Tensor]) -> None:
-        """Raise when the actor may have to read something true that was not given."""
-        for _, stage in self.policy.actor.named_stages():
-            missing = (
-                [name for name in stage.wanted_truths if name not in obs] if isinstance(stage, PredictStage) else []
-            )
-            if missing:
-                raise ValueError(
-                    f"the actor reads {missing} where the adaptor's estimate does not replace it; give "
-                    "critic_observations, or set privilege_replace_state_prob to 1"
-                )
 
-    def _critic_view(self, observations: Observations, critic_observations: Observations | None) -> Observations:
-        """Return what the critic sees: its own observations, else the actor's where they have the same layout."""
-        if critic_observations is not None:
-            return critic_observations
-        if isinstance(observations, Tensor) and self.policy.actor_inputs.size != self.policy.critic_inputs.size:
-            raise ValueError(
-                f"the critic sees {self.policy.critic_inputs.size} numbers and the actor "
-                f"{self.policy.actor_inputs.size}; give critic_observations"
-            )
-        return observations
+def _must_repeat(names: Iterable[str]) -> str:
+    return f"a minibatch must repeat the decisions {list(names)}: store model.memo with every step and give it as memo"

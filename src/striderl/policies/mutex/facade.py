@@ -8,17 +8,19 @@ here, so no graph is kept. `model.policy` is the pure `MutexPolicy`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.networks.distribution import Distribution
-from striderl.policies.facade.inputs import Observations, lead_of, named
+from striderl.policies.facade.inputs import Observations, as_dones, lead_of, named
+from striderl.policies.hidden_states import actor_hidden_states
 from striderl.policies.mutex.policy import MutexPolicy
 from striderl.policies.mutex.selection import one_hot
+from striderl.policies.stage import inner
 
 if TYPE_CHECKING:
     from typing import Self
@@ -67,12 +69,12 @@ class StatefulMutex:
         """Return which policy acts, one-hot [N, K]; memory stays."""
         if self.policy.config.selection is None:
             raise ValueError("this mutex does not choose: the policy_selection is given in every call")
-        obs = named(observations, self.policy.obs_spec)
+        obs = named(observations, self.policy.obs_spec, self.device)
         lead_of(obs, self.policy.obs_spec)
         return self.policy.config.selection.choose(obs, self.policy.num_policies)
 
     def _act(self, observations: Observations, policy_selection: Tensor | None) -> None:
-        obs = named(observations, self.policy.obs_spec)
+        obs = named(observations, self.policy.obs_spec, self.device)
         lead = lead_of(obs, self.policy.obs_spec)
         self.state = self.state or self.policy.initial_state(lead[0])
         if len(lead) != 1 or len(self.state["recent"]) != lead[0]:
@@ -89,6 +91,47 @@ class StatefulMutex:
         if selection is None or selection.dim() == 2:
             return selection
         return one_hot(selection.long(), self.policy.num_policies)
+
+    # -- what a sub-policy is shown ------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def recover_last_action(self, observations: Observations, policy_selection: Tensor) -> Any:
+        """Return the observations with the last action in the units of the policy chosen in each env."""
+        return self._shown(observations, policy_selection, self.policy.inputs.with_last_action)
+
+    @torch.no_grad()
+    def override_cmd_vel(self, observations: Observations, policy_selection: Tensor) -> Any:
+        """Return the observations with the velocity command of the policy chosen in each env."""
+        if self.policy.inputs.draws and "command" not in self.state:
+            raise RuntimeError("velocity commands are drawn at the first step: call act first")
+
+        def shown(index: int, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            num_envs = len(next(iter(obs.values())))
+            command = (
+                self.state["command"] if self.policy.inputs.draws else self.policy.inputs.fixed.expand(num_envs, -1)
+            )
+            return self.policy.inputs.with_command(index, obs, command)
+
+        return self._shown(observations, policy_selection, shown)
+
+    def _shown(
+        self,
+        observations: Observations,
+        policy_selection: Tensor,
+        show: Callable[[int, Mapping[str, Tensor]], dict[str, Tensor]],
+    ) -> Any:
+        """Return what each env's policy is shown, as a dict or flat as it was given."""
+        spec = self.policy.obs_spec
+        obs = named(observations, spec, self.device)
+        lead_of(obs, spec)
+        chosen = self._one_hot(policy_selection)
+        assert chosen is not None
+        result = dict(obs)
+        for index in range(self.policy.num_policies):
+            for name, value in show(index, obs).items():
+                here = chosen[:, index].bool().view(-1, *[1] * (value.dim() - 1))
+                result[name] = torch.where(here, value, result[name])
+        return result if isinstance(observations, Mapping) else spec.flatten(result)
 
     # -- the last call -------------------------------------------------------------------------------------------------
 
@@ -142,8 +185,20 @@ class StatefulMutex:
         """Whether any sub-policy has a memory."""
         return any(name.startswith("sub_") for name in self.policy.state_spec())
 
-    def reset(self, dones: Tensor | None = None) -> None:
-        """Forget the envs where `dones` [N], of any dtype, is not zero; without it forget all.
+    def get_hidden_states(self) -> Any:
+        """Return the memory of every sub-policy's actor as tuples of [L, N, H], None for one without a memory.
+
+        None as a whole without any memory or before a step.
+        """
+        if not self.is_recurrent or not self.state:
+            return None
+        return tuple(
+            actor_hidden_states(policy, inner(self.state, f"sub_{index}")) if policy.actor.state_spec() else None
+            for index, policy in enumerate(self.policy.policies())
+        )
+
+    def reset(self, dones: Any = None) -> None:
+        """Forget the envs where `dones` [N], a tensor, an array or a list, is not zero; without it forget all.
 
         They lose the memory of all sub-policies and the smoothing, and draw new velocity commands at their next step.
         """
@@ -151,20 +206,20 @@ class StatefulMutex:
         if dones is None:
             self.state = {}
             return
-        finished = dones.reshape(-1).bool()
+        finished = as_dones(dones)
         for name, value in self.state.items():
             if len(finished) != len(value):
                 raise ValueError(f"dones has {len(finished)} entries for a memory of {len(value)} envs")
             mask = finished.to(value.device).view(-1, *[1] * (value.dim() - 1))
             self.state[name] = torch.where(mask, torch.zeros_like(value), value)
 
-    def resample_cmd_vel_current(self, dones: Tensor | None = None) -> None:
+    def resample_cmd_vel_current(self, dones: Any = None) -> None:
         """Draw new velocity commands now, for the envs where `dones` is not zero or for all; all else stays."""
         if "command" not in self.state:
             return
         old = self.state["command"]
         new = self.policy.decide(self._draw(self.policy.noise(), len(old)))["command"]
-        finished = torch.ones(len(old), dtype=torch.bool) if dones is None else dones.reshape(-1).bool()
+        finished = torch.ones(len(old), dtype=torch.bool) if dones is None else as_dones(dones)
         self.state["command"] = torch.where(finished.to(old.device).unsqueeze(-1), new, old)
 
     def _draw(self, specs: Mapping[str, NoiseSpec], num_envs: int) -> dict[str, Tensor]:
@@ -173,6 +228,49 @@ class StatefulMutex:
         rows = torch.arange(num_envs, device=self.device)
         found = draw_all(specs, seed=self._seed, iteration=self._draws, env_index=rows, num_steps=1)
         return {name: value[0] for name, value in found.items()}
+
+    # -- what a mutex does not have ------------------------------------------------------------------------------------
+
+    def evaluate(self, *_given: Any, **_named: Any) -> NoReturn:
+        """Raise: there is no critic."""
+        raise _refused("evaluate", "it has no critic; use StatefulPolicy(model.submodules[i]).evaluate")
+
+    def evaluate_actions(self, *_given: Any, **_named: Any) -> NoReturn:
+        """Raise: nothing is trained here."""
+        raise _refused(
+            "evaluate_actions",
+            "it is not trained and has no critic; use act, then get_actions_log_prob and entropy",
+        )
+
+    def get_estimated_state(self, *_given: Any, **_named: Any) -> NoReturn:
+        """Raise: every sub-policy has its own."""
+        raise _refused(
+            "get_estimated_state", "each sub-policy estimates for itself; use StatefulPolicy(model.submodules[i])"
+        )
+
+    def get_encoder_latent(self, *_given: Any, **_named: Any) -> NoReturn:
+        """Raise: every sub-policy has its own."""
+        raise _refused(
+            "get_encoder_latent", "each sub-policy encodes for itself; use StatefulPolicy(model.submodules[i])"
+        )
+
+    def embed_visual_latent(self, *_given: Any, **_named: Any) -> NoReturn:
+        """Raise: every sub-policy has its own."""
+        raise _refused(
+            "embed_visual_latent", "each sub-policy encodes for itself; use StatefulPolicy(model.submodules[i])"
+        )
+
+    def act_with_embedded_latent(self, *_given: Any, **_named: Any) -> NoReturn:
+        """Raise: sub-policies read components, not latents of another."""
+        raise _refused("act_with_embedded_latent", "sub-policies read components; use act or act_inference")
+
+    def clip_std(
+        self, min: float | Sequence[float] | None = None, max: float | Sequence[float] | None = None
+    ) -> NoReturn:
+        """Raise: every sub-policy has its own."""
+        raise _refused(
+            "clip_std", "the standard deviation belongs to the sub-policies; use submodules[i].head.clip_std"
+        )
 
     # -- like a module -------------------------------------------------------------------------------------------------
 
@@ -217,3 +315,7 @@ class StatefulMutex:
         self.state = {name: value.to(device) for name, value in self.state.items()}
         self._memo = None if self._memo is None else {name: value.to(device) for name, value in self._memo.items()}
         return self
+
+
+def _refused(method: str, reason: str) -> TypeError:
+    return TypeError(f"{method} has no meaning for a mutex: {reason}")

@@ -62,17 +62,22 @@ class MutexInputs(nn.Module):
 
     def seen_by(self, index: int, obs: Obs, command: Tensor) -> dict[str, Tensor]:
         """Return what policy `index` sees in a step [N, …]; `command` [N, K] are velocities."""
-        seen = dict(obs)
-        if self.rescales:
-            name = self.config.last_action_component
-            seen[name] = seen[name] * self.last_action_factor[index].to(seen[name].dtype)
-        if index in self.commanded:
-            old = seen[self.config.cmd_component]
-            value = (command[:, index] * self.scales[index]).to(old.dtype)
-            seen[self.config.cmd_component] = torch.where(
-                self.command_mask, value.view(-1, *[1] * (old.dim() - 1)), old
-            )
-        return seen
+        return self.with_command(index, self.with_last_action(index, obs), command)
+
+    def with_last_action(self, index: int, obs: Obs) -> dict[str, Tensor]:
+        """Return the observation with the last action in the units of policy `index`."""
+        name = self.config.last_action_component
+        if not self.rescales:
+            return dict(obs)
+        return {**obs, name: obs[name] * self.last_action_factor[index].to(obs[name].dtype)}
+
+    def with_command(self, index: int, obs: Obs, command: Tensor) -> dict[str, Tensor]:
+        """Return the observation with the velocity command of policy `index`, if it has one; `command` is [N, K]."""
+        if index not in self.commanded:
+            return dict(obs)
+        old = obs[self.config.cmd_component]
+        value = (command[:, index] * self.scales[index]).to(old.dtype).view(-1, *[1] * (old.dim() - 1))
+        return {**obs, self.config.cmd_component: torch.where(self.command_mask, value, old)}
 
 
 def _borrowed(config: MutexConfig) -> dict[int, float | tuple[float, float]]:

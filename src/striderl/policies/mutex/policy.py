@@ -88,7 +88,7 @@ class MutexPolicy(nn.Module):
             own["command"] = TensorSpec(shape=(self.num_policies,))
         subs = {
             f"{_name(index)}/{key}": spec
-            for index, policy in enumerate(self._policies())
+            for index, policy in enumerate(self.policies())
             for key, spec in policy.state_spec().items()
             if not key.startswith("critic/")
         }
@@ -169,7 +169,7 @@ class MutexPolicy(nn.Module):
         like = torch.zeros_like(weight[:, 0])
         new_state = {"recent": recent, **({"command": command} if self.inputs.draws else {})}
         acted: list[Distribution[Any]] = []
-        for index, policy in enumerate(self._policies()):
+        for index, policy in enumerate(self.policies()):
             seen = self.inputs.seen_by(index, obs, command)
             memory = inner(state, _name(index))
             distribution, memory, _ = policy.act(seen, memory, policy.settled(like), None, valid)
@@ -228,7 +228,8 @@ class MutexPolicy(nn.Module):
         event_dims = len(self.action_spec.shape)
         return Deterministic(mean, event_dims) if std is None else DiagonalGaussian(mean, std, event_dims)
 
-    def _policies(self) -> list[Policy]:
+    def policies(self) -> list[Policy]:
+        """Return the sub-policies."""
         found: list[Policy] = []
         for policy in self.sub_policies:
             assert isinstance(policy, Policy)

@@ -23,7 +23,7 @@ from striderl.policies.policy import Policy
 from striderl.policies.spaces import Segments, make_spaces
 from striderl.policies.transfer.layout import Place, Slices, input_columns, places
 from striderl.policies.transfer.report import Difference, TransferError, TransferReport, shape_text
-from striderl.policies.transfer.source import Source, source_policy
+from striderl.policies.transfer.source import Source, source_policy, source_spec
 
 __all__ = [
     "TransferError",
@@ -60,10 +60,11 @@ def load_misaligned_state_dict(
     """
     if new not in NEW:
         raise ValueError(unknown("choice", new, NEW, where="new"))
-    old = source_policy(policy, source)
-    differences = _component_differences(old.obs_spec, policy.obs_spec)
+    # before the source is built: what its stages say about a component of another shape is harder to read
+    differences = _component_differences(source_spec(source), policy.obs_spec)
     if differences:
         raise TransferError(differences)
+    old = source_policy(policy, source)
     differences = _content_differences(old, state_dict)
     if differences:
         raise TransferError(differences, _HINT, columns=("in the weights", "in the source"))

@@ -23,13 +23,22 @@ Source = Policy | ObsSpec | Spaces | tuple[ObsSpec, PolicyConfig]
 """Who saved the weights: the policy; what it observed (as a spec, or as sizes and segments); or that and its config."""
 
 
+def source_spec(source: Source) -> ObsSpec:
+    """Return what the source observed."""
+    if isinstance(source, Policy):
+        return source.obs_spec
+    if isinstance(source, tuple):
+        return source[0]
+    return source.obs if isinstance(source, Spaces) else source
+
+
 def source_policy(policy: Policy, source: Source) -> Policy:
     """Return a policy with the layout of the source; its weights mean nothing."""
     if isinstance(source, Policy):
         return source
     if isinstance(source, tuple):
         return _built(source[0], policy, source[1])
-    old = source.obs if isinstance(source, Spaces) else source
+    old = source_spec(source)
     config = policy.config
     actor = source.actor if isinstance(source, Spaces) else _seen(old, policy.actor_inputs, policy.obs_spec)
     critic = source.critic if isinstance(source, Spaces) else _seen(old, policy.critic_inputs, policy.obs_spec)
