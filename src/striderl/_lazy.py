@@ -22,6 +22,10 @@ def lazy(
     def getattr_(name: str) -> Any:
         if name in home:
             return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}; it offers {', '.join(public)}")
+        from striderl.data.naming import suggestion  # `striderl.data` is itself made with this function
+
+        raise AttributeError(
+            f"module {package!r} has no attribute {name!r}. {suggestion(name, public)}It offers {', '.join(public)}"
+        )
 
     return getattr_, lambda: public, public

@@ -33,7 +33,7 @@ def write_rows(batch: Batch, loc: Any, value: Batch) -> None:
             if views:
                 sys.modules["torch"]._foreach_copy_(views, sources)
         except RuntimeError:
-            plan_rows(batch, loc, value, "", [])  # finds the words: an inference tensor, say
+            plan_rows(batch, loc, value, "", [])  # finds the words: a tensor that wants its gradient, say
             raise
         if basic:
             for own, new in direct:
@@ -112,7 +112,7 @@ def plain_rows(
                 view = own[loc]
                 if view.dtype is not new.dtype or not view.is_same_size(new):
                     return False
-                if own.requires_grad or not own.is_contiguous():
+                if not own.is_contiguous():  # expanded, perhaps: writing one row would change them all
                     return False
                 views.append(view)
                 sources.append(new)

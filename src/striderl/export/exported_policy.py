@@ -114,7 +114,9 @@ def load_bundle(
     policy = ExportedPolicy(session, metadata)
     if layout is not None:
         unused = [name for name in metadata["unused_observations"] if name in layout]
-        known = policy.training_spec.select([*policy.obs_spec, *(name for name in unused if name in policy.training_spec)])
+        known = policy.training_spec.select(
+            [*policy.obs_spec, *(name for name in unused if name in policy.training_spec)]
+        )
         given = {name: part for name, part in layout.items() if name in known or name not in unused}
         require_layout(given, known, where="the robot's layout")
     return policy

@@ -115,11 +115,12 @@ class GaussianHead(Head[Tensor]):
     def clip_std(self, min: float | Sequence[float] | None = None, max: float | Sequence[float] | None = None) -> None:
         """Bring the learned std into [min, max] (one number, or one per action) and mend a parameter that is NaN.
 
-        Where the two contradict each other, max wins. A state-dependent std has no parameter to bring in; its limits
+        Limits beyond those the head was built with do not widen them. A state-dependent std has no parameter to bring in; its limits
         are tightened instead, and saved with the rest.
         """
         shape, form, device = self.mean_layer.shape, STD_TYPES[self.std_type], self.raw_low.device
         low, high = self.raw_low, self.raw_high
+        _check_clip(min, max, shape)
         if max is not None:
             high = torch.minimum(high, form.to_raw(per_entry(max, shape, "max", device)))
         if min is not None:
@@ -202,3 +203,13 @@ def _std_limits(std_range: tuple[float, float], minimum: Tensor, start: Tensor) 
             f"from {low.tolist()} (std_range and min_std) to {highest}"
         )
     return low, high
+
+
+def _check_clip(
+    lowest: float | Sequence[float] | None, highest: float | Sequence[float] | None, shape: tuple[int, ...]
+) -> None:
+    """Raise for limits of `clip_std` that no standard deviation can meet."""
+    low = torch.zeros(shape) if lowest is None else per_entry(lowest, shape, "min")
+    high = torch.full(shape, torch.inf) if highest is None else per_entry(highest, shape, "max")
+    if not bool(((low >= 0.0) & (low < torch.inf) & (high > 0.0) & (low <= high)).all()):
+        raise ValueError(f"clip_std wants 0 <= min <= max and max > 0, without NaN, found min={lowest}, max={highest}")

@@ -52,7 +52,9 @@ class EmpiricalNormalization(nn.Module):
         """Return the x for which `forward(x)` is y."""
         return y * (self.statistics.std + self.eps).to(y.dtype) + self.statistics.mean.to(y.dtype)
 
-    def update(self, x: Tensor, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update(
+        self, x: Tensor | np.ndarray[Any, Any], valid: Tensor | None = None, all_reduce: AllReduce | None = None
+    ) -> None:
         """Learn from raw samples [..., *shape] where `valid` [...] is true; does nothing in eval mode."""
         if self.training:
             self.statistics.update(x, valid, all_reduce)
@@ -75,6 +77,21 @@ class Normalizer(nn.Module):
             raise ValueError(f"clip_obs must be positive, found {clip_obs}")
         self.statistics = RunningMeanStd(input_dim)
         self.epsilon, self.clip_obs = epsilon, clip_obs
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean that is subtracted (float64)."""
+        return self.statistics.mean
+
+    @property
+    def var(self) -> Tensor:
+        """The variance (float64), without epsilon."""
+        return self.statistics.var
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation (float64), without epsilon."""
+        return self.statistics.std
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the clipped (input - mean) / sqrt(var + epsilon)."""
@@ -99,7 +116,14 @@ class Normalizer(nn.Module):
     ) -> None:
         """Learn from raw samples [..., *input_dim] where `valid` [...] is true; does nothing in eval mode."""
         if self.training:
-            self.statistics.update(torch.as_tensor(x, device=self.statistics.mean.device), valid, all_reduce)
+            self.statistics.update(x, valid, all_reduce)
+
+    def update_from_moments(
+        self, batch_mean: Tensor | float, batch_var: Tensor | float, batch_count: Tensor | float
+    ) -> None:
+        """Learn from `batch_count` samples of known mean and (population) variance; does nothing in eval mode."""
+        if self.training:
+            self.statistics.update_from_moments(batch_mean, batch_var, batch_count)
 
     def update_normalizer(self, rollouts: Iterable[Any], expert_loader: Iterable[Any]) -> None:
         """Learn from raw batches of both, one of each in turn until either ends, so that both weigh the same.

@@ -6,8 +6,9 @@ update(raw samples, valid) ──▶ count, mean, m2 (float64) ──▶ mean, s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,9 +25,18 @@ class RunningMeanStd(nn.Module):
     The float64 stays when the model is cast to another dtype. Before the first sample the mean is 0 and the std 1.
     """
 
-    def __init__(self, shape: int | Sequence[int] = (), epsilon: float = 0.0, until: int | None = None) -> None:
-        """Begin; `epsilon` samples of mean 0 and variance 1 are pretended, after `until` samples nothing changes."""
+    def __init__(
+        self,
+        shape: int | Sequence[int] | float = (),
+        epsilon: float | Sequence[int] = 0.0,
+        until: int | None = None,
+    ) -> None:
+        """Begin; `epsilon` samples of mean 0 and variance 1 are pretended, after `until` samples nothing changes.
+
+        The order of older libraries, `RunningMeanStd(1e-4, (3,))`, is told by its types: a float and then a sequence.
+        """
         super().__init__()
+        shape, epsilon = _in_order(shape, epsilon)
         self.shape = as_shape(shape)
         self.until = until
         self.count: Tensor
@@ -54,13 +64,15 @@ class RunningMeanStd(nn.Module):
         return Moments(self.count, self.mean, self.m2)
 
     @torch.no_grad()
-    def update(self, x: Tensor, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Take in samples [..., *shape], those where `valid` [...] is true; samples with NaN or inf only count.
+    def update(
+        self, x: Tensor | np.ndarray[Any, Any], valid: Tensor | None = None, all_reduce: AllReduce | None = None
+    ) -> None:
+        """Take in a tensor or array of samples [..., *shape], those where `valid` [...] is true; samples with NaN or inf only count.
 
         With `all_reduce`, which sums a tensor over processes, the samples of all of them are taken in by each: they
         stay equal, as if one process had seen everything.
         """
-        seen, ignored = batch_moments(x, self.shape, valid)
+        seen, ignored = batch_moments(torch.as_tensor(x, device=self.mean.device), self.shape, valid)
         if all_reduce is not None:
             seen = pool(seen, all_reduce)
             ignored = all_reduce(ignored)
@@ -102,3 +114,15 @@ class RunningMeanStd(nn.Module):
             if after is not None and after.dtype != before.dtype:
                 self._buffers[name] = before.to(after.device)
         return self
+
+
+def _in_order(shape: int | Sequence[int] | float, epsilon: float | Sequence[int]) -> tuple[int | Sequence[int], float]:
+    """Return (shape, epsilon) from either order; a float is never a shape, and a sequence never an epsilon."""
+    if isinstance(shape, float):
+        shape, epsilon = (() if epsilon == 0.0 else epsilon), shape  # type: ignore[assignment]
+    if isinstance(shape, float) or not isinstance(epsilon, (int, float)):
+        raise TypeError(
+            "RunningMeanStd wants (shape, epsilon), or (epsilon, shape) with a float and a sequence; "
+            f"found {shape!r} and {epsilon!r}"
+        )
+    return shape, float(epsilon)

@@ -21,27 +21,41 @@ from torch import Tensor
 
 from striderl.collect.noise_source import NoiseSource
 from striderl.collect.policy_actor import PolicyActor
+from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.export.array_layout import read_arrays, require_dones
 from striderl.networks.distribution import Distribution
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.mutex.facade import StatefulMutex
+from striderl.policies.mutex.policy import MutexPolicy
 from striderl.policies.policy import Policy
 
 
 class Agent:
     """Plays a policy on arrays; see the module for its three calls."""
 
-    def __init__(self, policy: Policy, *, device: torch.device | str = "cpu", seed: int = 0) -> None:
+    def __init__(
+        self,
+        policy: Policy | MutexPolicy | StatefulPolicy | StatefulMutex,
+        *,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> None:
         """Wrap a policy and move it to the device; what it learns later is played at once, because it is not copied.
+
+        Of a stateful model (`ActorCritic`, a mutex) the pure policy is played; the memory that the model keeps is not
+        touched.
 
         `seed` governs `sample`: in call k, env i gets the numbers that a collector with this seed gives it in step k.
         """
         self.device = torch.device(device)
-        self.policy = policy.to(self.device)
+        self.policy = _pure(policy).to(self.device)
         self.seed = seed
         self.num_samples = 0
         """How often `sample` was called."""
-        self._noise = PolicyActor(policy).noise()
-        self._required = (*policy.actor_inputs, *policy.head.mask_components)
+        self._noise = _noise_of(self.policy)
+        masks = () if isinstance(self.policy, MutexPolicy) else self.policy.head.mask_components
+        self._required = (*self.policy.actor_inputs, *masks)
         self._num_envs: int | None = None
         self._state: dict[str, Tensor] = {}
         self._source = NoiseSource({}, seed=seed, env_index=torch.arange(0))
@@ -99,7 +113,8 @@ class Agent:
         shape, seen = np.asarray(obs).shape, self.policy.actor_inputs
         only = [part.shape for part in seen.values()] if len(seen) == 1 else []
         fits = shape[-1:] == (seen.size,) or any(shape[len(shape) - len(part) :] == part for part in only)
-        return seen if fits else self.policy.obs_spec
+        whole = shape[-1:] == (self.policy.obs_spec.size,)
+        return self.policy.obs_spec if whole and not fits else seen  # what fits neither is told the actor's layout
 
     def _begin(self, num_envs: int) -> None:
         self._num_envs = num_envs
@@ -117,8 +132,31 @@ class Agent:
         return distribution
 
 
+def _pure(given: Any) -> Policy | MutexPolicy:
+    """Return the pure policy of what was given."""
+    policy = given.policy if isinstance(given, (StatefulPolicy, StatefulMutex)) else given
+    if not isinstance(policy, (Policy, MutexPolicy)):
+        raise TypeError(
+            f"Agent wants a Policy, a MutexPolicy, or a model that has one as its attribute 'policy' (ActorCritic and "
+            f"the other classes of striderl.policies), found {type(given).__name__}"
+        )
+    if isinstance(policy, MutexPolicy) and policy.config.selection is None:
+        raise ValueError(
+            "this mutex is told in every call which policy acts, which an Agent cannot do; use one that chooses by an "
+            "observation component (ActorCriticFieldMutex, ActorCriticClimbMutex), or act_inference(obs, selection)"
+        )
+    return policy
+
+
+def _noise_of(policy: Policy | MutexPolicy) -> Mapping[str, NoiseSpec]:
+    """Return the numbers that exploring wants for each env and step."""
+    if isinstance(policy, MutexPolicy):
+        return {**policy.noise(), "action": NoiseSpec(shape=policy.action_spec.shape, kind="normal")}
+    return PolicyActor(policy).noise()
+
+
 @contextmanager
-def _evaluating(policy: Policy) -> Iterator[None]:
+def _evaluating(policy: Policy | MutexPolicy) -> Iterator[None]:
     """Run in eval mode, in which nothing learns from being used, and put every module's mode back."""
     training = [module for module in policy.modules() if module.training]
     policy.eval()
