@@ -127,13 +127,17 @@ def test_importing_loads_no_torch(module):
     assert result.returncode == 0, result.stderr
 
 
+# hides packages as if they were not installed: looking for one finds nothing, importing it raises
 BLOCK = """
 import sys
-class Block:
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {names!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Block())
+        return None if name.split(".")[0] in {names!r} else self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 """
 OPTIONAL = {"gymnasium", "tyro", "rich", "safetensors", "tensorboard", "mujoco", "tensordict", "imageio", "hypothesis"}
 
@@ -149,16 +153,43 @@ def test_the_core_works_with_torch_and_numpy_alone():
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(
-    ("package", "program", "extra"),
-    [
-        ("mujoco", "from striderl.envs.mujoco.gym_tasks import TASKS; list(TASKS.values())[0](num_envs=1)", "mujoco"),
-    ],
+EXPORT = (
+    "from striderl.export.bundle import export_policy\n"
+    "from striderl.export.metadata import ExportMetadata\n"
+    "export_policy(None, 'nowhere', metadata=ExportMetadata(dt=0.02))"
 )
+SESSION = "from striderl.export.packages import onnx_session; onnx_session('nowhere.onnx')"
+MISSING = [
+    ("mujoco", "from striderl.envs.mujoco.gym_tasks import TASKS; list(TASKS.values())[0](num_envs=1)", "mujoco"),
+    ("mujoco", "from striderl.envs.tasks import make; make('ant')", "mujoco"),
+    ("mujoco", "from striderl.envs.tasks import make; make('quadruped')", "mujoco"),
+    ("onnx", EXPORT, "export"),
+    ("onnxscript", EXPORT, "export"),
+    ("onnxruntime", EXPORT, "export"),
+    ("onnxruntime", SESSION, "export"),
+]
+
+
+@pytest.mark.parametrize(("package", "program", "extra"), MISSING)
 def test_a_missing_extra_is_named(package, program, extra):
     result = run(BLOCK.format(names={package}) + program)
     assert result.returncode != 0
-    assert f"pip install 'striderl[{extra}]'" in result.stderr, result.stderr
+    last_line = result.stderr.strip().splitlines()[-1]
+    assert last_line.startswith("ImportError: ") and f"the package '{package}" in last_line, result.stderr
+    assert f"pip install 'striderl[{extra}]'" in last_line, result.stderr
+
+
+def test_every_extra_that_the_source_asks_for_is_tried_above_and_exists():
+    asked = {
+        ast.literal_eval(node.args[1])
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "missing_extra"
+    }
+    assert asked == {extra for _, _, extra in MISSING}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for package, _, extra in MISSING:
+        assert any(line.startswith(package) for line in extras[extra]), f"{package} is not in the extra {extra!r}"
 
 
 def test_dependencies_are_as_promised():

@@ -35,15 +35,35 @@ def main() -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     python = venv / "bin" / "python"
-    if not python.exists():
+    if not has_pip(python):
         say(f"creating {venv}")
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        create_venv(venv)
     install_torch(python)
     say("installing striderl with its development tools")
     pip(python, "install", "--constraint", str(CONSTRAINTS), "--editable", f"{ROOT}[dev]")
     install_render_libraries()
     stamp.write_text(wanted)
     say(f"ready: {venv}")
+
+
+def has_pip(python: Path) -> bool:
+    """Tell whether there is an environment that things can be installed in; a half-made one has no pip."""
+    return (
+        python.exists() and subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode == 0
+    )
+
+
+def create_venv(venv: Path) -> None:
+    """Make the virtual environment, or end with the way to what it takes: Debian and Ubuntu leave it out of Python."""
+    made = subprocess.run([sys.executable, "-m", "venv", str(venv)], text=True, capture_output=True)
+    if made.returncode == 0:
+        return
+    version = ".".join(map(str, sys.version_info[:2]))
+    sys.exit(
+        f"{made.stdout}{made.stderr}\nsetup: '{sys.executable} -m venv {venv}' failed. Where Python comes without its "
+        f"venv module, install it (Debian and Ubuntu: sudo apt-get install python{version}-venv, or python3-venv), or "
+        f"use a Python that has it, and run tools/setup.py again."
+    )
 
 
 def fingerprint() -> str:
@@ -97,9 +117,8 @@ def install_render_libraries() -> None:
     command = ["apt-get", "install", "-y", "--no-install-recommends", *RENDER_PACKAGES]
     if shutil.which("apt-get") and os.geteuid() == 0:
         say("installing libraries for rendering without a display")
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(["apt-get", "update"], **quiet, check=False)
-        if subprocess.run(command, **quiet, check=False).returncode == 0:
+        subprocess.run(["apt-get", "update"], capture_output=True, check=False)
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             return
     say(
         "no GL library found: videos and rendered frames will not work, everything else will. "

@@ -135,11 +135,23 @@ def test_the_loss_is_the_mean_squared_error_of_valid_samples():
     obs = {name: torch.tensor([[1.0], [2.0], [NAN]])}
     losses = term.losses({"obs": obs, "valid": torch.tensor([True, True, False])}, None)  # type: ignore[arg-type]
     weight, loss = losses["rnd_loss"]
-    assert (weight, float(loss)) == (1.0, pytest.approx(5.0))
+    assert (weight, loss.item()) == (1.0, pytest.approx(5.0))
     loss.backward()
     # dL/dw_k = mean over samples of -(2 / 2) · d_k x · x: mean(-(1.2) · 1, -(1.2) · 4) = -3 and -4
     gradient = term.groups["rnd"].flat.grad
     assert gradient[:2].tolist() == pytest.approx([-3.0, -4.0])
+
+
+def test_samples_that_another_term_added_are_not_learned_from():
+    # only x = 1 was collected: 2 · 1²
+    term = linear_rnd()
+    (name,) = term.networks.spec
+    minibatch = {
+        "obs": {name: torch.tensor([[1.0], [2.0]])},
+        "valid": torch.tensor([True, True]),
+        "collected": torch.tensor([True, False]),
+    }
+    assert term.losses(minibatch, None)["rnd_loss"][1].item() == pytest.approx(2.0)  # type: ignore[arg-type]
 
 
 def test_only_the_predictor_learns():
@@ -153,7 +165,9 @@ def test_only_the_predictor_learns():
     assert touched(losses["rnd_loss"][1], named) == {name for name in named if name.startswith("predictor")}
     assert not any(parameter.requires_grad for parameter in term.networks.target.parameters())
     before = tree.copy(dict(term.networks.target.state_dict()))
-    learn(make_parts(env, policy, lambda env: [make_rnd(env)]))
+    predictor = tree.copy(dict(term.networks.predictor.state_dict()))
+    parts.ppo.update(parts.prepare({}), order())
+    assert not tree.equal(predictor, dict(term.networks.predictor.state_dict()))
     assert tree.equal(before, dict(term.networks.target.state_dict()))
 
 
@@ -194,7 +208,7 @@ def test_the_reward_reaches_the_returns_and_the_stored_reward_stays():
     # one step, weight so that novelty 2 · 4 adds 8; the value head is zeroed, so the return is the reward
     never = torch.zeros(1, 1, dtype=torch.bool)
     script = Script(
-        obs={"policy": torch.tensor([[[1.0]], [[4.0]]])},
+        obs={"obs": torch.tensor([[[1.0]], [[4.0]]])},
         reward=torch.full((1, 1), 0.5),
         terminated=never,
         truncated=never,

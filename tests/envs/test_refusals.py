@@ -62,7 +62,7 @@ def test_the_state_of_another_task_is_refused_by_name():
     with make("mountain_car", num_envs=2) as source, make("mountain_car_continuous", num_envs=2) as target:
         source.reset(seed=0)
         state = source.state_dict()
-        with pytest.raises(ValueError, match="saved from task 'MountainCar-v0'.*into 'MountainCarContinuous-v0'"):
+        with pytest.raises(ValueError, match=r"saved from task 'MountainCar-v0'.*into 'MountainCarContinuous-v0'"):
             target.load_state_dict(state)
         del state["task"]
         with pytest.raises(ValueError, match="does not say which task"):

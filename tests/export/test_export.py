@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,9 +17,11 @@ import torch
 from striderl import __version__
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, torch_dtype
-from striderl.export.bundle import Bundle, export_policy
+from striderl.export.bundle import Bundle, describe, export_policy
+from striderl.export.commit import current_commit
 from striderl.export.exported_policy import ExportedPolicy, load_bundle
 from striderl.export.golden_trace import ParityError
+from striderl.export.greedy_step import plan_layout
 from striderl.export.metadata import ExportMetadata
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
@@ -506,3 +509,49 @@ def test_files_of_two_bundles_do_not_mix(tmp_path, exported):
     (tmp_path / "metadata.json").write_text(json.dumps({**told, "dt": 0.01}))
     with pytest.raises(ValueError, match=r"disagree on \['dt'\]"):
         load_bundle(Path(tmp_path))
+
+
+# -- what an estimator replaces ----------------------------------------------------------------------------------------
+
+
+def test_the_training_layout_is_taken_and_what_is_unused_is_dropped(exported):
+    # trained with command, joints and scan; the command is always replaced, so the model wants joints and scan only
+    policy, bundle = exported("encoder and estimator")
+    trained = policy.actor_inputs
+    assert (
+        [part["name"] for part in bundle.metadata["training_layout"]] == list(trained) == ["command", "joints", "scan"]
+    )
+    assert "command" in bundle.metadata["unused_observations"]
+    obs = random_obs((2,), 5)
+    wanted = load_bundle(bundle.folder).act({"joints": obs["joints"], "scan": obs["scan"]})
+    flat = np.concatenate([obs["command"], obs["joints"], obs["scan"].reshape(2, 8)], axis=-1)
+    for given in (flat, flat[:, 3:], obs):
+        np.testing.assert_array_equal(load_bundle(bundle.folder, layout=trained).act(given), wanted)
+    load_bundle(bundle.folder, layout={"joints": 6, "scan": (2, 4)})
+    load_bundle(bundle.folder, layout={"command": 3, "joints": 6, "scan": (2, 4), "velocity": 2})
+    with pytest.raises(ValueError, match=r"'command' wants shape \(3,\), found \(4,\)"):
+        load_bundle(bundle.folder, layout={"command": 4, "joints": 6, "scan": (2, 4)})
+    with pytest.raises(ValueError, match="'joints' at position 0, where the policy wants 'command'"):
+        load_bundle(bundle.folder, layout={"joints": 6, "command": 3, "scan": (2, 4)})
+    with pytest.raises(ValueError, match=r"flat array \[14\]"):
+        load_bundle(bundle.folder).act(flat[:, 1:])
+
+
+# -- the commit --------------------------------------------------------------------------------------------------------
+
+
+def test_the_commit_is_that_of_the_checkout_one_works_in(tmp_path, monkeypatch):
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    monkeypatch.chdir(tmp_path)
+    assert current_commit() == ""  # no checkout
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(["git", *identity, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert len(commit) == 40 and current_commit() == commit
+    layout = plan_layout(build("mlp"))
+    assert describe(layout, ExportMetadata(dt=0.02))["commit"] == commit
+    assert describe(layout, ExportMetadata(dt=0.02, commit="abc"))["commit"] == "abc"
+    monkeypatch.setenv("PATH", "")
+    assert current_commit() == ""  # no git

@@ -260,3 +260,12 @@ def test_the_table_takes_a_function_and_names_mistakes():
         head_for(BoxSpec(shape=(2,)), 5, box="beta")
     with pytest.raises(ValueError, match="both bounds or none"):
         DeterministicHead(5, 3, low=-1.0)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"min": 0.5, "max": 0.1}, {"max": -1.0}, {"max": 0.0}, {"min": float("nan")}, {"max": float("nan")}]
+)
+@pytest.mark.parametrize("head", [GaussianHead(2, 2), SquashedGaussianHead(2, 2)])
+def test_limits_that_cannot_be_met_are_refused(head, limits):
+    with pytest.raises(ValueError, match="clip_std wants 0 <= min <= max and max > 0, without NaN"):
+        head.clip_std(**limits)

@@ -278,3 +278,33 @@ def test_updates_and_reading_compile_whole():
     assert torch.allclose(normalizer.statistics.m2, plain.statistics.m2)
     read = torch.compile(normalizer, fullgraph=True, backend="eager")
     assert torch.allclose(read(x), plain(x))
+
+
+def test_both_orders_of_arguments_are_told_apart_by_type():
+    newer, older = RunningMeanStd((3,), 1e-4), RunningMeanStd(1e-4, (3,))
+    assert newer.shape == older.shape == (3,) and newer.count == older.count == 1e-4
+    assert RunningMeanStd(1e-4).shape == () and RunningMeanStd(1e-4).count == 1e-4
+    assert RunningMeanStd(epsilon=1e-4, shape=(2,)).shape == (2,)
+    for wrong in ((1e-4, 0.5), ((2,), (3,))):
+        with pytest.raises(TypeError, match=r"RunningMeanStd wants \(shape, epsilon\)"):
+            RunningMeanStd(*wrong)
+
+
+def test_arrays_are_samples_too():
+    # the values 1 and 3: mean 2, variance 1
+    samples = np.array([[1.0], [3.0]])
+    statistics, normalizer = RunningMeanStd(1), EmpiricalNormalization(1)
+    statistics.update(samples)
+    normalizer.update(samples)
+    assert (statistics.mean.item(), statistics.var.item()) == (2.0, 1.0)
+    assert (normalizer.mean.item(), normalizer.std.item()) == (2.0, 1.0)
+
+
+def test_the_normalizer_shows_and_takes_moments():
+    # 2 samples of mean 1 and variance 4: the std is 2; in eval mode nothing is learned
+    normalizer = Normalizer(1)
+    normalizer.update_from_moments(1.0, 4.0, 2)
+    assert (normalizer.mean.item(), normalizer.var.item(), normalizer.std.item()) == (1.0, 4.0, 2.0)
+    normalizer.eval()
+    normalizer.update_from_moments(9.0, 1.0, 50)
+    assert normalizer.mean.item() == 1.0

@@ -339,7 +339,7 @@ def test_the_default_jump_is_policy_three():
         ({"selection_component": "proprioception"}, lambda config: config.selection.field.component, "proprioception"),
         ({"selection_first_entry": 0}, lambda config: config.selection.field.first_entry, 0),
         ({"jump_direction_entry": 0}, lambda config: config.selection.direction_entry, 0),
-        ({"cmd_scales": 3.0}, lambda config: config.cmd_scales, 3.0),
+        ({"cmd_scales": 3.0, "cmd_vel_mapping": {0: 0.5}}, lambda config: config.cmd_scales, 3.0),
         ({"cmd_component": "engaging_block"}, lambda config: config.cmd_component, "engaging_block"),
         ({"action_smoothing_buffer_len": 4}, lambda config: config.smoothing_len, 4),
         ({"reset_non_selected": "when_skill"}, lambda config: config.reset_non_selected, "when_skill"),
@@ -356,3 +356,15 @@ def test_the_entry_that_says_up_or_down_is_a_setting():
     obs = observe(1, 1, height=0.3)
     obs["engaging_block"][0, 0] = 0.2  # the distance, read as the direction
     assert model.get_policy_selection(obs).argmax(-1).tolist() == [1, 2]
+
+
+def test_a_run_may_have_the_older_name_of_the_critics_segments(tmp_path):
+    both = {**HIDDEN, "privileged_obs_segments": CRITIC}
+    run = write_run(tmp_path / "run", walker(), policy=both)
+    rest = {"obs_segments": SEGMENTS, "env_action_scale": 0.25, "last_action_component": ""}
+    model = ActorCriticFieldMutex(*SIZES, "ActorCritic", [run], **rest)
+    assert torch.allclose(model.act_inference(observe(0)), walker().act_inference(flat(observe(0))))
+    assert "friction" in model.submodules[0].obs_spec
+    write_run(tmp_path / "run", walker(), policy={**both, "critic_obs_segments": CRITIC})
+    with pytest.raises(ValueError, match="two names of one thing"):
+        ActorCriticFieldMutex(*SIZES, "ActorCritic", [run], **rest)

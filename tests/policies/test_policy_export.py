@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from mutex_parts import SEGMENTS, constant, observe, recurrent
 from policy_cases import CASES, build, random_obs
 
 from striderl.export.bundle import export_policy
 from striderl.export.exported_policy import load_bundle
 from striderl.export.metadata import ExportMetadata
+from striderl.policies.mutex.classes import ActorCriticFieldMutex
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="the extra 'export' is not installed")
@@ -31,3 +33,28 @@ def test_every_class_exports(kind, tmp_path):
             action = model.act_inference({name: obs[name] for name in model.policy.actor_inputs})
         found = runnable.act({name: obs[name].numpy() for name in wanted})
         np.testing.assert_allclose(found, action.numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_mutex_exports_with_the_memory_of_its_policies(tmp_path):
+    model = ActorCriticFieldMutex(
+        8,
+        None,
+        2,
+        obs_segments=SEGMENTS,
+        env_action_scale=1.0,
+        sub_policies=[constant(1.0, 2.0), recurrent(0)],
+        sub_action_scales=[1.0, 0.5],
+        cmd_vel_mapping={1: (0.5, 1.5)},
+        cmd_entry=0,
+        action_smoothing_buffer_len=2,
+    )
+    bundle = export_policy(model.policy, tmp_path / "bundle", metadata=ExportMetadata(dt=0.02), formats=("onnx",))
+    assert max(bundle.parity["onnx"].values()) <= 1e-5
+    runnable, state = load_bundle(bundle.folder), model.policy.initial_state(3)
+    for chosen in ((0, 1, 1), (1, 1, 0), (0, 0, -1), (1, 0, 1)):
+        obs = observe(*chosen)
+        with torch.no_grad():
+            distribution, state, _ = model.policy.act(obs, state, model.policy.settled(torch.zeros(3)))
+        found = runnable.act({name: value.numpy() for name, value in obs.items()})
+        np.testing.assert_allclose(found, distribution.mode().numpy(), atol=1e-5)

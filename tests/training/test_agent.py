@@ -11,7 +11,9 @@ from striderl.data.noise import draw
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Estimate
+from striderl.policies.mutex.classes import ActorCriticFieldMutex, ActorCriticMutex
 from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.presets.plain import ActorCritic
 from striderl.policies.stages import Remember
 from striderl.training.agent import Agent
 
@@ -95,7 +97,7 @@ def test_flat_arrays_are_the_actors_components_or_all_of_the_envs():
     whole = np.random.default_rng(0).normal(size=(4, 5))
     np.testing.assert_array_equal(Agent(policy).predict(whole), Agent(policy).predict({"a": whole[:, :2]}))
     np.testing.assert_array_equal(Agent(policy).predict(whole), Agent(policy).predict(whole[:, :2]))
-    with pytest.raises(ValueError, match=r"flat array \[5\] or \[N, 5\] with a=2, b=3"):
+    with pytest.raises(ValueError, match=r"component 'a' wants shape \(2,\)"):
         Agent(policy).predict(whole[:, :4])
 
 
@@ -238,3 +240,56 @@ def test_the_device_is_handled():
     np.testing.assert_allclose(agent.predict(obs), wanted[0], atol=1e-4)
     agent.reset(np.ones(3))
     np.testing.assert_allclose(agent.sample(obs), wanted[1], atol=1e-4)
+
+
+# -- what may be played ------------------------------------------------------------------------------------------------
+
+
+def test_a_stateful_model_is_played_as_its_pure_policy():
+    model, obs = ActorCritic(5, None, 2, **SMALL), np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    agent = Agent(model)
+    assert agent.policy is model.policy
+    np.testing.assert_allclose(agent.predict(obs), model.act_inference(obs).detach().numpy(), atol=1e-6)
+
+
+def test_a_mutex_is_played_with_its_memory_and_its_commands():
+    spec = ObsSpec.from_segments({"proprioception": 4, "engaging_block": 3})
+    memory = {"actor": (MEMORY,), "critic": (MEMORY,), **SMALL}
+    subs = [Policy(spec, BOX, PolicyConfig(**memory)) for _ in range(2)]
+    settings = {"obs_segments": {"proprioception": 4, "engaging_block": 3}, "sub_policies": subs, "cmd_entry": 0}
+    model = ActorCriticFieldMutex(
+        7,
+        None,
+        2,
+        sub_action_scales=[0.5, 0.5],
+        cmd_vel_mapping={1: (0.5, 1.5)},
+        action_smoothing_buffer_len=2,
+        **settings,
+    )
+    agent, wrapped = Agent(model), Agent(model.policy)
+    memory_state, rng = model.policy.initial_state(3), np.random.default_rng(0)
+    for _ in range(4):
+        obs = rng.normal(size=(3, 7)).astype(np.float32)
+        with torch.no_grad():
+            distribution, memory_state, _ = model.policy.act(
+                spec.split(torch.from_numpy(obs)), memory_state, model.policy.settled(torch.zeros(3))
+            )
+        np.testing.assert_allclose(agent.predict(obs), distribution.mode().numpy(), atol=1e-6)
+        np.testing.assert_allclose(wrapped.predict(obs), distribution.mode().numpy(), atol=1e-6)
+    first, again = Agent(model, seed=2), Agent(model, seed=2)
+    np.testing.assert_array_equal(first.sample(obs), again.sample(obs))
+    assert np.abs(first.sample(obs) - Agent(model, seed=3).sample(obs)).max() > 1e-3
+
+
+def test_what_cannot_be_played_is_explained():
+    with pytest.raises(TypeError, match="Agent wants a Policy, a MutexPolicy, .* found Linear"):
+        Agent(torch.nn.Linear(2, 2))
+    sub = Policy(ObsSpec.from_flat(4), BOX, PolicyConfig(**SMALL))
+    told = ActorCriticMutex(4, None, 2, sub_policies=[sub], sub_action_scales=[0.5], last_action_component="")
+    with pytest.raises(ValueError, match="told in every call which policy acts"):
+        Agent(told)
+
+
+def test_a_flat_array_of_the_wrong_size_is_told_the_actors_layout():
+    with pytest.raises(ValueError, match=r"flat array \[7\] or \[N, 7\] with command=3, joints=4"):
+        Agent(build()).predict(np.zeros((2, 6)))

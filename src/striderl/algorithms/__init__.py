@@ -1,4 +1,4 @@
-"""Algorithms: pure losses and targets."""
+"""Algorithms: pure losses and targets, and the terms that are handed to them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from striderl.algorithms.ppo import PPOConfig as PPOConfig
     from striderl.algorithms.reinforce import REINFORCE as REINFORCE
     from striderl.algorithms.reinforce import REINFORCEConfig as REINFORCEConfig
+    from striderl.algorithms.terms.estimation import Estimation as Estimation
+    from striderl.algorithms.terms.rnd import RandomNetworkDistillation as RandomNetworkDistillation
+    from striderl.algorithms.terms.rnd import RNDConfig as RNDConfig
+    from striderl.algorithms.terms.symmetry import MirrorTable as MirrorTable
+    from striderl.algorithms.terms.symmetry import Symmetry as Symmetry
+    from striderl.algorithms.terms.term import Term as Term
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -28,6 +34,20 @@ __getattr__, __dir__, __all__ = lazy(
         "reinforce": [
             "REINFORCE",
             "REINFORCEConfig",
+        ],
+        "terms.estimation": [
+            "Estimation",
+        ],
+        "terms.rnd": [
+            "RNDConfig",
+            "RandomNetworkDistillation",
+        ],
+        "terms.symmetry": [
+            "MirrorTable",
+            "Symmetry",
+        ],
+        "terms.term": [
+            "Term",
         ],
     },
 )

@@ -61,7 +61,7 @@ def read_arrays(obs: Any, spec: ObsSpec, *, required: Iterable[str], where: str)
     return ArrayObs(arrays, 1 if single else leads[first][0], single)
 
 
-def require_layout(found: ObsSpec | Mapping[str, int | Sequence[int]], spec: ObsSpec, *, where: str) -> None:
+def require_layout(found: Mapping[str, ComponentSpec | int | Sequence[int]], spec: ObsSpec, *, where: str) -> None:
     """Raise unless the components are those of `spec`, in the same order and with the same shapes."""
     shapes = {name: part.shape if isinstance(part, ComponentSpec) else as_shape(part) for name, part in found.items()}
     for name in spec:

@@ -47,7 +47,8 @@ class ExportedPolicy:
         """Return the actions for one env or many: an array, or a dict of them when the action has named parts.
 
         `obs` is a dict of arrays, or one array when there is one component or all are given in a row: those that
-        are read, or all of the training layout, of which the unused ones are dropped. The number of envs may change after `reset()` only, because every env has a memory.
+        are read, or all of the training layout, of which the unused ones are dropped. The number of envs may change
+        after `reset()` only, because every env has a memory.
         """
         read = read_arrays(self._without_unused(obs), self.obs_spec, required=self.obs_spec, where="the observation")
         self._begin(read.num_envs)

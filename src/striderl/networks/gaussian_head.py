@@ -115,8 +115,8 @@ class GaussianHead(Head[Tensor]):
     def clip_std(self, min: float | Sequence[float] | None = None, max: float | Sequence[float] | None = None) -> None:
         """Bring the learned std into [min, max] (one number, or one per action) and mend a parameter that is NaN.
 
-        Limits beyond those the head was built with do not widen them. A state-dependent std has no parameter to bring in; its limits
-        are tightened instead, and saved with the rest.
+        Limits beyond those the head was built with do not widen them. A state-dependent std has no parameter to
+        bring in; its limits are tightened instead, and saved with the rest.
         """
         shape, form, device = self.mean_layer.shape, STD_TYPES[self.std_type], self.raw_low.device
         low, high = self.raw_low, self.raw_high

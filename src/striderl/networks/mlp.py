@@ -26,7 +26,7 @@ class MlpModel(nn.Module):
         nonlinearity: Nonlinearity = nn.ReLU,
     ) -> None:
         super().__init__()
-        hidden = _as_sizes(hidden_sizes)
+        hidden = as_sizes(hidden_sizes)
         sizes = [input_size, *hidden, *([] if output_size is None else [output_size])]
         if min(sizes) < 1:
             raise ValueError(f"MlpModel wants layers of at least one unit, found sizes {sizes}")
@@ -72,9 +72,12 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
     return None
 
 
-def _as_sizes(sizes: int | Sequence[int] | None) -> list[int]:
+def as_sizes(sizes: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the sizes of hidden layers from one size, several, or None for no layer."""
     if sizes is None:
-        return []
+        return ()
     if isinstance(sizes, int):
-        return [sizes]
-    return [int(size) for size in sizes]
+        return (sizes,)
+    if isinstance(sizes, (str, bytes, float)):
+        raise TypeError(f"hidden layers are a whole number, a sequence of them or None, found {sizes!r}")
+    return tuple(int(size) for size in sizes)

@@ -116,7 +116,7 @@ class Normalizer(nn.Module):
     ) -> None:
         """Learn from raw samples [..., *input_dim] where `valid` [...] is true; does nothing in eval mode."""
         if self.training:
-            self.statistics.update(x, valid, all_reduce)
+            self.statistics.update(torch.as_tensor(x, device=self.statistics.mean.device), valid, all_reduce)
 
     def update_from_moments(
         self, batch_mean: Tensor | float, batch_var: Tensor | float, batch_count: Tensor | float

@@ -67,12 +67,13 @@ class RunningMeanStd(nn.Module):
     def update(
         self, x: Tensor | np.ndarray[Any, Any], valid: Tensor | None = None, all_reduce: AllReduce | None = None
     ) -> None:
-        """Take in a tensor or array of samples [..., *shape], those where `valid` [...] is true; samples with NaN or inf only count.
+        """Take in samples [..., *shape], those where `valid` [...] is true; samples with NaN or inf only count.
 
         With `all_reduce`, which sums a tensor over processes, the samples of all of them are taken in by each: they
         stay equal, as if one process had seen everything.
         """
-        seen, ignored = batch_moments(torch.as_tensor(x, device=self.mean.device), self.shape, valid)
+        samples = x if isinstance(x, Tensor) else torch.as_tensor(x, device=self.mean.device)
+        seen, ignored = batch_moments(samples, self.shape, valid)
         if all_reduce is not None:
             seen = pool(seen, all_reduce)
             ignored = all_reduce(ignored)
@@ -119,7 +120,7 @@ class RunningMeanStd(nn.Module):
 def _in_order(shape: int | Sequence[int] | float, epsilon: float | Sequence[int]) -> tuple[int | Sequence[int], float]:
     """Return (shape, epsilon) from either order; a float is never a shape, and a sequence never an epsilon."""
     if isinstance(shape, float):
-        shape, epsilon = (() if epsilon == 0.0 else epsilon), shape  # type: ignore[assignment]
+        shape, epsilon = () if epsilon == 0.0 else epsilon, shape
     if isinstance(shape, float) or not isinstance(epsilon, (int, float)):
         raise TypeError(
             "RunningMeanStd wants (shape, epsilon), or (epsilon, shape) with a float and a sequence; "

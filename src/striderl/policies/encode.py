@@ -20,7 +20,7 @@ from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.networks.conv import Conv2dHeadModel
 from striderl.networks.mlp import MlpModel, weight_dtype
-from striderl.policies.arguments import argument_names, require_known
+from striderl.policies.arguments import argument_names, as_names, require_known
 from striderl.policies.stage import Flow, Obs, Passed, Stage, flat_features
 from striderl.policies.stages import module_key
 
@@ -40,6 +40,9 @@ class Encode:
     copies: tuple[tuple[str, str], ...] = ()
     """Pairs (component, copy): the copy is encoded by the component's network as well."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "components", as_names(self.components, "Encode.components"))
+
     def build(self, spec: ObsSpec, whole: ObsSpec) -> EncodeStage:
         """Build the stage."""
         return EncodeStage(self, spec)
@@ -54,6 +57,11 @@ class EncodeStage(Stage):
             raise ValueError(
                 f"Encode wants the names of the components to encode, found none; the observation has {list(spec)}. "
                 "A policy without encoders leaves the stage out (ActorCritic instead of EncoderActorCritic)"
+            )
+        twice = sorted({name for name in recipe.components if recipe.components.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"Encode has {twice} more than once in {list(recipe.components)}; name each component once"
             )
         models = _per_component(recipe.model, recipe.components, "model")
         settings = _per_component(recipe.settings, recipe.components, "settings")

@@ -26,6 +26,7 @@ from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.activations import Nonlinearity
 from striderl.networks.memory import Memory
 from striderl.networks.mlp import MlpModel
+from striderl.policies.arguments import as_names
 from striderl.policies.estimate_checks import check_prediction, target_specs
 from striderl.policies.stage import Flow, Passed, Stage, flat_features
 from striderl.policies.stages import Remember
@@ -54,6 +55,11 @@ class Estimate:
     """Read the actor's memory; the stage then comes after `Remember`, and nothing can be replaced any more."""
     replace_state_prob: float = 0.0
     """How often the estimate replaces what is seen, per env and step."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "obs_components", as_names(self.obs_components, "Estimate.obs_components"))
+        object.__setattr__(self, "target_components", as_names(self.target_components, "Estimate.target_components"))
+        object.__setattr__(self, "truth_components", as_names(self.truth_components, "Estimate.truth_components"))
 
     def build(self, spec: ObsSpec, whole: ObsSpec) -> PredictStage:
         """Build the stage."""
@@ -93,6 +99,11 @@ class Adapt:
     """A memory of its own, before the hidden layers."""
     replace_state_prob: float = 1.0
     """How often the actor reads the prediction instead of the truth, per env and step."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "obs_components", as_names(self.obs_components, "Adapt.obs_components"))
+        object.__setattr__(self, "target_components", as_names(self.target_components, "Adapt.target_components"))
+        object.__setattr__(self, "truth_components", as_names(self.truth_components, "Adapt.truth_components"))
 
     def build(self, spec: ObsSpec, whole: ObsSpec) -> PredictStage:
         """Build the stage."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -31,6 +32,13 @@ class Prediction(Protocol):
     def replace_state_prob(self) -> float:
         """How often the prediction is used."""
         ...
+
+
+def check_order(recipes: Sequence[object]) -> None:
+    """Raise when an adaptor comes after an estimator, which would not see what the adaptor adds."""
+    kinds = [type(recipe).__name__ for recipe in recipes]
+    if "Adapt" in kinds and "Estimate" in kinds[: len(kinds) - 1 - kinds[::-1].index("Adapt")]:
+        raise ValueError(f"Adapt comes before Estimate in a list of stages, found {kinds}; swap the two")
 
 
 def check_prediction(stage: str, recipe: Prediction, spec: ObsSpec, *, reads: tuple[str, ...]) -> None:

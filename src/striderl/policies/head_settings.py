@@ -34,8 +34,11 @@ def build_head(action_spec: ActionSpec, input_size: int, name: str, settings: Ma
         if key not in allowed:
             raise ValueError(unknown("setting", key, allowed, where=f"the {name} head"))
     parts = action_spec.parts.values() if isinstance(action_spec, DictActionSpec) else [action_spec]
-    if settings and not any(isinstance(part, BoxSpec) for part in parts):
-        raise ValueError(f"head_settings {dict(settings)} have no effect: the action has no real-valued part")
+    if not any(isinstance(part, BoxSpec) for part in parts):
+        if settings:
+            raise ValueError(f"head_settings {dict(settings)} have no effect: the action has no real-valued part")
+        if name != "gaussian":  # the default, which nobody chose
+            raise ValueError(f"head={name!r} has no effect: the action has no real-valued part; leave head away")
 
     def box(size: int, spec: BoxSpec) -> Head[Any]:
         return HEADS[name](size, spec.shape, **{**_bounds(name, spec), **settings})

@@ -24,9 +24,11 @@ from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.distribution import Distribution
 from striderl.networks.head import Head
-from striderl.networks.mlp import MlpModel
+from striderl.networks.mlp import MlpModel, as_sizes
 from striderl.networks.value_heads import ValueHead
 from striderl.ops.moments import AllReduce
+from striderl.policies.arguments import as_names
+from striderl.policies.estimate_checks import check_order
 from striderl.policies.head_settings import build_head
 from striderl.policies.mode_head import ModeHead
 from striderl.policies.stage import (
@@ -38,6 +40,7 @@ from striderl.policies.stage import (
     Pipeline,
     StageRecipe,
     State,
+    as_stages,
     flat_features,
     inner,
     only,
@@ -74,6 +77,15 @@ class PolicyConfig:
     num_values: int = 1
     """How many values the critic predicts, one per reward group."""
 
+    def __post_init__(self) -> None:
+        # one name or one size may be given without a tuple around it, as anywhere else in this library
+        for field_name, names in (("actor_obs", self.actor_obs), ("critic_obs", self.critic_obs)):
+            object.__setattr__(self, field_name, as_names(names, f"PolicyConfig.{field_name}"))
+        object.__setattr__(self, "actor_hidden_dims", as_sizes(self.actor_hidden_dims))
+        object.__setattr__(self, "critic_hidden_dims", as_sizes(self.critic_hidden_dims))
+        for field_name, stages in (("trunk", self.trunk), ("actor", self.actor), ("critic", self.critic)):
+            object.__setattr__(self, field_name, as_stages(stages, f"PolicyConfig.{field_name}"))
+
 
 class PolicyOutput(NamedTuple):
     """What a policy says about a step or a sequence."""
@@ -98,12 +110,16 @@ class Policy(nn.Module):
         self.config = config = config or PolicyConfig()
         self.actor_inputs = obs_spec.select(config.actor_obs)
         self.critic_inputs = obs_spec.select(_present(config.critic_obs, obs_spec))
+        for stages in (config.trunk, config.actor, config.critic):
+            check_order(stages)
         both = obs_spec.select([*self.actor_inputs, *self.critic_inputs])
-        self.trunk = Pipeline(both, config.trunk, obs_spec)
+        self.trunk = Pipeline(both, config.trunk, obs_spec, name="trunk")
         shared, raw = self.trunk.output_spec, not config.trunk
         _check_leak(shared, self.actor_inputs, both)
-        self.actor = Pipeline(_still_there(shared, self.actor_inputs), config.actor, obs_spec, raw=raw)
-        self.critic = Pipeline(_still_there(shared, self.critic_inputs), config.critic, obs_spec, raw=raw)
+        self.actor = Pipeline(_still_there(shared, self.actor_inputs), config.actor, obs_spec, raw=raw, name="actor")
+        self.critic = Pipeline(
+            _still_there(shared, self.critic_inputs), config.critic, obs_spec, raw=raw, name="critic"
+        )
         activation = config.activation
         self.actor_body = MlpModel(self.actor.output_spec.size, config.actor_hidden_dims, None, activation)
         self.critic_body = MlpModel(self.critic.output_spec.size, config.critic_hidden_dims, None, activation)

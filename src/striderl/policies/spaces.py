@@ -17,9 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec
+import numpy as np
+
+from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
+from striderl.policies.arguments import as_names
 
 Segments = Mapping[str, int | Sequence[int]]
 """Name to size or shape of the consecutive pieces of a flat vector."""
@@ -40,23 +43,31 @@ class Spaces:
     critic_names: Mapping[str, str]
     """The critic's name of a segment to its component: 'proprioception' to 'critic/proprioception'."""
 
-    def for_actor(self, names: Sequence[str], what: str) -> tuple[str, ...]:
+    def for_actor(self, names: str | Sequence[str], what: str) -> tuple[str, ...]:
         """Return the actor's components of these names."""
-        return tuple(self._known(name, dict(zip(self.actor, self.actor)), what, "obs_segments") for name in names)
+        return tuple(
+            self._known(name, dict(zip(self.actor, self.actor)), what, "obs_segments") for name in as_names(names, what)
+        )
 
-    def for_critic(self, names: Sequence[str], what: str) -> tuple[str, ...]:
+    def for_critic(self, names: str | Sequence[str], what: str) -> tuple[str, ...]:
         """Return the critic's components of these names."""
-        return tuple(self._known(name, self.critic_names, what, "critic_obs_segments") for name in names)
+        return tuple(
+            self._known(name, self.critic_names, what, "critic_obs_segments") for name in as_names(names, what)
+        )
 
-    def targets(self, names: Sequence[str], what: str) -> tuple[str, ...]:
+    def targets(self, names: str | Sequence[str], what: str) -> tuple[str, ...]:
         """Return what is to be predicted: the actor's components of these names, else the critic's."""
         known = {**self.critic_names, **dict(zip(self.actor, self.actor))}
-        return tuple(self._known(name, known, what, "obs_segments or critic_obs_segments") for name in names)
+        return tuple(
+            self._known(name, known, what, "obs_segments or critic_obs_segments") for name in as_names(names, what)
+        )
 
-    def truths(self, names: Sequence[str], what: str) -> tuple[str, ...]:
+    def truths(self, names: str | Sequence[str], what: str) -> tuple[str, ...]:
         """Return where its true values are: in the critic's components of these names, else in the actor's."""
         known = {**dict(zip(self.actor, self.actor)), **self.critic_names}
-        return tuple(self._known(name, known, what, "obs_segments or critic_obs_segments") for name in names)
+        return tuple(
+            self._known(name, known, what, "obs_segments or critic_obs_segments") for name in as_names(names, what)
+        )
 
     def _known(self, name: str, known: Mapping[str, str], what: str, where: str) -> str:
         if name not in known:
@@ -72,7 +83,7 @@ def make_spaces(
     critic_obs_segments: Segments | None,
 ) -> Spaces:
     """Describe an env from sizes and segments, or specs; a critic without a size sees what the actor does."""
-    action = BoxSpec(shape=(num_actions,)) if isinstance(num_actions, int) else num_actions
+    action = _action(num_actions)
     actor = _flat(num_actor_obs, obs_segments, "obs", "policy", "obs_segments")
     if num_critic_obs is None:
         if critic_obs_segments is not None:
@@ -80,7 +91,7 @@ def make_spaces(
         critic, names = actor, dict(zip(actor, actor))
     else:
         given = _flat(num_critic_obs, critic_obs_segments, "privileged_obs", "critic", "critic_obs_segments")
-        critic, names = _beside(actor, given, own=isinstance(num_critic_obs, int))
+        critic, names = _beside(actor, given, own=not isinstance(num_critic_obs, ObsSpec))
     obs = ObsSpec({**actor, **critic})
     masks = _masks(action)
     return Spaces(
@@ -92,11 +103,25 @@ def make_spaces(
     )
 
 
+def _action(given: Any) -> ActionSpec:
+    """Return the spec of so many real numbers, or the spec that was given."""
+    if isinstance(given, (BoxSpec, DiscreteSpec, MultiDiscreteSpec, DictActionSpec)):
+        return given
+    return BoxSpec(shape=(_whole(given, "num_actions", "an action spec"),))
+
+
+def _whole(given: Any, argument: str, other: str) -> int:
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
+        raise TypeError(f"{argument} is a whole number or {other}, found {given!r}")
+    return int(given)
+
+
 def _flat(size: int | ObsSpec, segments: Segments | None, name: str, group: str, argument: str) -> ObsSpec:
     if isinstance(size, ObsSpec):
         if segments is not None:
             raise ValueError(f"{argument} beside a spec: the spec has the names already, leave {argument} away")
         return size
+    size = _whole(size, "num_actor_obs" if argument == "obs_segments" else "num_critic_obs", "an observation spec")
     try:
         return ObsSpec.from_flat(size, {name: size} if segments is None else segments, group=group)
     except ValueError as error:

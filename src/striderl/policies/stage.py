@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from striderl.data.naming import unknown
@@ -120,10 +121,20 @@ class Pipeline(nn.Module):
     """Stages in a row; state, memo and aux of stage i are kept under its position and name, '1_Remember/hidden'."""
 
     def __init__(
-        self, spec: ObsSpec, recipes: tuple[StageRecipe, ...], whole: ObsSpec | None = None, *, raw: bool = True
+        self,
+        spec: ObsSpec,
+        recipes: tuple[StageRecipe, ...],
+        whole: ObsSpec | None = None,
+        *,
+        raw: bool = True,
+        name: str = "",
     ) -> None:
-        """Build each stage for what the one before gives; `raw` tells whether components come as the env gave them."""
+        """Build each stage for what the one before gives; `raw` tells whether components come as the env gave them.
+
+        `name` is what the list is called in error messages.
+        """
         super().__init__()
+        self._prefix = f"{name}/" if name else ""
         self.input_spec = spec
         self.stages = nn.ModuleDict()
         for position, recipe in enumerate(recipes):
@@ -136,6 +147,8 @@ class Pipeline(nn.Module):
             self.stages[f"{position}_{type(recipe).__name__}"] = stage
             spec = stage.output_spec
         self.output_spec = spec
+        found = self.named_stages()
+        self._memories = {name: (stage.state_spec(), stage.input_spec) for name, stage in found if stage.state_spec()}
 
     def forward(self, flow: Flow, first: int = 0, last: int | None = None) -> Passed:
         """Run all stages, or those from position `first` to before `last`."""
@@ -143,7 +156,11 @@ class Pipeline(nn.Module):
         state: dict[str, Tensor] = {}
         aux: dict[str, Tensor] = {}
         for name, stage in list(self.stages.items())[first:last]:
-            passed = stage(flow._replace(obs=obs, state=inner(flow.state, name), memo=inner(flow.memo, name)))
+            memory = inner(flow.state, name)
+            if name in self._memories and not torch.compiler.is_compiling():
+                wanted, reads = self._memories[name]
+                require_state(memory, wanted, batch_of(obs, reads), f"{self._prefix}{name}")
+            passed = stage(flow._replace(obs=obs, state=memory, memo=inner(flow.memo, name)))
             obs = passed.obs
             state |= outer(passed.state, name)
             aux |= outer(passed.aux, name)
@@ -188,6 +205,39 @@ class Pipeline(nn.Module):
     def _gathered_by_name(self, ask: Callable[[str, Stage], Mapping[str, Any]]) -> dict[str, Any]:
         named = ((name, ask(name, stage)) for name, stage in self.named_stages())
         return {f"{name}/{key}": value for name, found in named for key, value in found.items()}
+
+
+def require_state(state: State, wanted: Mapping[str, TensorSpec], batch: int, owner: str) -> None:
+    """Raise unless a stage's memory is there, for as many envs as the observation has."""
+    for name, spec in wanted.items():
+        if name not in state:
+            raise KeyError(
+                f"the state has no '{owner}/{name}'; begin with policy.initial_state({batch}) and give each step the "
+                "state that the one before returned"
+            )
+        if state[name].shape != (batch, *spec.shape):
+            raise ValueError(
+                f"the state '{owner}/{name}' is {tuple(state[name].shape)} and the observation is for {batch} envs, "
+                f"which wants {(batch, *spec.shape)}; begin with policy.initial_state({batch})"
+            )
+
+
+def batch_of(obs: Obs, spec: ObsSpec) -> int:
+    """Return B of components [B, …] or [T, B, …]; a trunk may be run without the critic's components."""
+    name = next(name for name in spec if name in obs)
+    return obs[name].shape[obs[name].dim() - len(spec[name].shape) - 1]
+
+
+def as_stages(stages: Any, what: str) -> tuple[StageRecipe, ...]:
+    """Return recipes as a tuple; one that stands alone, or a class in the place of a recipe, raises with the fix."""
+    if isinstance(stages, StageRecipe) or not isinstance(stages, (tuple, list)):
+        raise TypeError(f"{what} wants a tuple of stages such as (Remember(),), found {stages!r}")
+    for stage in stages:
+        if isinstance(stage, type):
+            raise TypeError(f"{what} has the class {stage.__name__}; make a stage of it: {stage.__name__}(…)")
+        if not isinstance(stage, StageRecipe):
+            raise TypeError(f"{what} has {stage!r}, which is no stage: it has no method 'build(spec, whole)'")
+    return tuple(stages)
 
 
 def inner(whole: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:

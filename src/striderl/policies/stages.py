@@ -11,6 +11,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.networks.memory import Memory
 from striderl.networks.normalizers import EmpiricalNormalization
 from striderl.ops.moments import AllReduce
+from striderl.policies.arguments import as_names
 from striderl.policies.stage import Flow, Obs, Passed, Stage, flat_features
 
 # -- NormalizeObs ------------------------------------------------------------------------------------------------------
@@ -26,6 +27,9 @@ class NormalizeObs:
     """Added to the std, so that a constant component does not blow up."""
     until: int = 0
     """Stop learning the statistics after this many samples; 0 means never."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "components", as_names(self.components, "NormalizeObs.components"))
 
     def build(self, spec: ObsSpec, whole: ObsSpec) -> NormalizeStage:
         """Build the stage."""

@@ -261,6 +261,10 @@ def _cmd_scales(
     given: Scale | None, subs: Sequence[SubPolicy], commanded: Sequence[int] | Mapping[int, Velocity]
 ) -> float | tuple[float, ...]:
     """Return what velocities are multiplied by, per policy: as given, else as the runs say."""
+    if not commanded:
+        if given is not None:
+            raise ValueError(f"cmd_scales={given} has no effect without velocity commands; give cmd_vel_mapping")
+        return 1.0
     if given is not None:
         return _scale(given)
     unknown = [index for index, sub in enumerate(subs) if sub.cmd_scale is None and index in commanded]

@@ -117,7 +117,7 @@ def _trained_policy(folder: Path, class_name: str, sizes: EnvSizes) -> SubPolicy
         raise ValueError(unknown("policy class", name, SUB_POLICY_CLASSES, where=f"a mutex, for {str(folder)!r},"))
     segments = {
         "obs_segments": settings.pop("obs_segments", sizes.obs_segments),
-        "critic_obs_segments": settings.pop("critic_obs_segments", sizes.critic_obs_segments),
+        "critic_obs_segments": _critic_segments(settings, folder) or sizes.critic_obs_segments,
     }
     # the arguments are data out of a file; the class answers an unknown one by name
     build: Any = SUB_POLICY_CLASSES[name]
@@ -126,6 +126,18 @@ def _trained_policy(folder: Path, class_name: str, sizes: EnvSizes) -> SubPolicy
     model.eval()
     scale: Scale = _entry(config, folder, "control", "action_scale")
     return SubPolicy(model.policy, scale, config.get("normalization", {}).get("obs_scales", {}).get("lin_vel"))
+
+
+def _critic_segments(settings: dict[str, Any], folder: Path) -> Segments | None:
+    """Take the critic's segments out of a run's settings, under the newer or the older name."""
+    newer: Segments | None = settings.pop("critic_obs_segments", None)
+    older: Segments | None = settings.pop("privileged_obs_segments", None)
+    if newer is not None and older is not None:
+        raise ValueError(
+            f"the config.json of {str(folder)!r} has critic_obs_segments and privileged_obs_segments, two names of one "
+            "thing; keep one of them"
+        )
+    return older if newer is None else newer
 
 
 def _entry(config: Mapping[str, Any], folder: Path, *keys: str) -> Any:

@@ -60,6 +60,8 @@ class MutexConfig:
             raise ValueError(
                 f"the smoothing averages at least the present choice: 1 or more, found {self.smoothing_len}"
             )
+        if self.cmd_scales != 1.0 and not self.cmd_vel:
+            raise ValueError(f"cmd_scales={self.cmd_scales} has no effect without velocity commands; give cmd_vel")
         for policy, velocity in self.cmd_vel.items():
             bad = isinstance(velocity, tuple) and (len(velocity) != 2 or velocity[0] > velocity[1])
             if bad:

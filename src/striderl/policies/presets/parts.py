@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from striderl.data.actions import BoxSpec, DictActionSpec
 from striderl.networks.discriminator import AMPDiscriminator
-from striderl.policies.arguments import argument_names, require_known
+from striderl.networks.mlp import as_sizes
+from striderl.policies.arguments import argument_names, missing_arguments, require_known
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.policy import Policy, PolicyConfig
@@ -29,8 +30,8 @@ def compose(
     trunk: Stages = (),
     actor: Stages = (),
     critic: Stages = (),
-    actor_hidden_dims: Sequence[int],
-    critic_hidden_dims: Sequence[int],
+    actor_hidden_dims: int | Sequence[int] | None,
+    critic_hidden_dims: int | Sequence[int] | None,
     activation: str,
     init_noise_std: float,
     mu_activation: str | None,
@@ -38,7 +39,10 @@ def compose(
 ) -> Policy:
     """Build a Gaussian policy out of lists of stages."""
     parts = spaces.action.parts.values() if isinstance(spaces.action, DictActionSpec) else [spaces.action]
-    head: dict[str, Any] = {"init_std": init_noise_std} if any(isinstance(part, BoxSpec) for part in parts) else {}
+    real = any(isinstance(part, BoxSpec) for part in parts)
+    if not real and init_noise_std != 1.0:
+        raise ValueError(f"init_noise_std={init_noise_std} has no effect: the action has no real-valued part")
+    head: dict[str, Any] = {"init_std": init_noise_std} if real else {}
     if mu_activation is not None:
         head["mu_activation"] = mu_activation
     return Policy(
@@ -50,8 +54,8 @@ def compose(
             trunk=trunk,
             actor=actor,
             critic=critic,
-            actor_hidden_dims=tuple(actor_hidden_dims),
-            critic_hidden_dims=tuple(critic_hidden_dims),
+            actor_hidden_dims=as_sizes(actor_hidden_dims),
+            critic_hidden_dims=as_sizes(critic_hidden_dims),
             activation=activation,
             head_settings=head,
             deterministic=deterministic,
@@ -70,7 +74,7 @@ class Encoders(NamedTuple):
 def encoders(
     spaces: Spaces,
     *,
-    components: Sequence[str],
+    components: str | Sequence[str],
     class_name: str | Sequence[str],
     settings: Settings | Sequence[Settings],
     output_size: int,
@@ -109,8 +113,8 @@ def encoders(
 def estimator(
     spaces: Spaces,
     *,
-    obs_components: Sequence[str],
-    target_components: Sequence[str],
+    obs_components: str | Sequence[str],
+    target_components: str | Sequence[str],
     settings: Settings,
     memory: Remember | None,
     use_actor_rnn: bool,
@@ -132,8 +136,8 @@ def estimator(
 def adaptor(
     spaces: Spaces,
     *,
-    obs_components: Sequence[str],
-    target_components: Sequence[str],
+    obs_components: str | Sequence[str],
+    target_components: str | Sequence[str],
     settings: Settings,
     memory: Remember | None,
     replace_state_prob: float,
@@ -153,6 +157,9 @@ def adaptor(
 def discriminator_from(settings: Settings) -> AMPDiscriminator:
     """Build the discriminator that `amp_discriminator` describes."""
     require_known(settings, argument_names(AMPDiscriminator), where="amp_discriminator")
+    missing = missing_arguments(AMPDiscriminator, settings)
+    if missing:
+        raise TypeError(f"amp_discriminator wants the settings {missing} as well; found {sorted(settings)}")
     return AMPDiscriminator(**settings)
 
 
@@ -179,7 +186,7 @@ def _network(settings: Settings) -> dict[str, Any]:
     found = dict(settings)
     if "hidden_sizes" in found:
         sizes = found["hidden_sizes"]
-        found["hidden_sizes"] = () if sizes is None else (sizes,) if isinstance(sizes, int) else tuple(sizes)
+        found["hidden_sizes"] = as_sizes(sizes)
     return found
 
 

@@ -31,7 +31,7 @@ class Actor(nn.Module):
         obs_dim: int,
         act_dim: int,
         *,
-        hidden_dims: Sequence[int] = (64, 64),
+        hidden_dims: int | Sequence[int] | None = (64, 64),
         activation: str = "tanh",
         init_noise_std: float = 1.0,
     ) -> None:
@@ -52,7 +52,9 @@ class Critic(nn.Module):
     """
 
     @explicit
-    def __init__(self, obs_dim: int, *, hidden_dims: Sequence[int] = (64, 64), activation: str = "tanh") -> None:
+    def __init__(
+        self, obs_dim: int, *, hidden_dims: int | Sequence[int] | None = (64, 64), activation: str = "tanh"
+    ) -> None:
         super().__init__()
         self.body = MlpModel(obs_dim, hidden_dims, None, activation)
         self.head = ValueHead(self.body.output_size)
@@ -75,8 +77,8 @@ class ActorCritic(StatefulPolicy):
         *,
         obs_segments: Segments | None = None,
         critic_obs_segments: Segments | None = None,
-        actor_hidden_dims: Sequence[int] = HIDDEN,
-        critic_hidden_dims: Sequence[int] = HIDDEN,
+        actor_hidden_dims: int | Sequence[int] | None = HIDDEN,
+        critic_hidden_dims: int | Sequence[int] | None = HIDDEN,
         activation: str = "elu",
         init_noise_std: float = 1.0,
         mu_activation: str | None = None,
@@ -105,8 +107,8 @@ class DeterministicPolicy(StatefulPolicy):
         *,
         obs_segments: Segments | None = None,
         critic_obs_segments: Segments | None = None,
-        actor_hidden_dims: Sequence[int] = HIDDEN,
-        critic_hidden_dims: Sequence[int] = HIDDEN,
+        actor_hidden_dims: int | Sequence[int] | None = HIDDEN,
+        critic_hidden_dims: int | Sequence[int] | None = HIDDEN,
         activation: str = "elu",
         init_noise_std: float = 1.0,
         mu_activation: str | None = None,
@@ -136,8 +138,8 @@ class ActorCriticRecurrent(StatefulPolicy):
         *,
         obs_segments: Segments | None = None,
         critic_obs_segments: Segments | None = None,
-        actor_hidden_dims: Sequence[int] = HIDDEN,
-        critic_hidden_dims: Sequence[int] = HIDDEN,
+        actor_hidden_dims: int | Sequence[int] | None = HIDDEN,
+        critic_hidden_dims: int | Sequence[int] | None = HIDDEN,
         activation: str = "elu",
         rnn_type: str = "lstm",
         rnn_hidden_size: int = 256,
