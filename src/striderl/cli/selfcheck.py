@@ -20,6 +20,7 @@ from rich.table import Table
 import striderl
 from striderl.collect.actors import RandomActor
 from striderl.collect.collector import Collector
+from striderl.data.naming import missing_extra
 from striderl.envs.check import check_vec_env
 from striderl.envs.tasks import TASKS, make
 from striderl.envs.vec_env import VecEnv
@@ -62,8 +63,10 @@ def look_at(build: Callable[[], VecEnv]) -> tuple[str, str, str]:
 
 def picture() -> str:
     """Render the quadruped to a file and say where it is, or why not."""
-    import imageio.v3 as imageio
-
+    try:
+        import imageio.v3 as imageio
+    except ModuleNotFoundError:
+        return "\n" + missing_extra("imageio", "video", purpose="a picture")
     try:
         with make("quadruped", num_envs=1) as env:
             env.reset(seed=0)
