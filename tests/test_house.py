@@ -163,6 +163,11 @@ MISSING = [
     ("mujoco", "from striderl.envs.mujoco.gym_tasks import TASKS; list(TASKS.values())[0](num_envs=1)", "mujoco"),
     ("mujoco", "from striderl.envs.tasks import make; make('ant')", "mujoco"),
     ("mujoco", "from striderl.envs.tasks import make; make('quadruped')", "mujoco"),
+    (
+        "imageio",
+        "from pathlib import Path; from striderl.cli.selfcheck import write_picture as w; w(Path('x'), 0)",
+        "video",
+    ),
     ("onnx", EXPORT, "export"),
     ("onnxscript", EXPORT, "export"),
     ("onnxruntime", EXPORT, "export"),

@@ -43,7 +43,7 @@ def test_one_name_needs_no_tuple():
     assert Encode(components="a").components == NormalizeObs(components="a").components == ("a",)
     assert Estimate(obs_components="a", target_components="b").target_components == ("b",)
     assert Adapt(obs_components="a", target_components="b").obs_components == ("a",)
-    with pytest.raises(TypeError, match="Encode.components wants a sequence of names"):
+    with pytest.raises(TypeError, match=r"Encode.components wants a sequence of names"):
         Encode(components=3)
 
 
@@ -106,7 +106,7 @@ def test_adaptors_come_before_estimators():
     estimate = Estimate(obs_components="a", target_components="b")
     seen = {"actor_obs": ("a", "b"), "critic_obs": ("a", "b", "c")}
     Policy(SPEC, BOX, PolicyConfig(actor=(adapt, estimate), **seen))
-    with pytest.raises(ValueError, match="Adapt comes before Estimate .* swap the two"):
+    with pytest.raises(ValueError, match=r"Adapt comes before Estimate .* swap the two"):
         Policy(SPEC, BOX, PolicyConfig(actor=(estimate, adapt), **seen))
 
 

@@ -153,6 +153,38 @@ def test_every_combination_once(kind, encoder, estimator, adaptor):
             assert difference(alone.distribution.mode(), whole.distribution.mode()[:, column]) <= LIMIT
 
 
+@functools.cache
+def build_trunk(kind: str, encoder: str) -> Policy:
+    """Build a policy whose trunk encodes and remembers for both, which therefore see the same components."""
+    torch.manual_seed(0)
+    model = {"model": "Conv2dHeadModel", "settings": CONV} if encoder == "conv" else {}
+    seen = ("imu", "velocity", "image")
+    config = PolicyConfig(
+        actor_obs=seen,
+        critic_obs=seen,
+        trunk=(
+            NormalizeObs(),
+            Encode(components=("image",), output_size=4, **model),
+            Remember(type=kind, hidden_size=5, num_layers=2),
+        ),
+        critic=(Remember(type=kind, hidden_size=3),),
+        actor_hidden_dims=(6,),
+        critic_hidden_dims=(6,),
+    )
+    return Policy(SPEC, BoxSpec(shape=(2,)), config)
+
+
+@given(st.sampled_from(KINDS), st.sampled_from(ENCODERS), windows())
+@settings(max_examples=30)
+def test_a_trunk_that_encodes_and_remembers_runs_sequences_like_steps(kind, encoder, window):
+    policy = build_trunk(kind, encoder)
+    resets, seed = window
+    obs, state, memo = inputs(policy, resets, seed)
+    assert any(name.startswith("trunk/2_Remember") for name in state)
+    with torch.no_grad():
+        assert_same(policy(obs, state, memo, resets), step_by_step(policy, obs, state, memo, resets))
+
+
 @given(combinations, windows())
 @settings(max_examples=40)
 def test_gradients_of_a_sequence_are_those_of_its_steps(combination, window):

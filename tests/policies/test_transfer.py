@@ -393,7 +393,8 @@ def test_the_facade_and_the_policy_offer_it_as_methods():
 
 def test_components_are_compared_before_the_source_is_built():
     # a Conv2dHeadModel cannot even be built for the vector that the scan once was; the table says so, not the stage
-    conv = Encode(components=("scan",), model="Conv2dHeadModel", settings={"channels": [2], "kernel_sizes": [2]})
+    settings = {"channels": [2], "kernel_sizes": [2], "strides": [1]}
+    conv = Encode(components=("scan",), model="Conv2dHeadModel", settings=settings)
     new = Policy(ObsSpec.from_segments({"scan": (1, 4, 4)}), ACTIONS, PolicyConfig(actor=(conv,), **SMALL))
     old = ObsSpec.from_segments({"scan": 16})
     with pytest.raises(TransferError, match=r"component 'scan' +\[16\] +\[1, 4, 4\]"):

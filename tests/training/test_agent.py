@@ -282,7 +282,7 @@ def test_a_mutex_is_played_with_its_memory_and_its_commands():
 
 
 def test_what_cannot_be_played_is_explained():
-    with pytest.raises(TypeError, match="Agent wants a Policy, a MutexPolicy, .* found Linear"):
+    with pytest.raises(TypeError, match=r"Agent wants a Policy, a MutexPolicy, .* found Linear"):
         Agent(torch.nn.Linear(2, 2))
     sub = Policy(ObsSpec.from_flat(4), BOX, PolicyConfig(**SMALL))
     told = ActorCriticMutex(4, None, 2, sub_policies=[sub], sub_action_scales=[0.5], last_action_component="")

@@ -64,20 +64,24 @@ def look_at(build: Callable[[], VecEnv]) -> tuple[str, str, str]:
 def picture() -> str:
     """Render the quadruped to a file and say where it is, or why not."""
     try:
-        import imageio.v3 as imageio
-    except ModuleNotFoundError:
-        return "\n" + missing_extra("imageio", "video", purpose="a picture")
-    try:
         with make("quadruped", num_envs=1) as env:
             env.reset(seed=0)
             for _ in range(20):
                 env.step(torch.zeros(1, 12))
-            frame = env.render()
+            write_picture(PICTURE, env.render())
     except (ImportError, RuntimeError, OSError) as error:
         return f"\nNo picture: {error}"
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    imageio.imwrite(PICTURE, frame)
     return f"\nA picture of the quadruped: {PICTURE}"
+
+
+def write_picture(path: Path, frame: Any) -> None:
+    """Write a frame uint8 [height, width, 3] to an image file."""
+    try:
+        import imageio.v3 as imageio
+    except ModuleNotFoundError as error:
+        raise ImportError(missing_extra("imageio", "video", purpose="an image file")) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    imageio.imwrite(path, frame)
 
 
 if __name__ == "__main__":
