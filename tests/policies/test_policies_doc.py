@@ -61,6 +61,6 @@ def test_the_row_of_the_mutex_classes():
 
 def test_every_method_that_the_page_names_is_there():
     (named,) = re.findall(r"is a `StatefulPolicy`: `(.*?)`,\s+and\s+`(.*?)`\s+like", PAGE, flags=re.DOTALL)
-    for name in re.findall(r"\w+", named[0].replace("reset(dones)", "reset") + named[1]):
+    for name in re.findall(r"\w+", named[0].replace("reset(dones)", "reset") + " " + named[1]):
         assert hasattr(StatefulPolicy, name), name
         assert hasattr(StatefulMutex, name), name
