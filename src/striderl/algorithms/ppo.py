@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.on_policy_targets import Losses, finite_rows, next_values, zero_where_not
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.algorithms.terms.term_list import TermList
 from striderl.data import tree
@@ -164,10 +164,7 @@ class PPO:
         info, added = self.terms.info(data), self.terms.rewards(Read(data, last_obs))
         reward = sum(added.values(), start=data["rew"])
         value = data["policy"]["value"]
-        settled = self.policy.settled(value.new_zeros(storage.num_envs))
-        last_value, _ = self.policy.value(last_obs, last_state, settled)
-        next_value = torch.cat([value[1:], last_value.unsqueeze(0)])
-        next_value = self._with_final_values(storage, value, next_value)
+        next_value = next_values(self.policy, storage, last_obs, last_state)
         returns, advantage = gae(
             reward if value.dim() == 2 else reward.unsqueeze(-1),
             value,
@@ -185,10 +182,10 @@ class PPO:
         done = data["terminated"] | data["truncated"]
         return Prepared(
             columns=data,
-            act=tree.map(lambda leaf: zero_invalid(leaf, valid), data["act"]),
-            log_prob=zero_invalid(data["policy"]["log_prob"], valid),
-            value=zero_invalid(value, valid),
-            returns=zero_invalid(returns, valid),
+            act=tree.map(lambda leaf: zero_where_not(leaf, valid), data["act"]),
+            log_prob=zero_where_not(data["policy"]["log_prob"], valid),
+            value=zero_where_not(value, valid),
+            returns=zero_where_not(returns, valid),
             advantage=advantage,
             resets=torch.cat([torch.zeros_like(done[:1]), done[:-1]]),
             readable=valid | finite_rows(data["obs"], valid),
@@ -196,24 +193,6 @@ class PPO:
             info=info,
             numbers=self.terms.numbers(added, valid),
         )
-
-    def _with_final_values(self, storage: RolloutStorage, value: Tensor, next_value: Tensor) -> Tensor:
-        """Put V(final_obs) where the clock ended an episode; V(s_t) where the env gives no final observation."""
-        data = storage.data
-        cut = (data["truncated"] & ~data["terminated"]).view(*data["truncated"].shape, *[1] * (value.dim() - 2))
-        next_value = torch.where(cut, value, next_value)
-        if storage.finals is None:
-            return next_value
-        pool = storage.finals.arena.data
-        rows = storage.finals.size + 1
-        settled = self.policy.settled(value.new_zeros(rows))
-        final_value, _ = self.policy.value(pool["obs"], pool["state"], settled)
-        # rows of the pool that are not in use are sent to one place more, which is cut off again
-        used = torch.arange(rows, device=value.device) < storage.finals.count.clamp(max=storage.finals.size)
-        nowhere = storage.num_steps * storage.num_envs
-        place = torch.where(used, pool["step"] * storage.num_envs + pool["env"], nowhere)
-        flat = torch.cat([next_value.flatten(0, 1), next_value[:1, 0]])
-        return flat.index_copy(0, place, final_value).narrow(0, 0, flat.shape[0] - 1).view_as(next_value)
 
     # -- minibatches ---------------------------------------------------------------------------------------------------
 
@@ -352,17 +331,3 @@ class PPO:
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])
         self.terms.load_state_dict(state.get("terms", {}))
-
-
-def zero_invalid(x: Tensor, valid: Tensor) -> Tensor:
-    """Return x [T, N, …] with zeros where `valid` [T, N] is false: there it may hold NaN, which would spread."""
-    return torch.where(valid.view(*valid.shape, *[1] * (x.dim() - valid.dim())), x, torch.zeros_like(x))
-
-
-def finite_rows(obs: Mapping[str, Tensor], like: Tensor) -> Tensor:
-    """Return where every real-valued component is finite, with the leading shape of `like`."""
-    finite = torch.ones_like(like)
-    for value in obs.values():
-        if value.is_floating_point():
-            finite = finite & value.isfinite().reshape(*like.shape, -1).all(dim=-1)
-    return finite
