@@ -37,7 +37,7 @@ ENGAGING_BLOCK = ComponentSpec(shape=(1 + len(SKILLS) + 3,))
 """The component `engaging_block`; its layout is drawn above."""
 
 PARKOUR_REWARDS: dict[str, float] = {
-    "progress": 2.0,
+    "progress": 3.0,
     "tracking_ang_vel": 0.75,
     "alive": 0.5,
     "feet_air_time": 0.2,
@@ -49,12 +49,12 @@ PARKOUR_REWARDS: dict[str, float] = {
     "dof_acc": -2.5e-7,
     "action_rate": -0.01,
     "collision": -0.3,
-    "trunk_contact": -0.5,
+    "trunk_contact": -0.3,
     "stumble": -0.2,
     "dof_pos_limits": -5.0,
     "hip_deviation": -0.2,
     "pose_deviation": -0.02,
-    "fall": -5.0,
+    "fall": -2.0,
 }
 """Weights per second: go on along the lane, and leave the body free to do what an obstacle takes."""
 
