@@ -43,17 +43,28 @@ def write_rows(batch: Batch, loc: Any, value: Batch) -> None:
         direct = []
         plan_rows(batch, loc, value, "", direct)
     try:
-        array_loc = loc if loc.__class__ is _ndarray else None
-        for own, new in direct:
-            if own.__class__ is _ndarray:
-                if array_loc is None:
-                    array_loc = leaf.index_for(own, loc)
-                own[array_loc] = new
-            else:
-                leaf.write(own, leaf.index_for(own, loc), new)
+        _scatter(direct, loc)
     except IndexError:
         plan_rows(batch, loc, value, "", [])  # raises the same error with the key in it
         raise
+
+
+def _scatter(writes: list[tuple[Any, Any]], loc: Any) -> None:
+    """Write under any index, which is brought into the form of arrays and of tensors at most once."""
+    array_loc = loc if loc.__class__ is _ndarray else None
+    places = (loc,) if leaf.is_tensor(loc) else None
+    for own, new in writes:
+        if own.__class__ is _ndarray:
+            if array_loc is None:
+                array_loc = leaf.index_for(own, loc)
+            own[array_loc] = new
+        elif places is None:
+            leaf.write(own, leaf.index_for(own, loc), new)
+        else:
+            try:
+                own.index_put_(places, new)
+            except RuntimeError:  # the value lies in the same memory: nothing is written yet
+                leaf.write(own, loc, new)
 
 
 def _row_prefix(loc: Any) -> tuple[int, ...] | None:
