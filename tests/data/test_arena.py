@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from striderl.data import tree
 from striderl.data.arena import Arena, Placement
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
@@ -64,7 +65,7 @@ def test_write_select_and_gather(placement):
     arena = Arena(COLUMNS, (5, 2), placement)
     device = arena.blocks["bool"].device
     for step in range(5):
-        arena.write(step, {k: v.to(device) if not isinstance(v, dict) else v for k, v in row(2, step).items()})
+        arena.write(step, tree.to(row(2, step), device))
     wanted = row(2, 3)
     found = arena.select(3)
     assert torch.equal(found["obs"]["image"].cpu(), wanted["obs"]["image"])
@@ -135,3 +136,9 @@ def test_contradictory_placements_and_columns():
         Arena({"a": TensorSpec(dtype="bfloat16")}, (2,), Placement(shared=True))
     with pytest.raises(TypeError, match="wanted a TensorSpec"):
         Arena({"a": (3,)}, (2,))
+
+
+def test_a_value_on_another_device_is_named():
+    arena = Arena({"act": TensorSpec(shape=(3,))}, (2, 4))
+    with pytest.raises(ValueError, match="column 'act' is on cpu, the value on meta"):
+        arena.write(0, {"act": torch.zeros(4, 3, device="meta")})

@@ -172,6 +172,8 @@ def _piece(value: Any, place: _Place, row: Tensor, path: str) -> Tensor:
     lead = row.shape[:-1]
     if source.shape != lead + place.shape:
         raise ValueError(f"column {path!r} wants shape {(*lead, *place.shape)}, found {tuple(source.shape)}")
+    if source.device != row.device:
+        raise ValueError(f"column {path!r} is on {row.device}, the value on {source.device}; move it first")
     if source.dtype is not row.dtype:
         if not torch.can_cast(source.dtype, row.dtype):
             raise TypeError(f"column {path!r} holds {row.dtype}; {source.dtype} would lose its values there")
