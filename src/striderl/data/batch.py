@@ -24,6 +24,7 @@ import numpy as np
 
 from striderl.data import leaf, tree
 from striderl.data.batch_ops import Join, combine, from_store, merge, missing_key, overwrite
+from striderl.data.batch_parse import mapping_of, parse
 from striderl.data.batch_rows import write_rows
 
 _new = object.__new__
@@ -42,7 +43,7 @@ class Batch:
         With copy=True, arrays and tensors are copied; otherwise they are shared with the caller.
         """
         if data is not None:
-            values = {**_mapping_of(data), **values}
+            values = {**mapping_of(data, Batch), **values}
         store = self.__dict__
         for key, value in values.items():
             if key.__class__ is not str or key in _RESERVED:
@@ -51,7 +52,7 @@ class Batch:
             if kind is _ndarray and value.dtype.kind in "biufc":
                 store[key] = value
             else:
-                store[key] = value if kind is Batch else parse(value, key)
+                store[key] = value if kind is Batch else parse(value, key, Batch)
         if copy:
             for key, value in store.items():
                 store[key] = tree.copy(value)
@@ -64,7 +65,7 @@ class Batch:
     def __setattr__(self, key: str, value: Any) -> None:
         if key.__class__ is not str or key in _RESERVED:
             _check_key(key)
-        self.__dict__[key] = parse(value, key)
+        self.__dict__[key] = parse(value, key, Batch)
 
     def __delitem__(self, key: str) -> None:
         if key not in self.__dict__:
@@ -337,73 +338,6 @@ tree.register(
         lambda node, values: from_store(Batch, dict(zip(node.__dict__, values))),
     ),
 )
-
-
-# -- values on their way in --------------------------------------------------------------------------------------------
-
-
-def _mapping_of(data: Any) -> Mapping[str, Any]:
-    """Return the keys and values of whatever a Batch may be built from."""
-    if isinstance(data, Batch):
-        return data.__dict__
-    if isinstance(data, Mapping) or _is_tensordict(data):
-        return {key: value for key, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return dict(zip(data._fields, data))
-    if isinstance(data, (list, tuple)) or (isinstance(data, np.ndarray) and data.dtype == object):
-        return Batch.stack(list(data)).__dict__ if len(data) else {}
-    raise TypeError(f"a Batch is built from a mapping or a sequence of mappings, found {type(data).__name__}")
-
-
-def _is_tensordict(value: Any) -> bool:
-    return any(base.__name__ == "TensorDictBase" for base in type(value).__mro__)
-
-
-def parse(value: Any, key: str) -> Any:
-    """Turn a value into what a Batch stores: an array, a tensor, a Batch, None, or a single object."""
-    if value is None or isinstance(value, Batch) or leaf.is_tensor(value):
-        return value
-    if isinstance(value, np.ndarray):
-        return _parse_array(value, key)
-    if isinstance(value, (bool, int, float, complex, np.number, np.bool_)):
-        return np.asarray(value)
-    if isinstance(value, Mapping) or _is_tensordict(value) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return Batch(value)
-    if isinstance(value, (list, tuple, range)):
-        return _parse_sequence(list(value), key)
-    return value
-
-
-def _parse_array(value: np.ndarray[Any, Any], key: str) -> Any:
-    if value.dtype.kind in leaf.NUMERIC:
-        return value
-    if value.ndim == 0:
-        return parse(value.item(), key)
-    if value.dtype.kind == "O" and value.size and all(isinstance(item, (Mapping, Batch)) for item in value.flat):
-        return Batch.stack(list(value))
-    return value if value.dtype.kind == "O" else value.astype(object)
-
-
-def _parse_sequence(values: list[Any], key: str) -> Any:
-    """Turn a list into one array, tensor or Batch; anything ragged is an error that shows the shapes."""
-    tensors = sum(leaf.is_tensor(value) for value in values)
-    mappings = sum(isinstance(value, (Mapping, Batch)) for value in values)
-    if mappings and mappings == len(values):
-        return Batch.stack(values)
-    if mappings or (tensors and tensors != len(values)):
-        kinds = sorted({type(value).__name__ for value in values})
-        raise TypeError(f"{key!r} wants a list of one kind of value, found a mixture of {', '.join(kinds)}")
-    if tensors:
-        shapes = [tuple(value.shape) for value in values]
-        if len(set(shapes)) > 1:
-            raise TypeError(f"{key!r} wants tensors of one shape, found shapes {shapes[:8]}")
-        return leaf.stacked(values, 0, repr(key))
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        sizes = [leaf.shape_of(value) or (len(value) if hasattr(value, "__len__") else 1) for value in values]
-        raise TypeError(f"{key!r} is ragged: wanted items of one shape, found sizes {sizes[:8]}") from None
-    return array if array.dtype.kind in leaf.NUMERIC else array.astype(object)
 
 
 def _convert_in_place(batch: Batch, convert: Callable[[Any], Any]) -> None:
