@@ -359,9 +359,9 @@ def test_wrong_types_are_named():
         TypeError, match=r"wants a Collector, found CartPole; make one with Collector\(env, PolicyActor"
     ):
         Trainer(ppo, env, plan)
-    with pytest.raises(TypeError, match="on-policy algorithm such as PPO first, found Policy"):
+    with pytest.raises(TypeError, match="on-policy algorithm such as PPO with an OnPolicyPlan, found Policy"):
         Trainer(policy, collector, plan)
-    with pytest.raises(TypeError, match="wants an OnPolicyPlan, found dict"):
+    with pytest.raises(TypeError, match="wants a plan, such as OnPolicyPlan, found dict"):
         Trainer(ppo, collector, {"num_steps_per_env": 8})
     with pytest.raises(TypeError, match="a consumer has consume, state_dict, load_state_dict and close; str has not"):
         Trainer(ppo, collector, plan, consumers=["log"])

@@ -13,32 +13,27 @@ from striderl.storage.rollout import RolloutStorage
 from striderl.training.consumers.consumer import Consumer
 from striderl.training.consumers.evaluate import Evaluate
 from striderl.training.consumers.save import Save
-from striderl.training.on_policy import OnPolicyAlgorithm
 from striderl.training.plans import OnPolicyPlan
 
 _log = logging.getLogger(__name__)
 
 
-def check_types(algorithm: object, collector: object, plan: object, consumers: Sequence[object]) -> None:
-    """Raise TypeError for a part that is not what the trainer wants in its place."""
-    if not isinstance(algorithm, OnPolicyAlgorithm):
-        raise TypeError(f"Trainer wants an on-policy algorithm such as PPO first, found {type(algorithm).__name__}")
+def check_collector(collector: object) -> None:
+    """Raise TypeError for anything but a collector where one is wanted."""
     if not isinstance(collector, Collector):
         raise TypeError(
             f"Trainer wants a Collector, found {type(collector).__name__}; "
             "make one with Collector(env, PolicyActor(policy))"
         )
-    if not isinstance(plan, OnPolicyPlan):
-        raise TypeError(f"Trainer wants an OnPolicyPlan, found {type(plan).__name__}")
+
+
+def check_consumers(consumers: Sequence[Consumer], collector: object) -> None:
+    """Raise for what is no consumer, for anything after Save, and for an evaluation in the envs that train."""
     for consumer in consumers:
         if not isinstance(consumer, Consumer):
             raise TypeError(
                 f"a consumer has consume, state_dict, load_state_dict and close; {type(consumer).__name__} has not"
             )
-
-
-def check_consumers(consumers: Sequence[Consumer], collector: Collector) -> None:
-    """Raise when something comes after Save, or when an evaluation would play in the envs that train."""
     kinds = [isinstance(consumer, Save) for consumer in consumers]
     late = [consumer for position, consumer in enumerate(consumers) if not kinds[position] and any(kinds[:position])]
     if late:
@@ -47,7 +42,7 @@ def check_consumers(consumers: Sequence[Consumer], collector: Collector) -> None
             f"move {', '.join(type(consumer).__name__ for consumer in late)} before it"
         )
     for consumer in consumers:
-        if isinstance(consumer, Evaluate) and consumer.env is collector.env:
+        if isinstance(consumer, Evaluate) and isinstance(collector, Collector) and consumer.env is collector.env:
             raise ValueError("Evaluate would reset the envs that train; give it an env object of its own")
 
 

@@ -51,3 +51,7 @@ class OnPolicyPlan:
         if self.total_steps:
             limits.append(-((env_steps - self.total_steps) // (self.num_steps_per_env * num_envs)))
         return max(0, min(limits)) if limits else None
+
+
+Plan = OnPolicyPlan
+"""Any plan."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One iteration: counters, metrics and times; it holds no tensors and nothing that changes later."""
+    """One iteration: counters, metrics and times; nothing in it changes later."""
 
     iteration: int
     """How many iterations are finished, this one included."""
@@ -59,7 +59,7 @@ class Record:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record as plain data."""
-        return asdict(self)
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "metrics": dict(self.metrics)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Record:
@@ -67,9 +67,54 @@ class Record:
         return cls(**{**state, "metrics": dict(state["metrics"])})
 
 
-def read_packed(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+Finish = Callable[[dict[str, float]], dict[str, float]]
+
+
+class PendingNumbers(Mapping[str, float]):
+    """Numbers on their way from the device: packed in one tensor, copied while the device works on, read when asked.
+
+    On the CPU they are there at once.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], finish: Finish = dict) -> None:
+        """Start the copy; `finish` is applied to the numbers when they have arrived."""
+        self._names, self._finish = list(tensors), finish
+        self._numbers: dict[str, float] | None = None
+        self._arrived: torch.cuda.Event | None = None
+        self._packed = torch.empty(0)
+        if not tensors:
+            self._numbers = finish({})
+            return
+        packed = torch.stack([value.detach().double() for value in tensors.values()])
+        if packed.is_cuda:
+            self._packed = torch.empty_like(packed, device="cpu", pin_memory=True)
+            self._packed.copy_(packed, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+        else:
+            self._numbers = finish(dict(zip(self._names, packed.tolist())))
+
+    @property
+    def _all(self) -> dict[str, float]:
+        if self._numbers is None:
+            if self._arrived is not None:
+                self._arrived.synchronize()
+            self._numbers = self._finish(dict(zip(self._names, self._packed.tolist())))
+        return self._numbers
+
+    def __getitem__(self, name: str) -> float:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+
+def read_later(tensors: Mapping[str, Tensor], finish: Finish = dict) -> Mapping[str, float]:
     """Return 0-d tensors as numbers with one transfer to the host; counts stay exact up to 2^53."""
-    if not tensors:
-        return {}
-    packed = torch.stack([value.detach().double() for value in tensors.values()])
-    return dict(zip(tensors, packed.tolist()))
+    return PendingNumbers(tensors, finish)

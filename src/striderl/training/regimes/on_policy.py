@@ -1,0 +1,210 @@
+"""Fresh rollouts: collect one, learn from all of it, throw it away.
+
+    warmup ─▶ collect ─▶ prepare ─▶ update ─▶ absorb
+      once       ▲       targets   gradients  normalisers
+                 └──────────────────────────────┘
+
+Nothing here draws from a generator that would have to be saved: the order of minibatches follows from seed and
+iteration.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from striderl.collect.collector import Collector
+from striderl.collect.statistics import OF_EPISODES
+from striderl.data import tree
+from striderl.storage.rollout import RolloutStorage
+from striderl.training.checks import check_collector, check_policy, check_storage, warn_about_finals
+from striderl.training.on_policy import OnPolicyAlgorithm, order_generator, rollout_storage
+from striderl.training.plans import OnPolicyPlan
+from striderl.training.regimes.regime import Tally
+
+_log = logging.getLogger(__name__)
+
+_DROPPED = "collect/final_obs_dropped"
+
+
+class OnPolicyRegime:
+    """The work of an iteration that learns from a fresh rollout."""
+
+    phases: tuple[str, ...] = ("collect", "prepare", "update", "absorb")
+
+    def __init__(
+        self,
+        algorithm: OnPolicyAlgorithm,
+        collector: Collector,
+        plan: OnPolicyPlan,
+        *,
+        storage: RolloutStorage | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Put the parts together, or say which of them do not fit; nothing is run yet."""
+        if not isinstance(algorithm, OnPolicyAlgorithm):
+            raise TypeError(
+                f"Trainer wants an on-policy algorithm such as PPO with an OnPolicyPlan, found "
+                f"{type(algorithm).__name__}"
+            )
+        check_collector(collector)
+        check_policy(algorithm.policy, collector)
+        algorithm.check_rollout(plan.num_steps_per_env, collector.env.num_envs)
+        if storage is None:
+            storage = rollout_storage(collector, algorithm.policy, plan.num_steps_per_env)
+        check_storage(storage, collector, plan)
+        warn_about_finals(storage, collector)
+        self.algorithm, self.collector, self.plan = algorithm, collector, plan
+        self.storage, self.seed = storage, seed
+        self.first_phase = "warmup" if plan.warmup_steps else "collect"
+        self.tally = Tally()
+        self._initial_state: dict[str, Tensor] = {}
+        self._prepared: Any = None
+        self._warned_about_pool = False
+
+    def run(self, phase: str, iteration: int) -> None:
+        """Do the work of a phase."""
+        if phase == "warmup":
+            self._warm_up()
+        elif phase == "collect":
+            self._collect()
+        else:
+            started = time.perf_counter()
+            if phase == "prepare":
+                self._prepare()
+            elif phase == "update":
+                self._update(iteration)
+            else:
+                self.algorithm.absorb(self.storage.data)
+            self.tally.learning_seconds += time.perf_counter() - started
+
+    def _warm_up(self) -> None:
+        """Let the normalisers see some steps before the first rollout."""
+        left = self.plan.warmup_steps
+        while left:
+            steps = min(left, self.plan.num_steps_per_env)
+            self._fill(steps)
+            self.algorithm.absorb(tree.index(self.storage.data, slice(0, steps)))
+            left -= steps
+
+    def _collect(self) -> None:
+        self.tally.begin()
+        self.collector.ready()
+        self._initial_state = self.collector.current_state
+        self._fill(self.plan.num_steps_per_env)
+        self.tally.numbers = collected_numbers(self.collector)
+        if self.storage.finals is not None:
+            self.tally.numbers[_DROPPED] = (self.storage.finals.count - self.storage.finals.size).clamp(min=0)
+
+    def _fill(self, num_steps: int) -> None:
+        """Collect so many steps per env into the empty storage."""
+        self.storage.clear()
+        count_collected(self.collector, num_steps * self.collector.env.num_envs, self.storage, self.tally)
+
+    def _prepare(self) -> None:
+        self._prepared = self.algorithm.prepare(
+            self.storage,
+            initial_state=self._initial_state,
+            last_obs=self.collector.current_obs,
+            last_state=self.collector.current_state,
+        )
+
+    def _update(self, iteration: int) -> None:
+        numbers = self.algorithm.update(self._prepared, order_generator(self.seed, iteration))
+        self.tally.numbers |= {f"train/{name}": value for name, value in numbers.items()}
+        self._prepared = None
+        self.tally.num_updates += self.algorithm.num_updates_per_rollout
+
+    def finish(self, numbers: dict[str, float]) -> dict[str, float]:
+        """Leave out what means nothing before the first episode has ended; warn when final observations were lost."""
+        if numbers.pop(_DROPPED, 0.0) and not self._warned_about_pool:
+            self._warned_about_pool = True
+            _log.warning(
+                "more episodes were cut by the time limit than the storage has room for final observations; the rest "
+                "are valued with V(s_t). Give the storage a larger pool_size"
+            )
+        return without_episodes(numbers)
+
+    def is_over(self, iteration: int) -> bool:
+        """Ask the plan."""
+        return self.plan.is_over(iteration, self.tally.env_steps)
+
+    def remaining_iterations(self, iteration: int) -> int | None:
+        """Ask the plan."""
+        return self.plan.remaining_iterations(iteration, self.tally.env_steps, self.collector.env.num_envs)
+
+    def state_dict(self, phase: str) -> dict[str, Any]:
+        """Return everything; the rollout only while it is in use."""
+        return {
+            "seed": self.seed,
+            "env_steps": self.tally.env_steps,
+            "num_updates": self.tally.num_updates,
+            "algorithm": self.algorithm.state_dict(),
+            "collector": self.collector.state_dict(),
+            "rollout": self._rollout_state() if phase in ("prepare", "update", "absorb") else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
+        """Go on where another regime, built from parts of the same kind, was."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.collector.load_state_dict(state["collector"])
+        self.seed = int(state["seed"])
+        self.tally = Tally(env_steps=int(state["env_steps"]), num_updates=int(state["num_updates"]))
+        self._prepared = None
+        if state["rollout"] is not None:
+            self._load_rollout(state["rollout"], phase)
+
+    def _rollout_state(self) -> dict[str, Any]:
+        return {
+            "storage": self.storage.state_dict(),
+            "initial_state": tree.copy(self._initial_state),
+            "numbers": tree.copy(self.tally.numbers),
+            "num_steps": self.tally.num_steps,
+            "collection_seconds": self.tally.collection_seconds,
+            "learning_seconds": self.tally.learning_seconds,
+        }
+
+    def _load_rollout(self, state: Mapping[str, Any], phase: str) -> None:
+        self.storage.load_state_dict(state["storage"])
+        self._initial_state, self.tally.numbers = tree.copy(state["initial_state"]), tree.copy(state["numbers"])
+        self.tally.num_steps = int(state["num_steps"])
+        self.tally.collection_seconds = float(state["collection_seconds"])
+        self.tally.learning_seconds = float(state["learning_seconds"])
+        if phase == "update":
+            # targets follow from the rollout and the policy, neither of which has changed since they were made
+            self._prepare()
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.collector.env.close()
+
+
+# -- collecting, for every regime that does ----------------------------------------------------------------------------
+
+
+def count_collected(collector: Collector, num_steps: int, storage: Any, tally: Tally) -> None:
+    """Collect so many steps into the storage, count them, and say in the log what was quarantined."""
+    collected = collector.collect(n_step=num_steps, storage=storage)
+    tally.env_steps += collected.num_steps
+    tally.num_steps += collected.num_steps
+    tally.collection_seconds += collected.seconds
+    for fault in collected.faults:
+        _log.warning("bad number, left out: %s", fault)
+
+
+def collected_numbers(collector: Collector) -> dict[str, Tensor]:
+    """Return the collector's statistics under 'collect/…'."""
+    found = collector.statistics.tensors()
+    return {f"collect/{name}": value for name, value in found.items() if name != "steps"}
+
+
+def without_episodes(numbers: dict[str, float]) -> dict[str, float]:
+    """Drop what means nothing before the first episode has finished."""
+    if numbers.get("collect/episodes"):
+        return numbers
+    absent = {f"collect/{name}" for name in ("episodes", *OF_EPISODES)}
+    return {name: value for name, value in numbers.items() if name not in absent}
