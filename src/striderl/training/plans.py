@@ -4,6 +4,8 @@ On-policy, off-policy and offline training differ in the plan, not in the traine
 
                      collect per iteration      before that       learn from
     on-policy        num_steps_per_env          clear             the whole rollout, some epochs
+    off-policy       num_steps_per_env          keep              samples of the replay, every few steps
+    offline          nothing                    -                 samples of a dataset
 """
 
 from __future__ import annotations
@@ -28,30 +30,107 @@ class OnPolicyPlan:
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        if self.num_steps_per_env < 1:
-            raise ValueError(f"OnPolicyPlan.num_steps_per_env is at least 1, found {self.num_steps_per_env}")
-        for name, value in (
-            ("total_iterations", self.total_iterations),
-            ("total_steps", self.total_steps),
-            ("warmup_steps", self.warmup_steps),
-        ):
-            if value < 0:
-                raise ValueError(f"OnPolicyPlan.{name} is not negative, found {value}")
+        _at_least(self, 1, "num_steps_per_env")
+        _at_least(self, 0, "total_iterations", "total_steps", "warmup_steps")
 
     def is_over(self, iteration: int, env_steps: int) -> bool:
         """Tell whether a run that has come so far is at its end."""
-        too_long = bool(self.total_iterations) and iteration >= self.total_iterations
-        return too_long or (bool(self.total_steps) and env_steps >= self.total_steps)
+        return _is_over(self.total_iterations, self.total_steps, iteration, env_steps)
 
     def remaining_iterations(self, iteration: int, env_steps: int, num_envs: int) -> int | None:
         """Return how many iterations are still to come, or None when there is no limit."""
-        limits: list[int] = []
-        if self.total_iterations:
-            limits.append(self.total_iterations - iteration)
-        if self.total_steps:
-            limits.append(-((env_steps - self.total_steps) // (self.num_steps_per_env * num_envs)))
-        return max(0, min(limits)) if limits else None
+        steps = self.num_steps_per_env * num_envs
+        return _remaining(self.total_iterations, self.total_steps, iteration, env_steps, steps)
 
 
-Plan = OnPolicyPlan
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyPlan:
+    """Collect into a replay, and take gradient steps on samples of it in between."""
+
+    num_steps_per_env: int = 100
+    """Steps of each env in an iteration, after which there is a record."""
+    train_every: int = 1
+    """Steps of each env between two rounds of gradient steps."""
+    num_updates_per_round: int = 1
+    """Gradient steps in a round."""
+    batch_size: int = 256
+    """Samples of a gradient step."""
+    learning_starts: int = 1000
+    """Env steps, over all envs, that are collected at random before the first gradient step."""
+    buffer_size: int = 1_000_000
+    """How many steps are kept, over all envs."""
+    total_iterations: int = 0
+    """The run is over after this many iterations; 0 means no limit."""
+    total_steps: int = 0
+    """The run is over when the envs have made this many steps, the random ones included; 0 means no limit."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        _at_least(self, 1, "num_steps_per_env", "train_every", "num_updates_per_round", "batch_size", "buffer_size")
+        _at_least(self, 0, "learning_starts", "total_iterations", "total_steps")
+        if self.num_steps_per_env % self.train_every:
+            raise ValueError(
+                f"OffPolicyPlan.num_steps_per_env={self.num_steps_per_env} is not a multiple of "
+                f"train_every={self.train_every}"
+            )
+
+    def is_over(self, iteration: int, env_steps: int) -> bool:
+        """Tell whether a run that has come so far is at its end."""
+        return _is_over(self.total_iterations, self.total_steps, iteration, env_steps)
+
+    def remaining_iterations(self, iteration: int, env_steps: int, num_envs: int) -> int | None:
+        """Return how many iterations are still to come, or None when there is no limit."""
+        steps = self.num_steps_per_env * num_envs
+        return _remaining(self.total_iterations, self.total_steps, iteration, env_steps, steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflinePlan:
+    """Take gradient steps on samples of a dataset; no env is stepped."""
+
+    num_updates_per_iteration: int = 1000
+    """Gradient steps in an iteration, after which there is a record."""
+    batch_size: int = 256
+    """Samples of a gradient step."""
+    total_iterations: int = 0
+    """The run is over after this many iterations; 0 means no limit."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        _at_least(self, 1, "num_updates_per_iteration", "batch_size")
+        _at_least(self, 0, "total_iterations")
+
+    def is_over(self, iteration: int) -> bool:
+        """Tell whether a run that has come so far is at its end."""
+        return _is_over(self.total_iterations, 0, iteration, 0)
+
+    def remaining_iterations(self, iteration: int) -> int | None:
+        """Return how many iterations are still to come, or None when there is no limit."""
+        return _remaining(self.total_iterations, 0, iteration, 0, 1)
+
+
+Plan = OnPolicyPlan | OffPolicyPlan | OfflinePlan
 """Any plan."""
+
+
+def _at_least(plan: object, lowest: int, *names: str) -> None:
+    for name in names:
+        value = getattr(plan, name)  # a field of the plan, named a few lines above
+        if value < lowest:
+            wanted = "is not negative" if lowest == 0 else f"is at least {lowest}"
+            raise ValueError(f"{type(plan).__name__}.{name} {wanted}, found {value}")
+
+
+def _is_over(total_iterations: int, total_steps: int, iteration: int, env_steps: int) -> bool:
+    too_long = bool(total_iterations) and iteration >= total_iterations
+    return too_long or (bool(total_steps) and env_steps >= total_steps)
+
+
+def _remaining(total_iterations: int, total_steps: int, iteration: int, env_steps: int, steps: int) -> int | None:
+    """Return the smaller of what both limits leave, in iterations of so many steps; None without a limit."""
+    limits: list[int] = []
+    if total_iterations:
+        limits.append(total_iterations - iteration)
+    if total_steps:
+        limits.append(-((env_steps - total_steps) // steps))
+    return max(0, min(limits)) if limits else None

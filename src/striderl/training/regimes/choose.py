@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from striderl.training.plans import OnPolicyPlan, Plan
+from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan, Plan
 from striderl.training.regimes.on_policy import OnPolicyRegime
 from striderl.training.regimes.regime import Regime
 
@@ -13,4 +13,14 @@ def regime_for(algorithm: Any, source: Any, plan: Plan, *, storage: Any, seed: i
     """Build the regime of a plan from its parts, or say which part does not fit."""
     if isinstance(plan, OnPolicyPlan):
         return OnPolicyRegime(algorithm, source, plan, storage=storage, seed=seed)
+    # imported here: those who train on rollouts never load the replay side
+    from striderl.training.regimes.off_policy import OffPolicyRegime
+    from striderl.training.regimes.offline import OfflineRegime
+
+    if isinstance(plan, OffPolicyPlan):
+        return OffPolicyRegime(algorithm, source, plan, storage=storage, seed=seed)
+    if isinstance(plan, OfflinePlan):
+        if storage is not None:
+            raise ValueError("an OfflinePlan has no storage beside the dataset; leave storage away")
+        return OfflineRegime(algorithm, source, plan, seed=seed)
     raise TypeError(f"Trainer wants a plan, such as OnPolicyPlan, found {type(plan).__name__}")

@@ -1,0 +1,225 @@
+"""Soft actor-critic (Haarnoja et al. 2018), with automatic temperature.
+
+    sample ─▶ target  y = r + discount · ( min_k Q'_k(s', a') - α log π(a'|s') ),   a' ~ π(s')
+           ─▶ critic  mean_B Σ_k (Q_k(s, a) - y)²
+           ─▶ actor   mean_B ( α log π(ã|s) - min_k Q_k(s, ã) ),                    ã ~ π(s), through the sample
+           ─▶ α       mean_B -log α · (log π(ã|s) + target entropy)
+
+`discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included. Random numbers come in as
+noise: the same sample and noise give the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.replay_parts import (
+    frozen,
+    load_parts,
+    module_updater,
+    picker_for,
+    sample_noise_spec,
+    save_parts,
+)
+from striderl.algorithms.target_network import TargetNetwork
+from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.collect.behaviours import Sample, box_bounds
+from striderl.data.checked_fields import check_field_types
+from striderl.data.noise import NoiseSpec
+from striderl.ops.losses import valid_mean
+from striderl.ops.td import td_target, weighted_mean
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.q_function import QFunction
+from striderl.storage.pickers import Picker
+from striderl.storage.replay import View
+from striderl.storage.views import NStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACConfig:
+    """Settings of SAC."""
+
+    gamma: float = 0.99
+    """Discount per step."""
+    n_step: int = 1
+    """Rewards that are summed before the value is trusted."""
+    tau: float = 0.005
+    """How far the target critics move in each step."""
+    actor_learning_rate: float = 3e-4
+    """Of the policy."""
+    critic_learning_rate: float = 3e-4
+    """Of the Q-functions."""
+    temperature_learning_rate: float = 3e-4
+    """Of the temperature."""
+    init_temperature: float = 1.0
+    """The first α."""
+    learn_temperature: bool = True
+    """Follow `target_entropy`; otherwise α stays."""
+    target_entropy: float | None = None
+    """What the policy's entropy is led to; minus the number of actions when None."""
+    actor_every: int = 1
+    """Steps of the critics per step of the actor; the actor makes up for those it sat out."""
+    max_grad_norm: float = 0.0
+    """Gradients are scaled down to this norm; 0 means never."""
+    prioritized: bool = False
+    """Sample by TD error instead of uniformly."""
+    mode: str = "eager"
+    """How gradient steps are run: 'eager' or 'compiled'."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if not 0.0 <= self.gamma <= 1.0 or not 0.0 < self.tau <= 1.0:
+            raise ValueError(f"gamma is in [0, 1] and tau in (0, 1], found {self.gamma} and {self.tau}")
+        if self.n_step < 1 or self.actor_every < 1:
+            raise ValueError(f"n_step and actor_every are at least 1, found {self.n_step} and {self.actor_every}")
+        if self.init_temperature <= 0.0:
+            raise ValueError(f"init_temperature is positive, found {self.init_temperature}")
+
+
+class SAC:
+    """Losses, targets and the update of SAC for a policy and its Q-functions."""
+
+    def __init__(self, policy: ActorPolicy, critic: QFunction, config: SACConfig | None = None) -> None:
+        """Take the parameters of both into updaters, and copy the critics as targets."""
+        self.policy, self.critic = policy, critic
+        self.config = config = config or SACConfig()
+        device = next(policy.parameters()).device
+        self.temperature = _Temperature(config.init_temperature).to(device)
+        low, _, _ = box_bounds(policy.action_spec, "SAC")
+        self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
+        self._actor_updater = module_updater(
+            "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode
+        )
+        self._critic_updater = module_updater(
+            "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode
+        )
+        self._temperature_updater = module_updater(
+            "temperature", self.temperature, config.temperature_learning_rate, config.max_grad_norm, config.mode
+        )
+        self.target = TargetNetwork(critic)
+        self.num_updates = 0
+        self._actor = BehaviourActor(policy, Sample())
+
+    # -- what the trainer asks -----------------------------------------------------------------------------------------
+
+    def actor(self) -> BehaviourActor:
+        """Return who collects: samples of the policy."""
+        return self._actor
+
+    def view(self) -> View:
+        """Return n-step samples."""
+        return NStep(self.config.n_step, gamma=self.config.gamma)
+
+    def picker(self, seed: int) -> Picker:
+        """Return uniform or prioritized picking."""
+        return picker_for(seed, self.config.prioritized)
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the noise of an action in the state and of one in the next."""
+        spec = sample_noise_spec(self.policy)
+        return {"action": spec, "next_action": spec}
+
+    def explore(self, env_steps: int, *, random: bool) -> None:
+        """Act at random before learning starts."""
+        self._actor.random = random
+
+    # -- one gradient step ---------------------------------------------------------------------------------------------
+
+    def update(
+        self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Step the critics, then the actor and the temperature, then let the targets follow."""
+        minibatch = {**sample, "weight": weight, "noise": noise}
+        minibatch["target"] = self.targets(minibatch)
+        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        if self.num_updates % self.config.actor_every == 0:
+            for _ in range(self.config.actor_every):
+                with frozen(self.critic):
+                    numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                if self.config.learn_temperature:
+                    minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
+                    numbers |= self._temperature_updater.step(self.temperature_losses, minibatch)
+        self.target.follow(self.config.tau)
+        self.num_updates += 1
+        numbers["temperature"] = self.temperature.value().detach()
+        if self.config.prioritized:
+            numbers["td_error"] = self._td_error(minibatch)
+        return numbers
+
+    @torch.no_grad()
+    def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return what the critics should say."""
+        distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})
+        action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["next_action"])
+        value = self.target.network(minibatch["obs_next"], action).amin(dim=0)
+        soft = value - self.temperature.value() * log_prob
+        return td_target(minibatch["rew"], minibatch["discount"], soft)
+
+    def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return the squared errors of all critics."""
+        value = self.critic(minibatch["obs"], minibatch["act"])
+        loss = weighted_mean((value - minibatch["target"]).square(), minibatch["valid"], minibatch["weight"])
+        return {"critic_loss": (1.0, loss)}, {"q_value": valid_mean(value.detach().mean(dim=0), minibatch["valid"])}
+
+    def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return how far the policy is from the soft-greedy one."""
+        distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
+        action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["action"])
+        value = self.critic(minibatch["obs"], action).amin(dim=0)
+        loss = valid_mean(self.temperature.value().detach() * log_prob - value, minibatch["valid"])
+        return {"actor_loss": (1.0, loss)}, {"entropy": -valid_mean(log_prob.detach(), minibatch["valid"])}
+
+    def temperature_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return log α times how much more entropy there is than wanted."""
+        return {"temperature_loss": (1.0, self.temperature.log_value * minibatch["entropy_gap"])}, {}
+
+    @torch.no_grad()
+    def _td_error(self, minibatch: Mapping[str, Any]) -> Tensor:
+        error: Tensor = (self.critic(minibatch["obs"], minibatch["act"]) - minibatch["target"]).abs().mean(dim=0)
+        return error
+
+    @torch.no_grad()
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let the normalisers learn from samples."""
+        self.policy.absorb(columns["obs"], columns["valid"])
+        self.critic.absorb(columns["obs"], columns["valid"])
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "critic": self.critic,
+            "temperature": self.temperature,
+            "target": self.target,
+            "actor_updater": self._actor_updater,
+            "critic_updater": self._critic_updater,
+            "temperature_updater": self._temperature_updater,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned."""
+        return {**save_parts(self._parts()), "num_updates": self.num_updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        load_parts(self._parts(), state)
+        self.num_updates = int(state["num_updates"])
+
+
+class _Temperature(nn.Module):
+    """α > 0, learned as its logarithm."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.log_value = nn.Parameter(torch.tensor(value).log())
+
+    def value(self) -> Tensor:
+        """Return α."""
+        return self.log_value.exp()

@@ -1,0 +1,209 @@
+"""Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018), and DDPG (Lillicrap et al. 2016) as settings.
+
+    sample ─▶ target  y = r + discount · min_k Q'_k(s', π'(s') + clipped noise)
+           ─▶ critic  mean_B Σ_k (Q_k(s, a) - y)²
+           ─▶ actor   -mean_B Q_0(s, π(s)),   every `actor_every` steps, and the targets follow then
+
+DDPG is one critic, no smoothing noise and an actor step every time: `ddpg_config()`. `discount` is 0 where an episode
+terminated and gamma^n elsewhere, time limits included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.replay_parts import frozen, load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.target_network import TargetNetwork
+from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.collect.behaviours import Behaviour, GaussianNoise, box_bounds
+from striderl.data.checked_fields import check_field_types
+from striderl.data.noise import NoiseSpec
+from striderl.ops.losses import valid_mean
+from striderl.ops.td import td_target, weighted_mean
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.q_function import QFunction
+from striderl.storage.pickers import Picker
+from striderl.storage.replay import View
+from striderl.storage.views import NStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3Config:
+    """Settings of TD3."""
+
+    gamma: float = 0.99
+    """Discount per step."""
+    n_step: int = 1
+    """Rewards that are summed before the value is trusted."""
+    tau: float = 0.005
+    """How far the targets move when they follow."""
+    actor_learning_rate: float = 3e-4
+    """Of the policy."""
+    critic_learning_rate: float = 3e-4
+    """Of the Q-functions."""
+    actor_every: int = 2
+    """Steps of the critics per step of the actor and the targets."""
+    exploration_std: float = 0.1
+    """Noise on the actions while collecting, in units of half their range."""
+    smoothing_std: float = 0.2
+    """Noise on the target's actions, in the same units; 0 for none."""
+    smoothing_clip: float = 0.5
+    """That noise is kept within this."""
+    max_grad_norm: float = 0.0
+    """Gradients are scaled down to this norm; 0 means never."""
+    prioritized: bool = False
+    """Sample by TD error instead of uniformly."""
+    mode: str = "eager"
+    """How gradient steps are run: 'eager' or 'compiled'."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if not 0.0 <= self.gamma <= 1.0 or not 0.0 < self.tau <= 1.0:
+            raise ValueError(f"gamma is in [0, 1] and tau in (0, 1], found {self.gamma} and {self.tau}")
+        if self.n_step < 1 or self.actor_every < 1:
+            raise ValueError(f"n_step and actor_every are at least 1, found {self.n_step} and {self.actor_every}")
+        if min(self.exploration_std, self.smoothing_std, self.smoothing_clip) < 0.0:
+            raise ValueError("exploration_std, smoothing_std and smoothing_clip are not negative")
+
+
+def ddpg_config(*, actor_learning_rate: float = 1e-3, critic_learning_rate: float = 1e-3) -> TD3Config:
+    """Return the settings that make TD3 into DDPG; give it a `QFunction` with one member."""
+    return TD3Config(
+        actor_learning_rate=actor_learning_rate,
+        critic_learning_rate=critic_learning_rate,
+        actor_every=1,
+        smoothing_std=0.0,
+    )
+
+
+class TD3:
+    """Losses, targets and the update of TD3 for a deterministic policy and its Q-functions."""
+
+    def __init__(
+        self,
+        policy: ActorPolicy,
+        critic: QFunction,
+        config: TD3Config | None = None,
+        *,
+        behaviour: Behaviour | None = None,
+    ) -> None:
+        """Take the parameters of both into updaters, and copy both as targets; Gaussian noise explores unless told."""
+        self.policy, self.critic = policy, critic
+        self.config = config = config or TD3Config()
+        self._actor_updater = module_updater(
+            "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode
+        )
+        self._critic_updater = module_updater(
+            "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode
+        )
+        self.target_policy, self.target_critic = TargetNetwork(policy), TargetNetwork(critic)
+        low, high, scale = box_bounds(policy.action_spec, "TD3")
+        device = next(policy.parameters()).device
+        self._low, self._high, self._scale = low.to(device), high.to(device), scale.to(device)
+        self.num_updates = 0
+        if behaviour is None:
+            behaviour = GaussianNoise(policy.action_spec, config.exploration_std)
+        self._actor = BehaviourActor(policy, behaviour)
+
+    # -- what the trainer asks -----------------------------------------------------------------------------------------
+
+    def actor(self) -> BehaviourActor:
+        """Return who collects: the policy with noise."""
+        return self._actor
+
+    def view(self) -> View:
+        """Return n-step samples."""
+        return NStep(self.config.n_step, gamma=self.config.gamma)
+
+    def picker(self, seed: int) -> Picker:
+        """Return uniform or prioritized picking."""
+        return picker_for(seed, self.config.prioritized)
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the smoothing noise."""
+        return {"smoothing": NoiseSpec(shape=tuple(self._low.shape), kind="normal")}
+
+    def explore(self, env_steps: int, *, random: bool) -> None:
+        """Set the noise, or act at random before learning starts."""
+        self._actor.random = random
+        self._actor.behaviour.at(env_steps)
+
+    # -- one gradient step ---------------------------------------------------------------------------------------------
+
+    def update(
+        self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Step the critics; every so often the actor, and let the targets follow."""
+        minibatch = {**sample, "weight": weight, "noise": noise}
+        minibatch["target"] = self.targets(minibatch)
+        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        self.num_updates += 1
+        if self.num_updates % self.config.actor_every == 0:
+            with frozen(self.critic):
+                numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+            self.target_policy.follow(self.config.tau)
+            self.target_critic.follow(self.config.tau)
+        if self.config.prioritized:
+            numbers["td_error"] = self._td_error(minibatch)
+        return numbers
+
+    @torch.no_grad()
+    def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return what the critics should say."""
+        distribution, _, _ = self.target_policy.network.act(minibatch["obs_next"], {}, {})
+        wobble = (self.config.smoothing_std * minibatch["noise"]["smoothing"]).clamp(
+            -self.config.smoothing_clip, self.config.smoothing_clip
+        )
+        action = (distribution.mode() + self._scale * wobble).clamp(self._low, self._high)
+        value = self.target_critic.network(minibatch["obs_next"], action).amin(dim=0)
+        return td_target(minibatch["rew"], minibatch["discount"], value)
+
+    def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return the squared errors of all critics."""
+        value = self.critic(minibatch["obs"], minibatch["act"])
+        loss = weighted_mean((value - minibatch["target"]).square(), minibatch["valid"], minibatch["weight"])
+        return {"critic_loss": (1.0, loss)}, {"q_value": valid_mean(value.detach().mean(dim=0), minibatch["valid"])}
+
+    def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return minus the value of the policy's actions."""
+        distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
+        value = self.critic(minibatch["obs"], distribution.mode())[0]
+        return {"actor_loss": (1.0, -valid_mean(value, minibatch["valid"]))}, {}
+
+    @torch.no_grad()
+    def _td_error(self, minibatch: Mapping[str, Any]) -> Tensor:
+        error: Tensor = (self.critic(minibatch["obs"], minibatch["act"]) - minibatch["target"]).abs().mean(dim=0)
+        return error
+
+    @torch.no_grad()
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let the normalisers learn from samples."""
+        self.policy.absorb(columns["obs"], columns["valid"])
+        self.critic.absorb(columns["obs"], columns["valid"])
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "critic": self.critic,
+            "target_policy": self.target_policy,
+            "target_critic": self.target_critic,
+            "actor_updater": self._actor_updater,
+            "critic_updater": self._critic_updater,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned."""
+        return {**save_parts(self._parts()), "num_updates": self.num_updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        load_parts(self._parts(), state)
+        self.num_updates = int(state["num_updates"])

@@ -1,0 +1,178 @@
+"""From a distribution to an action: sampled, greedy, ε-greedy, with noise on top, at random at first.
+
+    obs ──policy──▶ distribution ──behaviour(obs, state, noise)──▶ action, state, columns
+
+A behaviour draws nothing: what it wants drawn is declared in `noise` and handed in. What it remembers (the walk of an
+Ornstein-Uhlenbeck process) goes in and out as `state`, [N, …] each, and starts anew with each episode. Its schedules
+are 0-d tensors, set between steps by `at(env_steps)`, so nothing here depends on the clock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.collect.actors import Noise, Obs, RandomActor
+from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
+from striderl.data.noise import NoiseSpec
+from striderl.networks.distribution import Distribution
+from striderl.networks.head import Head
+from striderl.ops.ramps import Ramp, as_ramp
+
+State = dict[str, Tensor]
+_ACTION = "action"
+
+
+class Behaviour(ABC):
+    """Chooses actions from what the policy says."""
+
+    def noise(self, head: Head[Any]) -> Mapping[str, NoiseSpec]:
+        """Return the random numbers wanted for each env and step."""
+        return {}
+
+    def initial_state(self, num_envs: int, device: torch.device) -> State:
+        """Return what is remembered at the start of an episode."""
+        return {}
+
+    def at(self, env_steps: int) -> None:  # noqa: B027  (most behaviours have no schedule)
+        """Set the schedules for this point of the run."""
+
+    @abstractmethod
+    def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
+        """Return actions and what is remembered after the step."""
+
+
+class Greedy(Behaviour):
+    """Plays the mode."""
+
+    def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
+        """Return the mode."""
+        return dist.mode(), state
+
+
+class Sample(Behaviour):
+    """Draws from the distribution."""
+
+    def noise(self, head: Head[Any]) -> Mapping[str, NoiseSpec]:
+        """Return what a sample of this head wants."""
+        spec = head.noise_spec()
+        return {_ACTION: spec} if isinstance(spec, NoiseSpec) else {f"{_ACTION}/{k}": v for k, v in spec.items()}
+
+    def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
+        """Return a sample."""
+        return dist.sample(sample_noise(noise)), state
+
+
+class EpsilonGreedy(Behaviour):
+    """With probability ε an allowed action at random, else the mode."""
+
+    def __init__(self, action_spec: ActionSpec, epsilon: float | Ramp) -> None:
+        """Take one number, or a ramp over env steps."""
+        if not isinstance(action_spec, DiscreteSpec):
+            raise TypeError(f"EpsilonGreedy wants one discrete action, found {type(action_spec).__name__}")
+        self.ramp = as_ramp(epsilon)
+        self.random = RandomActor(action_spec)
+        self.epsilon = torch.tensor(self.ramp.at(0))
+
+    def noise(self, head: Head[Any]) -> Mapping[str, NoiseSpec]:
+        """Return the coin and the random action."""
+        return {"coin": NoiseSpec(shape=(), kind="uniform"), **self.random.noise()}
+
+    def at(self, env_steps: int) -> None:
+        """Set ε."""
+        self.epsilon.fill_(self.ramp.at(env_steps))
+
+    def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
+        """Throw the coin for each env."""
+        mode = dist.mode()
+        other = self.random.act(obs, (), noise).actions
+        if self.epsilon.device != mode.device:
+            self.epsilon = self.epsilon.to(mode.device)
+        return torch.where(noise["coin"] < self.epsilon, other, mode), state
+
+
+class GaussianNoise(Behaviour):
+    """The mode plus Gaussian noise, kept within the bounds."""
+
+    def __init__(self, action_spec: ActionSpec, std: float | Ramp = 0.1) -> None:
+        """Take the standard deviation in units of half the range of each action; in plain units where unbounded."""
+        self.low, self.high, self.scale = box_bounds(action_spec, "GaussianNoise")
+        self.ramp = as_ramp(std)
+        self.std = torch.tensor(self.ramp.at(0))
+
+    def noise(self, head: Head[Any]) -> Mapping[str, NoiseSpec]:
+        """Return one normal number per action."""
+        return {"exploration": NoiseSpec(shape=tuple(self.low.shape), kind="normal")}
+
+    def at(self, env_steps: int) -> None:
+        """Set the standard deviation."""
+        self.std.fill_(self.ramp.at(env_steps))
+
+    def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
+        """Return the noisy mode."""
+        mode = dist.mode()
+        self._move(mode.device)
+        return (mode + self.std * self.scale * noise["exploration"]).clamp(self.low, self.high), state
+
+    def _move(self, device: torch.device) -> None:
+        if self.low.device != device:
+            self.low, self.high = self.low.to(device), self.high.to(device)
+            self.scale, self.std = self.scale.to(device), self.std.to(device)
+
+
+class OrnsteinUhlenbeck(Behaviour):
+    """The mode plus a walk that is drawn back to zero: x ← x - θ x dt + σ √dt n; starts at zero with each episode."""
+
+    def __init__(
+        self, action_spec: ActionSpec, sigma: float | Ramp = 0.2, *, theta: float = 0.15, dt: float = 0.01
+    ) -> None:
+        """Take the strength of the noise in units of half the range of each action."""
+        if theta <= 0.0 or dt <= 0.0:
+            raise ValueError(f"OrnsteinUhlenbeck wants theta > 0 and dt > 0, found {theta} and {dt}")
+        self.low, self.high, self.scale = box_bounds(action_spec, "OrnsteinUhlenbeck")
+        self.ramp, self.theta, self.dt = as_ramp(sigma), theta, dt
+        self.sigma = torch.tensor(self.ramp.at(0))
+
+    def noise(self, head: Head[Any]) -> Mapping[str, NoiseSpec]:
+        """Return one normal number per action."""
+        return {"exploration": NoiseSpec(shape=tuple(self.low.shape), kind="normal")}
+
+    def initial_state(self, num_envs: int, device: torch.device) -> State:
+        """Return the walk at zero."""
+        return {"walk": torch.zeros(num_envs, *self.low.shape, device=device)}
+
+    def at(self, env_steps: int) -> None:
+        """Set the strength."""
+        self.sigma.fill_(self.ramp.at(env_steps))
+
+    def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
+        """Return the mode plus the walk after its next step."""
+        mode = dist.mode()
+        if self.low.device != mode.device:
+            self.low, self.high = self.low.to(mode.device), self.high.to(mode.device)
+            self.scale, self.sigma = self.scale.to(mode.device), self.sigma.to(mode.device)
+        walk = state["walk"]
+        walk = walk - self.theta * self.dt * walk + self.sigma * self.dt**0.5 * noise["exploration"]
+        return (mode + self.scale * walk).clamp(self.low, self.high), {"walk": walk}
+
+
+def sample_noise(noise: Noise) -> Any:
+    """Return the noise of the sample: a tensor, or a dict for dict actions."""
+    if _ACTION in noise:
+        return noise[_ACTION]
+    prefix = f"{_ACTION}/"
+    found: dict[str, Tensor] = {k.removeprefix(prefix): v for k, v in noise.items() if k.startswith(prefix)}
+    return found
+
+
+def box_bounds(action_spec: ActionSpec, who: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return low, high and half the range of a real-valued action; 1 where it has no bounds."""
+    if not isinstance(action_spec, BoxSpec):
+        raise TypeError(f"{who} wants real-valued actions, found {type(action_spec).__name__}")
+    low, high = (torch.as_tensor(bound).clone() for bound in action_spec.bounds())
+    half = (high - low) / 2.0
+    return low, high, torch.where(half.isfinite(), half, torch.ones_like(half))

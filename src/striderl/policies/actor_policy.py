@@ -1,0 +1,150 @@
+"""`ActorPolicy`: stages, a body and a head, without a critic, for learners that value actions in another way.
+
+    obs ─ stages ─▶ MLP ─▶ head ─▶ distribution     of actions, or the greedy choice over Q-values
+
+It acts like a `Policy` (`act`, `decide`, `settled`, `state_spec`, `absorb`), so behaviours, evaluation, agents and
+export work with both. Batch normalisation and the like are not among its layers: what is exported is what was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from striderl.data.actions import ActionSpec
+from striderl.data.naming import unknown
+from striderl.data.noise import NoiseSpec
+from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.networks.distribution import Distribution
+from striderl.networks.head import Head
+from striderl.networks.mlp import MlpModel, as_sizes
+from striderl.ops.moments import AllReduce
+from striderl.policies.arguments import as_names
+from striderl.policies.estimate_checks import check_order
+from striderl.policies.head_settings import build_head
+from striderl.policies.policy import masked
+from striderl.policies.stage import (
+    Flow,
+    Memo,
+    Obs,
+    Passed,
+    Pipeline,
+    StageRecipe,
+    State,
+    as_stages,
+    flat_features,
+    inner,
+    only,
+    outer,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorConfig:
+    """What an actor is made of; plain data, saved with a run."""
+
+    obs: tuple[str, ...] = ("policy",)
+    """Components or groups that it sees."""
+    stages: tuple[StageRecipe, ...] = ()
+    """Its stages, in order."""
+    hidden_dims: tuple[int, ...] = (256, 256)
+    """Hidden layers between the stages and the head."""
+    activation: str = "relu"
+    """The nonlinearity of the body."""
+    head: str = "gaussian"
+    """The head for real-valued actions: 'gaussian', 'squashed_gaussian', 'beta' or 'deterministic'."""
+    head_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of that head by name."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "obs", as_names(self.obs, "ActorConfig.obs"))
+        object.__setattr__(self, "hidden_dims", as_sizes(self.hidden_dims))
+        object.__setattr__(self, "stages", as_stages(self.stages, "ActorConfig.stages"))
+
+
+class ActorPolicy(nn.Module):
+    """Stages, body and head; see the picture at the top of this module."""
+
+    def __init__(
+        self,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        config: ActorConfig | None = None,
+        *,
+        make_head: Callable[[int], Head[Any]] | None = None,
+    ) -> None:
+        """Build everything for these observations and actions; `make_head(feature size)` replaces the config's head."""
+        super().__init__()
+        self.obs_spec, self.action_spec = obs_spec, action_spec
+        self.config = config = config or ActorConfig()
+        check_order(config.stages)
+        self.actor_inputs = obs_spec.select(config.obs)
+        self.critic_inputs = ObsSpec({})
+        self.actor = Pipeline(self.actor_inputs, config.stages, obs_spec, name="actor")
+        self.actor_body = MlpModel(self.actor.output_spec.size, config.hidden_dims, None, config.activation)
+        size = self.actor_body.output_size
+        self.head: Head[Any] = (
+            build_head(action_spec, size, config.head, config.head_settings) if make_head is None else make_head(size)
+        )
+        for name in self.head.mask_components:
+            if name not in obs_spec:
+                raise KeyError(unknown("component", name, obs_spec, where="the observation, where action masks are,"))
+
+    def state_spec(self) -> dict[str, TensorSpec]:
+        """Return what one env's memory is made of; it starts as zeros."""
+        return {f"actor/{name}": spec for name, spec in self.actor.state_spec().items()}
+
+    def memo_spec(self) -> dict[str, TensorSpec]:
+        """Return the random decisions that are stored with each step."""
+        return {f"actor/{name}": spec for name, spec in self.actor.memo_spec().items()}
+
+    def noise(self) -> dict[str, NoiseSpec]:
+        """Return the random numbers that the stages want for each env and step."""
+        return {f"actor/{name}": spec for name, spec in self.actor.noise().items()}
+
+    def initial_state(self, num_envs: int, device: torch.device | None = None) -> dict[str, Tensor]:
+        """Return the memory at the start of an episode."""
+        device = device or next(self.parameters()).device
+        return {name: torch.zeros(num_envs, *spec.shape, device=device) for name, spec in self.state_spec().items()}
+
+    def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Turn the noise of one step into the stages' decisions."""
+        return outer(self.actor.decide(inner(noise, "actor")), "actor")
+
+    def settled(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the stages' decisions in deterministic inference, for the leading shape of `like`."""
+        return outer(self.actor.settled(like), "actor")
+
+    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+        """Let normalisers learn from raw observations [..., …] where `valid` [...] is true."""
+        self.actor.absorb(obs, valid, all_reduce)
+
+    def act(
+        self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
+    ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
+        """Run one step [B, …] or a sequence [T, B, …]; returns (distribution, state, aux)."""
+        features, new_state, aux, given = self.features(obs, state, memo, resets, valid)
+        distribution: Distribution[Any] = self.head(features, given)
+        return distribution, new_state, aux
+
+    forward = act
+
+    def features(
+        self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Run all but the head; returns (features, state, aux, the observation that masks are read from)."""
+        given = Flow(masked(obs, valid), state, memo, resets, valid)
+        passed: Passed = self.actor(
+            given._replace(
+                obs=only(given.obs, self.actor.input_spec, who="the actor"),
+                state=inner(state, "actor"),
+                memo=inner(memo, "actor"),
+                whole=given.obs,
+            )
+        )
+        features: Tensor = self.actor_body(flat_features(passed.obs, self.actor.output_spec, self))
+        return features, {**state, **outer(passed.state, "actor")}, outer(passed.aux, "actor"), dict(given.obs)

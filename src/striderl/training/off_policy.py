@@ -1,0 +1,98 @@
+"""What the trainer asks of an algorithm that learns from replayed samples, and what both work on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from striderl.collect.collector import Collector
+from striderl.data.arena import Placement
+from striderl.data.noise import NoiseSpec, draw_all
+from striderl.storage.pickers import Picker
+from striderl.storage.replay import Replay, View
+
+
+@runtime_checkable
+class ReplayAlgorithm(Protocol):
+    """Learns from samples of a `Replay`, one gradient step of each of its parts at a time."""
+
+    policy: Any
+    """What acts, and what is evaluated."""
+
+    def view(self) -> View:
+        """Return how samples are read: single steps, n steps, sequences."""
+        ...
+
+    def picker(self, seed: int) -> Picker:
+        """Return how samples are picked: uniformly, or by priority."""
+        ...
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the random numbers that one sample wants in one gradient step."""
+        ...
+
+    def explore(self, env_steps: int, *, random: bool) -> None:
+        """Set the schedules of the behaviour for this point of the run; `random` before learning starts."""
+        ...
+
+    def update(
+        self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Take one gradient step and return 0-d numbers; 'td_error' [B], if it is there, becomes the priority."""
+        ...
+
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let normalisers learn from samples."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned, targets and counters included."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        ...
+
+
+def replay_for(collector: Collector, algorithm: ReplayAlgorithm, capacity: int, seed: int) -> Replay:
+    """Make the replay that fits a collector and an algorithm, where the envs are."""
+    return Replay(
+        collector.columns(),
+        capacity,
+        collector.env.num_envs,
+        placement=Placement(device=str(collector.env.device)),
+        picker=algorithm.picker(seed),
+        view=algorithm.view(),
+    )
+
+
+class UpdateNoise:
+    """The random numbers of gradient steps: seed and number of the step decide, so nothing has to be saved.
+
+    Several steps are drawn at once, because a draw of any size costs the same handful of small operations.
+    """
+
+    def __init__(
+        self, specs: Mapping[str, NoiseSpec], batch_size: int, seed: int, device: torch.device, block: int = 32
+    ) -> None:
+        """Prepare to draw [B, …] for each of the specs."""
+        # a prefix of its own: the collector draws from the same seed
+        self._specs = {f"update/{name}": spec for name, spec in specs.items()}
+        self._index = torch.arange(batch_size, device=device)
+        self._seed, self._block, self._number = seed, block, -1
+        self._drawn: dict[str, Tensor] = {}
+
+    def at(self, update: int) -> dict[str, Tensor]:
+        """Return the noise of this gradient step."""
+        if not self._specs:
+            return {}
+        number, row = divmod(update, self._block)
+        if number != self._number:
+            self._drawn = draw_all(
+                self._specs, seed=self._seed, iteration=number, env_index=self._index, num_steps=self._block
+            )
+            self._number = number
+        return {name.removeprefix("update/"): values[row] for name, values in self._drawn.items()}

@@ -1,0 +1,153 @@
+"""Replay: the envs take a step, the learner takes its gradient steps, and so on in turns.
+
+    warmup ─▶ interact:  step envs (train_every) ─▶ replay ─▶ sample ─▶ update ─▶ priorities   × num_updates_per_round
+      once       ▲           └──────────────────── × num_steps_per_env / train_every ──────────┘
+                 └─ until the plan is over
+
+The warm-up collects at random until `learning_starts`. What is sampled and drawn depends on seed and counters alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from striderl.collect.collector import Collector
+from striderl.storage.replay import Replay
+from striderl.training.checks import check_collector
+from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for
+from striderl.training.plans import OffPolicyPlan
+from striderl.training.regimes.on_policy import collected_numbers, count_collected, without_episodes
+from striderl.training.regimes.regime import Tally
+
+
+class Learner:
+    """Takes gradient steps on samples of a replay and adds up what they report."""
+
+    def __init__(self, algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, seed: int) -> None:
+        """Prepare; nothing is sampled yet."""
+        self.algorithm, self.replay, self.batch_size = algorithm, replay, batch_size
+        device = next(algorithm.policy.parameters()).device
+        self._noise = UpdateNoise(algorithm.noise(), batch_size, seed, device)
+        self._totals: dict[str, Tensor] = {}
+        self._count = 0
+        self._last: Mapping[str, Any] | None = None
+
+    def step(self, number: int) -> None:
+        """Sample, update, and give the priorities back; `number` counts gradient steps since the run began."""
+        sample = self.replay.sample(self.batch_size)
+        numbers = dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
+        if "td_error" in numbers:
+            self.replay.update_priorities(sample.ticket, numbers.pop("td_error"))
+        for name, value in numbers.items():
+            self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
+        self._count += 1
+        self._last = sample.data
+
+    def finish(self) -> dict[str, Tensor]:
+        """Return the means since the last call under 'train/…', and let the normalisers learn from the last sample."""
+        if self._last is not None:
+            self.algorithm.absorb(self._last)
+        means = {f"train/{name}": total / self._count for name, total in self._totals.items()}
+        self._totals, self._count, self._last = {}, 0, None
+        return means
+
+
+class OffPolicyRegime:
+    """The work of an iteration that collects into a replay and learns from samples of it."""
+
+    phases: tuple[str, ...] = ("interact",)
+
+    def __init__(
+        self,
+        algorithm: ReplayAlgorithm,
+        collector: Collector,
+        plan: OffPolicyPlan,
+        *,
+        storage: Replay | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Put the parts together, or say which of them do not fit; nothing is run yet."""
+        check_replay_algorithm(algorithm, "OffPolicyPlan")
+        check_collector(collector)
+        if storage is None:
+            storage = replay_for(collector, algorithm, plan.buffer_size, seed)
+        self.algorithm, self.collector, self.plan = algorithm, collector, plan
+        self.storage, self.seed = storage, seed
+        self.first_phase = "warmup" if plan.learning_starts else "interact"
+        self.tally = Tally()
+        self._learner = Learner(algorithm, storage, plan.batch_size, seed)
+
+    def run(self, phase: str, iteration: int) -> None:
+        """Do the work of a phase."""
+        if phase == "warmup":
+            self._warm_up()
+        else:
+            self._interact()
+
+    def _warm_up(self) -> None:
+        num_envs = self.collector.env.num_envs
+        self.algorithm.explore(0, random=True)
+        steps = -(-self.plan.learning_starts // num_envs) * num_envs
+        count_collected(self.collector, steps, self.storage, self.tally)
+
+    def _interact(self) -> None:
+        self.tally.begin()
+        steps = self.plan.train_every * self.collector.env.num_envs
+        for _ in range(self.plan.num_steps_per_env // self.plan.train_every):
+            self.algorithm.explore(self.tally.env_steps, random=False)
+            count_collected(self.collector, steps, self.storage, self.tally)
+            started = time.perf_counter()
+            for _ in range(self.plan.num_updates_per_round):
+                self._learner.step(self.tally.num_updates)
+                self.tally.num_updates += 1
+            self.tally.learning_seconds += time.perf_counter() - started
+        self.tally.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
+
+    def finish(self, numbers: dict[str, float]) -> dict[str, float]:
+        """Leave out what means nothing before the first episode has ended."""
+        return without_episodes(numbers)
+
+    def is_over(self, iteration: int) -> bool:
+        """Ask the plan."""
+        return self.plan.is_over(iteration, self.tally.env_steps)
+
+    def remaining_iterations(self, iteration: int) -> int | None:
+        """Ask the plan."""
+        return self.plan.remaining_iterations(iteration, self.tally.env_steps, self.collector.env.num_envs)
+
+    def state_dict(self, phase: str) -> dict[str, Any]:
+        """Return everything, the replay included."""
+        return {
+            "seed": self.seed,
+            "env_steps": self.tally.env_steps,
+            "num_updates": self.tally.num_updates,
+            "algorithm": self.algorithm.state_dict(),
+            "collector": self.collector.state_dict(),
+            "replay": self.storage.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
+        """Go on where another regime, built from parts of the same kind, was."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.collector.load_state_dict(state["collector"])
+        self.storage.load_state_dict(state["replay"])
+        self.seed = int(state["seed"])
+        self.tally = Tally(env_steps=int(state["env_steps"]), num_updates=int(state["num_updates"]))
+        self._learner = Learner(self.algorithm, self.storage, self.plan.batch_size, self.seed)
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.collector.env.close()
+
+
+def check_replay_algorithm(algorithm: object, plan: str) -> None:
+    """Raise TypeError for what cannot learn from samples."""
+    if not isinstance(algorithm, ReplayAlgorithm):
+        raise TypeError(
+            f"Trainer wants an algorithm that learns from replay, such as DQN or SAC, with an {plan}, "
+            f"found {type(algorithm).__name__}"
+        )
