@@ -204,7 +204,7 @@ def test_dueling_advantages_have_mean_zero():
     head = QHead(2, 3, dueling=True)
     features = torch.randn(4, 2)
     # the mean over the choices is the value alone
-    assert torch.allclose(head(features).values.mean(-1), head.value_layer(features).squeeze(-1), atol=1e-6)
+    assert torch.allclose(head(features).values.mean(-1), head.layer.layers["value"](features).squeeze(-1), atol=1e-6)
 
 
 def test_value_head_shapes():

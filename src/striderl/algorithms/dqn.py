@@ -4,14 +4,16 @@
            ─▶ loss    mean_B weight · huber(Q(s, a) - y)
 
 `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included. Choices that a mask forbids in
-s' are never a*. The networks are an `ActorPolicy` with a Q head, made by `q_policy`.
+s' are never a*. What is learned about a choice is a part of its own, handed in as `kind`: its mean (`Means`, here), or
+its distribution (`c51.py`, `qr_dqn.py`, `iqn.py`). `q_policy` makes the network
+that fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +28,7 @@ from striderl.data.checked_fields import check_field_types
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.networks.deterministic import QValues
+from striderl.networks.head import NO_OBS, Head
 from striderl.networks.value_heads import QHead
 from striderl.ops.losses import valid_mean
 from striderl.ops.ramps import Ramp
@@ -34,6 +37,9 @@ from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.storage.pickers import Picker
 from striderl.storage.replay import View
 from striderl.storage.views import NStep
+
+_LOOKS = ("now", "next", "target")
+"""The network on this state, on the next one to choose, and the target on the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,26 +79,93 @@ class DQNConfig:
             raise ValueError(f"n_step and target_every are at least 1, found {self.n_step} and {self.target_every}")
 
 
+class Judged(NamedTuple):
+    """What a kind says about the actions of a minibatch, [B] each."""
+
+    loss: Tensor
+    """How wrong the network is."""
+    value: Tensor
+    """The Q-values of the actions."""
+    error: Tensor
+    """How surprising each sample is: its priority."""
+
+
+class QKind(Protocol):
+    """What is learned about each choice: its mean, or its distribution."""
+
+    def head(self, input_size: int, action_spec: DiscreteSpec) -> Head[Any]:
+        """Build the head."""
+        ...
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the random numbers that one sample wants in one gradient step, besides those of noisy layers."""
+        ...
+
+    def targets(self, seen: Seen, choice: Tensor | None, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return what the network should say, [B] or [B, M]; `seen(policy)` reads the next state with the target.
+
+        `choice` is the next action when it was chosen by the learning network, else the target chooses.
+        """
+        ...
+
+    def judge(self, seen: Seen, minibatch: Mapping[str, Any]) -> Judged:
+        """Compare what the network says about the actions taken with the targets."""
+        ...
+
+
+class Seen(Protocol):
+    """A network on one side of the minibatch, ready to be asked."""
+
+    def __call__(self, extra: Mapping[str, Tensor] = ..., /) -> Any:
+        """Return the head's distribution; `extra` are further components for the head."""
+        ...
+
+
+class Means:
+    """Learns the mean of the returns: plain Q-learning."""
+
+    def __init__(self, *, dueling: bool = False, noisy: bool = False) -> None:
+        """Choose the form of the head."""
+        self.dueling, self.noisy = dueling, noisy
+
+    def head(self, input_size: int, action_spec: DiscreteSpec) -> Head[Any]:
+        """Build one Q-value per choice."""
+        return QHead(input_size, action_spec.n, dueling=self.dueling, mask=action_spec.mask, noisy=self.noisy)
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return nothing."""
+        return {}
+
+    def targets(self, seen: Seen, choice: Tensor | None, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return r + discount · Q'(s', a*)."""
+        slow: QValues = seen()
+        chosen = slow.mode() if choice is None else choice
+        return td_target(minibatch["rew"], minibatch["discount"], slow.value_of(chosen))
+
+    def judge(self, seen: Seen, minibatch: Mapping[str, Any]) -> Judged:
+        """Return the Huber loss."""
+        values: QValues = seen()
+        value = values.value_of(minibatch["act"])
+        difference = value - minibatch["target"]
+        return Judged(huber(difference), value.detach(), difference.detach().abs())
+
+
 def q_policy(
-    obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorConfig | None = None, *, dueling: bool = False
+    obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorConfig | None = None, kind: QKind | None = None
 ) -> ActorPolicy:
-    """Build the network of DQN: stages and layers of the config, then one Q-value per choice."""
+    """Build the network of a Q-learner: stages and layers of the config, then the head of the kind."""
     if not isinstance(action_spec, DiscreteSpec):
         raise TypeError(f"DQN wants one discrete action, found {type(action_spec).__name__}")
-    return ActorPolicy(
-        obs_spec,
-        action_spec,
-        config,
-        make_head=lambda size: QHead(size, action_spec.n, dueling=dueling, mask=action_spec.mask),
-    )
+    made = kind or Means()
+    return ActorPolicy(obs_spec, action_spec, config, make_head=lambda size: made.head(size, action_spec))
 
 
 class DQN:
     """Losses, targets and the update of DQN for a Q-network."""
 
-    def __init__(self, policy: ActorPolicy, config: DQNConfig | None = None) -> None:
-        """Take the network's parameters into an updater, and copy it as the target."""
-        self.policy = policy
+    def __init__(self, policy: ActorPolicy, config: DQNConfig | None = None, kind: QKind | None = None) -> None:
+        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with."""
+        self.policy, self.kind = policy, kind or Means()
         self.config = config = config or DQNConfig()
         self.updater = module_updater("policy", policy, config.learning_rate, config.max_grad_norm, config.mode)
         self.target = TargetNetwork(policy)
@@ -102,7 +175,7 @@ class DQN:
     # -- what the trainer asks -----------------------------------------------------------------------------------------
 
     def actor(self) -> BehaviourActor:
-        """Return who collects: ε-greedy."""
+        """Return who collects: ε-greedy, and noisy where the head is."""
         return self._actor
 
     def view(self) -> View:
@@ -114,8 +187,10 @@ class DQN:
         return picker_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return nothing: a step draws nothing."""
-        return {}
+        """Return the noise of the kind, and that of noisy layers for each of three looks at the networks."""
+        noisy = self.policy.head.head_noise()
+        looks = {f"{look}/{name}": spec for look in _LOOKS for name, spec in noisy.items()}
+        return {**self.kind.noise(), **looks}
 
     def explore(self, env_steps: int, *, random: bool) -> None:
         """Set ε, or act at random before learning starts."""
@@ -128,33 +203,39 @@ class DQN:
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Step the network, and move the target when it is time."""
-        minibatch = {**sample, "weight": weight}
+        minibatch = {**sample, "weight": weight, "noise": noise}
         minibatch["target"] = self.targets(minibatch)
         numbers = self.updater.step(self.losses, minibatch)
         self.num_updates += 1
         if self.num_updates % self.config.target_every == 0:
             self.target.follow(self.config.tau)
         if self.config.prioritized:
-            numbers["td_error"] = self._td_error(minibatch)
+            with torch.no_grad():
+                numbers["td_error"] = self.kind.judge(self._look("now", self.policy, minibatch), minibatch).error
         return numbers
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
         """Return what the network should say about the actions taken."""
-        slow = _values(self.target.network, minibatch["obs_next"])
-        choice = _values(self.policy, minibatch["obs_next"]).mode() if self.config.double else slow.mode()
-        return td_target(minibatch["rew"], minibatch["discount"], slow.value_of(choice))
+        choice = self._look("next", self.policy, minibatch)().mode() if self.config.double else None
+        return self.kind.targets(self._look("target", self.target.network, minibatch), choice, minibatch)
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the Huber loss of the actions taken."""
-        value = _values(self.policy, minibatch["obs"]).value_of(minibatch["act"])
-        loss = weighted_mean(huber(value - minibatch["target"]), minibatch["valid"], minibatch["weight"])
-        return {"q_loss": (1.0, loss)}, {"q_value": valid_mean(value.detach(), minibatch["valid"])}
+        """Return the loss of the actions taken."""
+        judged = self.kind.judge(self._look("now", self.policy, minibatch), minibatch)
+        loss = weighted_mean(judged.loss, minibatch["valid"], minibatch["weight"])
+        return {"q_loss": (1.0, loss)}, {"q_value": valid_mean(judged.value, minibatch["valid"])}
 
-    @torch.no_grad()
-    def _td_error(self, minibatch: Mapping[str, Any]) -> Tensor:
-        error: Tensor = (_values(self.policy, minibatch["obs"]).value_of(minibatch["act"]) - minibatch["target"]).abs()
-        return error
+    def _look(self, look: str, policy: ActorPolicy, minibatch: Mapping[str, Any]) -> Seen:
+        """Return a network on this state or the next, with noise of its own in noisy layers."""
+        obs = minibatch["obs" if look == "now" else "obs_next"]
+        noisy = {name: minibatch["noise"][f"{look}/{name}"] for name in policy.head.head_noise()}
+
+        def seen(extra: Mapping[str, Tensor] = NO_OBS, /) -> Any:
+            distribution, _, _ = policy.act({**obs, **noisy, **extra}, {}, {})
+            return distribution
+
+        return seen
 
     @torch.no_grad()
     def absorb(self, columns: Mapping[str, Any]) -> None:
@@ -174,10 +255,3 @@ class DQN:
         """Go on with what was saved."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])
-
-
-def _values(policy: ActorPolicy, obs: Mapping[str, Tensor]) -> QValues:
-    distribution, _, _ = policy.act(obs, {}, {})
-    if not isinstance(distribution, QValues):
-        raise TypeError(f"DQN wants a policy with a Q head; make it with q_policy, not {type(policy.head).__name__}")
-    return distribution

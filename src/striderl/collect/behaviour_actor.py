@@ -36,9 +36,10 @@ class BehaviourActor:
         return {"state": dict(self.policy.state_spec())} if self.store_state else {}
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the noise of the stages, of the behaviour, and of a random start."""
+        """Return the noise of the stages, of noisy layers, of the behaviour, and of a random start."""
         random = {f"random/{name}": spec for name, spec in self._random_actor.noise().items()}
-        return {**self.policy.noise(), **self.behaviour.noise(self.policy.head), **random}
+        mine = self.behaviour.noise(self.policy.head)
+        return {**self.policy.noise(), **self.policy.head.head_noise(), **mine, **random}
 
     def initial_state(self, num_envs: int, device: torch.device) -> Any:
         """Return the memory of both at the start of an episode."""
@@ -51,7 +52,8 @@ class BehaviourActor:
     def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
         """Run the policy, then the behaviour; or choose at random, the memory going on all the same."""
         before = _inner(state, _POLICY)
-        distribution, after, _ = self.policy.act(obs, before, self.policy.decide(noise))
+        seen = {**obs, **{name: noise[name] for name in self.policy.head.head_noise()}}
+        distribution, after, _ = self.policy.act(seen, before, self.policy.decide(noise))
         actions, mine = self.behaviour(obs, _inner(state, _BEHAVIOUR), distribution, noise)
         if self.random:
             actions = self._random_actor.act(obs, (), _inner(noise, "random/")).actions

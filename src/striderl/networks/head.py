@@ -36,6 +36,13 @@ class Head(nn.Module, ABC, Generic[ActionT]):
     def noise_spec(self) -> NoiseSpec | dict[str, NoiseSpec]:
         """Return what a sample wants drawn for one env and step."""
 
+    def head_noise(self) -> dict[str, NoiseSpec]:
+        """Return what `forward` reads from the observation as noise, by component; most heads read none.
+
+        Where it is not there the head is deterministic: in evaluation and in what is exported.
+        """
+        return {}
+
     @abstractmethod
     def params_spec(self) -> dict[str, TensorSpec]:
         """Return the storage columns of the distribution's parameters."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from striderl.data.specs import TensorSpec
 from striderl.networks.recurrent_weights import STATE_NAMES, RecurrentWeights, run_cells
+from striderl.ops.trajectory_packing import pack_trajectories, shapes_may_depend_on_values
 from striderl.ops.trajectory_slots import assign_slots, from_slots, into_slots
 
 State = Mapping[str, Tensor]
@@ -32,7 +33,8 @@ class Memory(nn.Module):
 
     All ways of running it agree to rounding; which is fastest depends on the machine:
 
-    `sequence`            cells one by one; any device, compiled, exported. Without resets one library call.
+    `sequence`            on the CPU one library call over packed trajectories; on other devices, compiled and exported,
+                          cells one by one. Without resets one library call everywhere.
     `sequence_by_slots`   one library call although there are resets, with static shapes: CUDA, inside graphs.
     `padded`              one library call over trajectories from `split_and_pad_trajectories`: the reference.
     """
@@ -89,7 +91,11 @@ class Memory(nn.Module):
         """Consume x [T, B, F] and return (outputs [T, B, H], state after the last step)."""
         if resets is None and valid is None:
             return self._by_library(x, state)
-        return self._by_cells(x, state, resets, valid)
+        if not shapes_may_depend_on_values(x):
+            return self._by_cells(x, state, resets, valid)
+        alive = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else valid.bool()
+        begins = torch.zeros_like(alive) if resets is None else resets.bool()
+        return self._on_the_host(x, state, begins, alive)
 
     def sequence_by_slots(
         self, x: Tensor, state: State, resets: Tensor, num_slots: int, valid: Tensor | None = None
@@ -101,16 +107,22 @@ class Memory(nn.Module):
         step is not known to the library call; `sequence` has it.
         """
         alive = torch.ones_like(resets, dtype=torch.bool) if valid is None else valid.bool()
-        resets = resets.bool()
-        slots = assign_slots(resets, alive, num_slots)
-        dead = (resets[0] | ~alive[0]).view(-1, 1, 1)
+        outputs, _, covered = self._by_slots(x, state, resets.bool(), num_slots, alive)
+        return outputs, covered
+
+    def _by_slots(
+        self, x: Tensor, state: State, resets: Tensor, num_slots: int, valid: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Return (outputs [T, B, H], the state of every slot after T steps, covered [T, B])."""
+        slots = assign_slots(resets, valid, num_slots)
+        dead = (resets[0] | ~valid[0]).view(-1, 1, 1)
         room = num_slots - x.shape[1]
         start = {
             name: torch.nn.functional.pad(torch.where(dead, 0.0, state[name]), (0, 0, 0, 0, 0, room))
             for name in STATE_NAMES[self.kind]
         }
-        outputs, _ = self._by_library(into_slots(x, slots), start)
-        return from_slots(outputs, slots), slots.covered
+        outputs, ends = self._by_library(into_slots(x, slots), start)
+        return from_slots(outputs, slots), ends, slots.covered
 
     def padded(self, x: Tensor, state: State, masks: Tensor) -> Tensor:
         """Consume trajectories [T, n_traj, F] padded at their end and return outputs [T, n_traj, H], zero in padding.
@@ -146,6 +158,50 @@ class Memory(nn.Module):
             x, final = run_cells(self.kind, x, [state[name][:, at] for name in names], layer, clear, keep)
             finals.append(final)
         return x, {name: torch.stack([final[at] for final in finals], dim=1) for at, name in enumerate(names)}
+
+    def _on_the_host(self, x: Tensor, state: State, resets: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run torch's own kernels on the CPU, where the number of trajectories may be read.
+
+        Slots are fastest, because that kernel is fused, unless most of them would stay empty. It does not know the
+        state after trajectories that end before it does; where an env is in such a one, only that one is run again.
+        """
+        num_envs = x.shape[1]
+        cut = (resets[1:] | ~valid[:-1]) & valid[1:]
+        num_slots = num_envs + int(cut.sum())
+        if num_slots > 4 * num_envs:
+            return self._by_packing(x, state, resets, valid)
+        if num_slots == num_envs and bool(valid.all()):
+            return self._by_library(x, self.reset(state, resets[0]))
+        outputs, ends, _ = self._by_slots(x, state, resets, num_slots, valid)
+        tail = valid[-1] & (cut.any(0) | ~valid.all(0))
+        # a step is in the newest trajectory of its env when no later one begins
+        later = torch.cat([cut.flip(0).cumsum(0).flip(0) > 0, torch.zeros_like(valid[:1])])
+        again = valid & tail & ~later
+        _, again_ends = self._by_packing(x, state, resets, again)
+        whole = (valid[-1] & ~tail).view(-1, 1, 1)
+        return outputs, {name: torch.where(whole, ends[name][:num_envs], again_ends[name]) for name in again_ends}
+
+    def _by_packing(self, x: Tensor, state: State, resets: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run torch's own kernel over trajectories of different lengths; dead steps are never read."""
+        num_steps, num_envs = x.shape[:2]
+        packed = pack_trajectories(resets, valid)
+        if not packed.order.shape[0]:
+            return self._by_cells(x, state, resets, valid)
+        names, goes_on = STATE_NAMES[self.kind], packed.continues.view(-1, 1, 1)
+        start = [torch.where(goes_on, state[name][packed.env], 0.0).transpose(0, 1).contiguous() for name in names]
+        steps = x.flatten(0, 1).index_select(0, packed.order)
+        found, *finals = self._library_packed(steps, packed.batch_sizes, start)
+        outputs = x.new_zeros(num_steps * num_envs, self.hidden_size).index_copy(0, packed.order, found)
+        # one trajectory more, with the state zero: that of envs whose last step is dead
+        ends = [torch.nn.functional.pad(final, (0, 0, 0, 1)).transpose(0, 1)[packed.last] for final in finals]
+        return outputs.view(num_steps, num_envs, -1), dict(zip(names, ends))
+
+    def _library_packed(self, steps: Tensor, batch_sizes: Tensor, start: list[Tensor]) -> tuple[Tensor, ...]:
+        weights: list[Tensor] = [*self.rnn.parameters()]
+        training = torch.is_grad_enabled()
+        if self.kind == "lstm":
+            return torch.lstm(steps, batch_sizes, start, weights, True, self.num_layers, 0.0, training, False)
+        return torch.gru(steps, batch_sizes, start[0], weights, True, self.num_layers, 0.0, training, False)
 
     def _by_library(self, x: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Run torch's own kernels (cuDNN on a GPU) over whole columns; the compiler, which cannot, gets cells."""

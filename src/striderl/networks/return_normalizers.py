@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -76,6 +78,16 @@ class ValueNormalizer(nn.Module):
     def forward(self, target: Tensor) -> Tensor:
         """Return what the critic should predict for a target."""
         return self.normalize(target)
+
+    def normalize_ahead(self, target: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return what the critic should predict once `update` has seen these targets; nothing is learned here.
+
+        Predictions that are learned from these are read back by the statistics after the update. Were they learned
+        with those from before it, every change would shift all values, and the first targets would not be normalised.
+        """
+        ahead = copy.deepcopy(self)
+        ahead.update(target, valid)
+        return ahead.normalize(target)
 
     def update(self, target: Tensor, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Learn from raw targets where `valid` is true; does nothing in eval mode."""

@@ -10,6 +10,7 @@ from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
 from striderl.networks.deterministic import QValues
 from striderl.networks.head import NO_OBS, Head, read_mask
+from striderl.networks.noisy import QLayer
 
 
 class ValueHead(nn.Module):
@@ -34,22 +35,24 @@ class ValueHead(nn.Module):
 class QHead(Head[Tensor]):
     """Features to one Q-value per choice; `mask` names the component with the allowed choices.
 
-    Dueling (Wang et al. 2016): Q = V + A - mean(A), with both parts linear in the features.
+    Dueling (Wang et al. 2016): Q = V + A - mean(A), with both parts linear in the features. Noisy: see `noisy.py`.
     """
 
-    def __init__(self, input_size: int, num_actions: int, dueling: bool = False, mask: str = "") -> None:
+    def __init__(
+        self, input_size: int, num_actions: int, dueling: bool = False, mask: str = "", noisy: bool = False
+    ) -> None:
         super().__init__()
-        self.advantage_layer = nn.Linear(input_size, num_actions)
-        self.value_layer = nn.Linear(input_size, 1) if dueling else None
+        self.layer = QLayer(input_size, num_actions, 1, dueling=dueling, noisy=noisy)
         self.num_actions, self.mask = num_actions, mask
         self.mask_components = (mask,) if mask else ()
 
+    def head_noise(self) -> dict[str, NoiseSpec]:
+        """Return the noise of noisy layers."""
+        return self.layer.noise()
+
     def forward(self, features: Tensor, obs: Mapping[str, Tensor] = NO_OBS) -> QValues:
         """Return the Q-values for features [..., F], as the greedy choice over them."""
-        values: Tensor = self.advantage_layer(features)
-        if self.value_layer is not None:
-            values = self.value_layer(features) + values - values.mean(-1, keepdim=True)
-        return QValues.from_values(values, read_mask(obs, self.mask))
+        return QValues.from_values(self.layer(features, obs).squeeze(-1), read_mask(obs, self.mask))
 
     def noise_spec(self) -> NoiseSpec:
         """Want nothing: noise of size zero."""
