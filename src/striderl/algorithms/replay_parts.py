@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec
@@ -56,3 +56,8 @@ def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Give every part the state that the one of its name had."""
     for name, part in parts.items():
         part.load_state_dict(state[name])
+
+
+def like(per_sample: Tensor, value: Tensor) -> Tensor:
+    """Return numbers [B] so that they broadcast over values [B] or [B, M]."""
+    return per_sample if value.dim() == per_sample.dim() else per_sample.unsqueeze(-1)

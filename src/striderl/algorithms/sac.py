@@ -5,6 +5,9 @@
            ─▶ actor   mean_B ( α log π(ã|s) - min_k Q_k(s, ã) ),                    ã ~ π(s), through the sample
            ─▶ α       mean_B -log α · (log π(ã|s) + target entropy)
 
+How several critics are read is a part of its own, `kind`: the least of two here, REDQ and TQC with other kinds
+(`critic_kinds.py`, presets in `redq.py` and `tqc.py`).
+
 `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included. Random numbers come in as
 noise: the same sample and noise give the same step.
 """
@@ -18,9 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from striderl.algorithms.critic_kinds import ClippedMeans, CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
     frozen,
+    like,
     load_parts,
     module_updater,
     picker_for,
@@ -85,9 +90,16 @@ class SACConfig:
 class SAC:
     """Losses, targets and the update of SAC for a policy and its Q-functions."""
 
-    def __init__(self, policy: ActorPolicy, critic: QFunction, config: SACConfig | None = None) -> None:
+    def __init__(
+        self,
+        policy: ActorPolicy,
+        critic: QFunction,
+        config: SACConfig | None = None,
+        kind: CriticKind | None = None,
+    ) -> None:
         """Take the parameters of both into updaters, and copy the critics as targets."""
-        self.policy, self.critic = policy, critic
+        self.policy, self.critic, self.kind = policy, critic, kind or ClippedMeans()
+        self.kind.check(critic.config.num_members, critic.config.num_outputs)
         self.config = config = config or SACConfig()
         device = next(policy.parameters()).device
         self.temperature = _Temperature(config.init_temperature).to(device)
@@ -123,7 +135,7 @@ class SAC:
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return the noise of an action in the state and of one in the next."""
         spec = sample_noise_spec(self.policy)
-        return {"action": spec, "next_action": spec}
+        return {"action": spec, "next_action": spec, **self.kind.noise(self.critic.config.num_members)}
 
     def explore(self, env_steps: int, *, random: bool) -> None:
         """Act at random before learning starts."""
@@ -157,21 +169,25 @@ class SAC:
         """Return what the critics should say."""
         distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["next_action"])
-        value = self.target.network(minibatch["obs_next"], action).amin(dim=0)
-        soft = value - self.temperature.value() * log_prob
-        return td_target(minibatch["rew"], minibatch["discount"], soft)
+        value = self.kind.for_target(self.target.network(minibatch["obs_next"], action), minibatch["noise"])
+        return td_target(
+            like(minibatch["rew"], value),
+            like(minibatch["discount"], value),
+            value - like(self.temperature.value() * log_prob, value),
+        )
 
     def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return the squared errors of all critics."""
-        value = self.critic(minibatch["obs"], minibatch["act"])
-        loss = weighted_mean((value - minibatch["target"]).square(), minibatch["valid"], minibatch["weight"])
-        return {"critic_loss": (1.0, loss)}, {"q_value": valid_mean(value.detach().mean(dim=0), minibatch["valid"])}
+        members = self.critic(minibatch["obs"], minibatch["act"])
+        loss = weighted_mean(self.kind.loss(members, minibatch["target"]), minibatch["valid"], minibatch["weight"])
+        value = self.kind.means(members.detach()).mean(dim=0)
+        return {"critic_loss": (1.0, loss)}, {"q_value": valid_mean(value, minibatch["valid"])}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return how far the policy is from the soft-greedy one."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["action"])
-        value = self.critic(minibatch["obs"], action).amin(dim=0)
+        value = self.kind.for_actor(self.critic(minibatch["obs"], action))
         loss = valid_mean(self.temperature.value().detach() * log_prob - value, minibatch["valid"])
         return {"actor_loss": (1.0, loss)}, {"entropy": -valid_mean(log_prob.detach(), minibatch["valid"])}
 
@@ -181,7 +197,10 @@ class SAC:
 
     @torch.no_grad()
     def _td_error(self, minibatch: Mapping[str, Any]) -> Tensor:
-        error: Tensor = (self.critic(minibatch["obs"], minibatch["act"]) - minibatch["target"]).abs().mean(dim=0)
+        means = self.kind.means(self.critic(minibatch["obs"], minibatch["act"]))
+        target = minibatch["target"]
+        target = target if target.dim() == 1 else target.mean(dim=-1)
+        error: Tensor = (means - target).abs().mean(dim=0)
         return error
 
     @torch.no_grad()
