@@ -1,0 +1,112 @@
+"""Behaviour cloning: do what the data did.
+
+loss = -mean_B log π(a|s)      or      mean_B |mode π(s) - a|²      for real-valued actions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.replay_parts import load_parts, module_updater, save_parts
+from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.collect.behaviours import Greedy
+from striderl.data.checked_fields import check_field_types
+from striderl.data.naming import unknown
+from striderl.data.noise import NoiseSpec
+from striderl.ops.losses import valid_mean
+from striderl.ops.td import weighted_mean
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.storage.pickers import Picker, Uniform
+from striderl.storage.replay import View
+from striderl.storage.views import NStep
+
+LOSSES = ("log_prob", "mse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BehaviourCloningConfig:
+    """Settings of behaviour cloning."""
+
+    loss: str = "log_prob"
+    """'log_prob': the likelihood of the actions; 'mse': the distance of the mode, for real-valued actions."""
+    learning_rate: float = 1e-3
+    """Of the policy."""
+    max_grad_norm: float = 0.0
+    """Gradients are scaled down to this norm; 0 means never."""
+    mode: str = "eager"
+    """How gradient steps are run: 'eager' or 'compiled'."""
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(unknown("loss", self.loss, LOSSES, where="BehaviourCloningConfig"))
+        check_field_types(self)
+
+
+class BehaviourCloning:
+    """Losses and the update of behaviour cloning for a policy."""
+
+    def __init__(self, policy: ActorPolicy, config: BehaviourCloningConfig | None = None) -> None:
+        """Take the policy's parameters into an updater."""
+        self.policy = policy
+        self.config = config = config or BehaviourCloningConfig()
+        self.updater = module_updater("policy", policy, config.learning_rate, config.max_grad_norm, config.mode)
+        self._actor = BehaviourActor(policy, Greedy())
+
+    def actor(self) -> BehaviourActor:
+        """Return who would collect: the policy without chance."""
+        return self._actor
+
+    def view(self) -> View:
+        """Return single steps."""
+        return NStep(1, gamma=1.0)
+
+    def picker(self, seed: int) -> Picker:
+        """Return uniform picking."""
+        return Uniform(seed=seed)
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return nothing: a step draws nothing."""
+        return {}
+
+    def explore(self, env_steps: int, *, random: bool) -> None:
+        """Act at random before learning starts."""
+        self._actor.random = random
+
+    def update(
+        self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Take one step towards the actions of the sample."""
+        return self.updater.step(self.losses, {**sample, "weight": weight})
+
+    def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return how unlike the data the policy is."""
+        distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
+        valid = minibatch["valid"]
+        if self.config.loss == "mse":
+            error = (distribution.mode() - minibatch["act"]).square().flatten(1).mean(dim=-1)
+        else:
+            error = -distribution.log_prob(minibatch["act"])
+        entropy = valid_mean(distribution.entropy().detach(), valid)
+        return {"imitation_loss": (1.0, weighted_mean(error, valid, minibatch["weight"]))}, {"entropy": entropy}
+
+    @torch.no_grad()
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let the normalisers learn from samples."""
+        self.policy.absorb(columns["obs"], columns["valid"])
+
+    def _parts(self) -> dict[str, Any]:
+        return {"policy": self.policy, "updater": self.updater}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned."""
+        return save_parts(self._parts())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        load_parts(self._parts(), state)

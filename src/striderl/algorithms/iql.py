@@ -1,0 +1,164 @@
+"""IQL (Kostrikov et al. 2021): learning from a dataset without ever asking for the value of an action outside it.
+
+value    mean_B expectile( min_k Q'_k(s, a) - V(s) )
+critic   mean_B Σ_k ( Q_k(s, a) - r - discount · V(s') )²
+actor    -mean_B exp(temperature · (min_k Q'_k(s, a) - V(s))) · log π(a|s)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.replay_parts import load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.target_network import TargetNetwork
+from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.collect.behaviours import Sample
+from striderl.data.checked_fields import check_field_types
+from striderl.data.noise import NoiseSpec
+from striderl.ops.losses import valid_mean
+from striderl.ops.offline import advantage_weight, expectile
+from striderl.ops.td import td_target, weighted_mean
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.q_function import QFunction
+from striderl.policies.value_function import ValueFunction
+from striderl.storage.pickers import Picker
+from striderl.storage.replay import View
+from striderl.storage.views import NStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class IQLConfig:
+    """Settings of IQL."""
+
+    gamma: float = 0.99
+    """Discount per step."""
+    expectile: float = 0.7
+    """How near V comes to the best action of the data; 0.5 is the mean, towards 1 the best."""
+    temperature: float = 3.0
+    """How much better actions are preferred; 0 is behaviour cloning."""
+    tau: float = 0.005
+    """How far the target critics move in each step."""
+    learning_rate: float = 3e-4
+    """Of all three networks."""
+    max_grad_norm: float = 0.0
+    """Gradients are scaled down to this norm; 0 means never."""
+    mode: str = "eager"
+    """How gradient steps are run: 'eager' or 'compiled'."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if not 0.0 <= self.gamma <= 1.0 or not 0.0 < self.tau <= 1.0:
+            raise ValueError(f"gamma is in [0, 1] and tau in (0, 1], found {self.gamma} and {self.tau}")
+        if not 0.0 < self.expectile < 1.0 or self.temperature < 0.0:
+            raise ValueError(
+                f"expectile is in (0, 1) and temperature not negative, found {self.expectile} and {self.temperature}"
+            )
+
+
+class IQL:
+    """Losses, targets and the update of IQL."""
+
+    def __init__(
+        self, policy: ActorPolicy, critic: QFunction, value: ValueFunction, config: IQLConfig | None = None
+    ) -> None:
+        """Take the parameters of all three into updaters, and copy the critics as targets."""
+        self.policy, self.critic, self.value = policy, critic, value
+        self.config = config = config or IQLConfig()
+        rate, norm = config.learning_rate, config.max_grad_norm
+        self._actor_updater = module_updater("actor", policy, rate, norm, config.mode)
+        self._critic_updater = module_updater("critic", critic, rate, norm, config.mode)
+        self._value_updater = module_updater("value", value, rate, norm, config.mode)
+        self.target = TargetNetwork(critic)
+        self._actor = BehaviourActor(policy, Sample())
+
+    def actor(self) -> BehaviourActor:
+        """Return who collects, when training goes on in an env: samples of the policy."""
+        return self._actor
+
+    def view(self) -> View:
+        """Return single steps."""
+        return NStep(1, gamma=self.config.gamma)
+
+    def picker(self, seed: int) -> Picker:
+        """Return uniform picking."""
+        return picker_for(seed, False)
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return nothing: a step draws nothing."""
+        return {}
+
+    def explore(self, env_steps: int, *, random: bool) -> None:
+        """Act at random before learning starts."""
+        self._actor.random = random
+
+    # -- one gradient step ---------------------------------------------------------------------------------------------
+
+    def update(
+        self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Step the value, the actor and the critics, then let the targets follow."""
+        minibatch = {**sample, "weight": weight}
+        with torch.no_grad():
+            minibatch["q_value"] = self.target.network(sample["obs"], sample["act"]).amin(dim=0)
+        numbers = self._value_updater.step(self.value_losses, minibatch)
+        with torch.no_grad():
+            minibatch["advantage"] = minibatch["q_value"] - self.value(sample["obs"], sample["valid"])
+            following = self.value(sample["obs_next"], sample["valid"])
+            minibatch["target"] = td_target(sample["rew"], sample["discount"], following)
+        numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+        numbers |= self._critic_updater.step(self.critic_losses, minibatch)
+        self.target.follow(self.config.tau)
+        return numbers
+
+    def value_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return how far V is from the expectile of Q over the actions of the data."""
+        value = self.value(minibatch["obs"], minibatch["valid"])
+        error = expectile(minibatch["q_value"] - value, self.config.expectile)
+        loss = weighted_mean(error, minibatch["valid"], minibatch["weight"])
+        return {"value_loss": (1.0, loss)}, {"value": valid_mean(value.detach(), minibatch["valid"])}
+
+    def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return minus the likelihood of the actions, the better ones weighing more."""
+        distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
+        weight = advantage_weight(minibatch["advantage"], self.config.temperature)
+        loss = -valid_mean(weight * distribution.log_prob(minibatch["act"]), minibatch["valid"])
+        return {"actor_loss": (1.0, loss)}, {"advantage": valid_mean(minibatch["advantage"], minibatch["valid"])}
+
+    def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return the squared errors of all critics."""
+        members = self.critic(minibatch["obs"], minibatch["act"])
+        loss = weighted_mean((members - minibatch["target"]).square(), minibatch["valid"], minibatch["weight"])
+        return {"critic_loss": (1.0, loss)}, {}
+
+    @torch.no_grad()
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let the normalisers learn from samples."""
+        for part in (self.policy, self.critic, self.value):
+            part.absorb(columns["obs"], columns["valid"])
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "critic": self.critic,
+            "value": self.value,
+            "target": self.target,
+            "actor_updater": self._actor_updater,
+            "critic_updater": self._critic_updater,
+            "value_updater": self._value_updater,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned."""
+        return save_parts(self._parts())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        load_parts(self._parts(), state)

@@ -1,0 +1,45 @@
+"""TD3+BC (Fujimoto and Gu 2021): TD3 on a dataset, with a policy that stays near its actions.
+
+    actor   -mean_B λ Q_0(s, π(s)) + mean_B |π(s) - a|²,      λ = bc_alpha / mean_B |Q_0(s, π(s))|
+
+Actions are compared in units of half their range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.td3 import TD3, TD3Config
+from striderl.ops.losses import valid_mean
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.q_function import QFunction
+
+
+class TD3BC(TD3):
+    """TD3 whose actor is also judged by its distance from the data."""
+
+    def __init__(
+        self, policy: ActorPolicy, critic: QFunction, config: TD3Config | None = None, *, bc_alpha: float = 2.5
+    ) -> None:
+        """Take the parts of TD3, and how much the value counts beside the distance; 0 is behaviour cloning."""
+        if bc_alpha < 0.0:
+            raise ValueError(f"bc_alpha is not negative, found {bc_alpha}")
+        super().__init__(policy, critic, config)
+        self.bc_alpha = bc_alpha
+
+    def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return minus the value, brought to the size of bc_alpha, and the distance."""
+        distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
+        valid = minibatch["valid"]
+        action = distribution.mode()
+        value = self.critic(minibatch["obs"], action)[0]
+        size = valid_mean(value.detach().abs(), valid).clamp(min=1e-6)
+        distance = ((action - minibatch["act"]) / self._scale).square().flatten(1).mean(dim=-1)
+        return {
+            "actor_loss": (self.bc_alpha, -valid_mean(value, valid) / size),
+            "imitation_loss": (1.0, valid_mean(distance, valid)),
+        }, {}
