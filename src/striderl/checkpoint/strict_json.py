@@ -1,0 +1,47 @@
+"""JSON in one spelling (keys as given, no spaces, ASCII), read with limits on its size and number of values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from striderl.checkpoint.errors import CheckpointCorrupt
+from striderl.checkpoint.limits import MAX_JSON_NODES
+
+
+def encode(value: Any) -> bytes:
+    """Return the one spelling of a JSON value; NaN and infinities are not JSON and raise ValueError."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def decode(text: bytes, path: str | Path, *, max_bytes: int) -> Any:
+    """Read a JSON text; one that is too large, too deep, ambiguous or not JSON is refused by name."""
+    if len(text) > max_bytes:
+        raise CheckpointCorrupt(path, f"the JSON text has {len(text)} bytes, at most {max_bytes} are read")
+    nodes = count_nodes(text)
+    if nodes > MAX_JSON_NODES:
+        raise CheckpointCorrupt(path, f"the JSON text has about {nodes} values, at most {MAX_JSON_NODES} are read")
+    try:
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise CheckpointCorrupt(path, "the JSON text is nested too deeply") from None
+    except (ValueError, MemoryError) as error:
+        raise CheckpointCorrupt(path, f"the text is not the JSON this library writes ({error})") from None
+
+
+def count_nodes(text: bytes) -> int:
+    """Return at least the number of values in a JSON text, without parsing it."""
+    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{") + text.count(b":")
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a table names one key twice")
+    return table
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,198 @@
+"""From a checkpoint of rsl_rl to a policy here: the same network, the same numbers, our names.
+
+    rsl_rl (neutral, see checkpoint/foreign.py)         here
+    actor   rnn.weight_ih_l0                            actor.stages.<n>_Remember.memory.rnn.weight_ih_l0
+            mlp.0.weight, mlp.2.weight                  actor_body.model.0.weight, actor_body.model.2.weight
+            mlp.4.weight, the last one                  head.mean_layer.linear.weight
+    critic  mlp.4.weight, the last one                  value_head.layer.weight
+    std     [actions]                                   head.std_param, in the head's own form
+    normaliser  mean, std, count of the flat vector     actor.stages.<n>_NormalizeObs.normalizers.<name>.statistics.mean
+
+rsl_rl's observation is one flat vector; here it is the actor's (or critic's) components in a row, in the spec's order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from striderl.checkpoint.foreign import EPSILON, ForeignNormalizer, ForeignPolicy, Weights
+from striderl.data.actions import BoxSpec
+from striderl.networks.gaussian_head import STD_TYPES, GaussianHead
+from striderl.networks.mlp import MlpModel
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.spaces import Segments, make_spaces
+from striderl.policies.stage import Pipeline, StageRecipe
+from striderl.policies.stages import NormalizeObs, NormalizeStage, Remember, RememberStage, module_key
+from striderl.policies.transfer.report import Difference, TransferError, shape_text
+
+
+def policy_from_rsl_rl(
+    foreign: ForeignPolicy,
+    *,
+    activation: str = "elu",
+    obs_segments: Segments | None = None,
+    critic_obs_segments: Segments | None = None,
+    action: BoxSpec | None = None,
+) -> Policy:
+    """Build the policy that a checkpoint describes and load it; all sizes are read from the weights.
+
+    The checkpoint does not say which activation it was trained with, nor what the numbers of its observations are.
+    """
+    if foreign.std is None:
+        raise ValueError(
+            "the checkpoint has no standard deviation of its own: it depends on the observation, or the policy is "
+            "deterministic; which of the two is only in the run's config. Build the policy and load its parts by hand."
+        )
+    if not foreign.critic:
+        raise ValueError("the checkpoint has no critic (a distilled student); use load_rsl_rl(policy, …, critic=False)")
+    spaces = make_spaces(
+        _input_size(foreign.actor),
+        _input_size(foreign.critic),
+        foreign.std.numel() if action is None else action,
+        obs_segments,
+        critic_obs_segments,
+    )
+    config = PolicyConfig(
+        actor_obs=spaces.actor,
+        critic_obs=spaces.critic,
+        actor=_stages(foreign.actor, foreign.actor_normalizer),
+        critic=_stages(foreign.critic, foreign.critic_normalizer),
+        actor_hidden_dims=_hidden_sizes(foreign.actor),
+        critic_hidden_dims=_hidden_sizes(foreign.critic),
+        activation=activation,
+        head_settings={"std_type": foreign.std_type},
+    )
+    policy = Policy(spaces.obs, spaces.action, config)
+    load_rsl_rl(policy, foreign)
+    return policy
+
+
+def load_rsl_rl(policy: Policy, foreign: ForeignPolicy, *, critic: bool = True) -> None:
+    """Load a checkpoint into a policy of the same architecture; every difference is named before anything changes."""
+    translated = translate(policy, foreign, critic=critic)
+    state = policy.state_dict()
+    differences = [
+        Difference(name, shape_text(value), shape_text(state[name]) if name in state else "not there")
+        for name, value in translated.items()
+        if name not in state or state[name].shape != value.shape
+    ]
+    own = {name for name, _ in policy.named_parameters()}
+    wanted = {name for name in own if critic or (not name.startswith("critic") and not name.startswith("value_head"))}
+    differences += [Difference(name, "not there", shape_text(state[name])) for name in sorted(wanted - set(translated))]
+    if differences:
+        raise TransferError(differences, columns=("in the checkpoint", "in the policy"))
+    policy.load_state_dict({**state, **translated})
+
+
+def translate(policy: Policy, foreign: ForeignPolicy, *, critic: bool = True) -> dict[str, Tensor]:
+    """Return a checkpoint's tensors under the names of a policy's state dict; shapes are not compared here."""
+    if policy.trunk.named_stages():
+        raise ValueError("rsl_rl's policies share nothing between actor and critic; this one has a trunk")
+    if not isinstance(policy.head, GaussianHead) or policy.head.state_dependent_std:
+        raise ValueError(f"wanted a Gaussian head with one std per action, found {type(policy.head).__name__}")
+    found = {
+        **_stage_weights(policy.actor, "actor", foreign.actor, foreign.actor_normalizer),
+        **_layer_weights(policy.actor_body, "actor_body", "head.mean_layer.linear", foreign.actor),
+    }
+    if foreign.std is not None:
+        found["head.std_param"] = STD_TYPES[policy.head.std_type].to_raw(foreign.std)
+    if critic:
+        found |= _stage_weights(policy.critic, "critic", foreign.critic, foreign.critic_normalizer)
+        found |= _layer_weights(policy.critic_body, "critic_body", "value_head.layer", foreign.critic)
+    return found
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def _stage_weights(
+    pipeline: Pipeline, name: str, weights: Weights, normalizer: ForeignNormalizer | None
+) -> dict[str, Tensor]:
+    """Return memory and statistics; one that only one side has is an error, because it would be left out silently."""
+    found: dict[str, Tensor] = {}
+    memory = {key.removeprefix("rnn."): value for key, value in weights.items() if key.startswith("rnn.")}
+    kinds = []
+    for stage_name, stage in pipeline.named_stages():
+        prefix = f"{name}.stages.{stage_name}"
+        if isinstance(stage, RememberStage):
+            found |= {f"{prefix}.memory.rnn.{key}": value for key, value in memory.items()}
+        elif isinstance(stage, NormalizeStage) and normalizer is not None:
+            found |= _statistics(stage, prefix, normalizer)
+        kinds.append(type(stage))
+    wanted: list[Any] = [NormalizeStage] * (normalizer is not None) + [RememberStage] * bool(memory)
+    if kinds != wanted:
+        raise ValueError(
+            f"the checkpoint's {name} has the stages {[kind.__name__ for kind in wanted]}, "
+            f"the policy's has {[kind.__name__ for kind in kinds]}; build it with policy_from_rsl_rl, or alike"
+        )
+    return found
+
+
+def _statistics(stage: NormalizeStage, prefix: str, normalizer: ForeignNormalizer) -> dict[str, Tensor]:
+    """Cut the statistics of the flat vector into those of the components."""
+    if stage.input_spec.size != normalizer.mean.numel() or len(stage.normalizers) != len(stage.input_spec):
+        raise ValueError(
+            f"the checkpoint normalises a vector of {normalizer.mean.numel()} numbers, the policy "
+            f"{sorted(stage.normalizers)} of {stage.input_spec}; normalise all components, of the same total size"
+        )
+    found: dict[str, Tensor] = {}
+    for component, place in stage.input_spec.slices().items():
+        start = f"{prefix}.normalizers.{module_key(component)}.statistics"
+        shape = stage.input_spec[component].shape
+        variance = normalizer.std[place].double().square().reshape(shape)
+        found[f"{start}.mean"] = normalizer.mean[place].double().reshape(shape)
+        found[f"{start}.m2"] = variance * normalizer.count
+        found[f"{start}.count"] = torch.tensor(float(normalizer.count), dtype=torch.float64)
+    return found
+
+
+def _layer_weights(body: MlpModel, body_name: str, last_name: str, weights: Weights) -> dict[str, Tensor]:
+    """Give the hidden layers to the body and the last one to the head."""
+    layers = _layers(weights)
+    own = [f"{body_name}.model.{at}" for at, layer in enumerate(body.model) if isinstance(layer, nn.Linear)]
+    if len(layers) != len(own) + 1:
+        raise ValueError(
+            f"the checkpoint has {len(layers) - 1} hidden layers for {body_name}, the policy has {len(own)}"
+        )
+    return {
+        f"{name}.{kind}": weights[f"mlp.{at}.{kind}"]
+        for name, at in zip([*own, last_name], layers)
+        for kind in ("weight", "bias")
+    }
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def _layers(weights: Weights) -> list[int]:
+    """Return the positions of the linear layers, in order."""
+    names = [key.split(".") for key in weights if key.startswith("mlp.")]
+    positions = sorted({int(name[1]) for name in names if len(name) == 3 and name[1].isdecimal()})
+    plain = all(weights.get(f"mlp.{at}.weight", torch.empty(0)).dim() == 2 for at in positions)
+    if not positions or len(names) != 2 * len(positions) or not plain:
+        raise ValueError(f"wanted linear layers with weight and bias, found {sorted(weights)}")
+    return positions
+
+
+def _hidden_sizes(weights: Weights) -> tuple[int, ...]:
+    return tuple(int(weights[f"mlp.{at}.weight"].shape[0]) for at in _layers(weights)[:-1])
+
+
+def _input_size(weights: Weights) -> int:
+    first = weights.get("rnn.weight_ih_l0")
+    return int((weights[f"mlp.{_layers(weights)[0]}.weight"] if first is None else first).shape[1])
+
+
+def _stages(weights: Weights, normalizer: ForeignNormalizer | None) -> tuple[StageRecipe, ...]:
+    stages: list[StageRecipe] = [] if normalizer is None else [NormalizeObs(eps=EPSILON)]
+    if "rnn.weight_hh_l0" in weights:
+        rows, hidden_size = weights["rnn.weight_hh_l0"].shape
+        kinds = {4: "lstm", 3: "gru"}
+        if rows % hidden_size or rows // hidden_size not in kinds:
+            raise ValueError(f"a memory of shape {(rows, hidden_size)} is neither an LSTM nor a GRU")
+        layers = sum(name.startswith("rnn.weight_hh_l") for name in weights)
+        stages.append(Remember(type=kinds[rows // hidden_size], hidden_size=hidden_size, num_layers=layers))
+    return tuple(stages)
