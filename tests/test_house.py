@@ -159,6 +159,11 @@ EXPORT = (
     "export_policy(None, 'nowhere', metadata=ExportMetadata(dt=0.02))"
 )
 SESSION = "from striderl.export.packages import onnx_session; onnx_session('nowhere.onnx')"
+PLOT = (
+    "from pathlib import Path; from striderl.loggers.jsonl_logger import JsonlLogger as L; "
+    "from striderl.loggers.plots import plot_runs; import tempfile; d = Path(tempfile.mkdtemp()); "
+    "l = L(d / 'metrics.jsonl'); l.log(0, {'collect/return_mean': 1.0}); l.close(); plot_runs([d], d / 'x.png')"
+)
 MISSING = [
     ("mujoco", "from striderl.envs.mujoco.gym_tasks import TASKS; list(TASKS.values())[0](num_envs=1)", "mujoco"),
     ("mujoco", "from striderl.envs.tasks import make; make('ant')", "mujoco"),
@@ -172,6 +177,15 @@ MISSING = [
     ("onnxscript", EXPORT, "export"),
     ("onnxruntime", EXPORT, "export"),
     ("onnxruntime", SESSION, "export"),
+    ("matplotlib", PLOT, "plot"),
+    ("wandb", "from striderl.loggers.wandb_logger import WandbLogger as L; L('x').log(0, {})", "wandb"),
+    ("trackio", "from striderl.loggers.trackio_logger import TrackioLogger as L; L('p', 'r').log(0, {})", "trackio"),
+    (
+        "mlflow",
+        "from striderl.loggers.mlflow_logger import MlflowLogger as L; L('x', experiment='e', run='r').log(0, {})",
+        "mlflow",
+    ),
+    ("neptune", "from striderl.loggers.neptune_logger import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import logging
 from types import SimpleNamespace
 
@@ -13,9 +13,12 @@ from striderl.collect.policy_actor import GreedyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole
 from striderl.envs.toy import ProbeConfig, TimeLimit
+from striderl.loggers.console_logger import ConsoleLogger
+from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.logger import Logger
 from striderl.training.consumers.consumer import NOTHING, Reaction
 from striderl.training.consumers.evaluate import Evaluate
-from striderl.training.consumers.log import JsonLines, Log
+from striderl.training.consumers.log import Log
 from striderl.training.consumers.progress import Progress
 from striderl.training.consumers.save import Save
 from striderl.training.consumers.stop import Stop
@@ -58,17 +61,20 @@ class Watch:
         pass
 
 
-class Memory:
-    """A sink that keeps everything."""
+class Memory(Logger):
+    """A logger that keeps everything."""
+
+    patience = 10.0  # a row is here when the iteration is over
 
     def __init__(self):
         self.rows = []
+        self.resumed_at = []
 
-    def write(self, step, metrics):
-        self.rows.append((step, dict(metrics)))
+    def log(self, step, numbers):
+        self.rows.append((step, dict(numbers)))
 
-    def close(self):
-        pass
+    def resume_at(self, step):
+        self.resumed_at.append(step)
 
 
 # -- training does not notice ------------------------------------------------------------------------------------------
@@ -79,7 +85,7 @@ def test_consumers_never_change_training(kind, tmp_path):
     def everything(policy):
         return [
             Evaluate(CartPole(3), GreedyActor(policy), every=1, n_episode=3, seed=4),
-            Log(JsonLines(tmp_path / "log.jsonl")),
+            Log(JsonlLogger(tmp_path / "log.jsonl")),
             Progress(lambda report: None),
             Stop(Budget(iterations=100), Plateau("evaluate/return_mean", patience=100)),
             Save(lambda state, name: None, every=1, best="evaluate/return_mean"),
@@ -157,7 +163,7 @@ def test_bad_evaluations_are_refused():
 # -- Log ---------------------------------------------------------------------------------------------------------------
 
 
-def test_log_writes_every_number_to_every_sink():
+def test_log_hands_every_number_to_every_logger():
     one, two = Memory(), Memory()
     records = list(make_trainer(plan={"total_iterations": 5}, consumers=[Log(one, two, every=2)]))
     assert one.rows == two.rows and [step for step, _ in one.rows] == [64, 128, 160]
@@ -166,21 +172,19 @@ def test_log_writes_every_number_to_every_sink():
     assert numbers["progress/iteration"] == 2.0 and numbers["time/steps_per_second"] > 0 and "train/kl" in numbers
 
 
-def test_json_lines_are_appended_and_readable(tmp_path):
-    path = tmp_path / "deep" / "log.jsonl"
-    sink = JsonLines(path)
-    sink.write(1, {"a": 0.5, "b": float("nan")})
-    assert json.loads(path.read_text()) == {"step": 1, "a": 0.5, "b": None}  # complete before it is closed
-    sink.close()
-    sink.close()
-    again = JsonLines(path)
-    again.write(2, {"a": float("inf")})
-    again.close()
-    assert [json.loads(line) for line in path.read_text().splitlines()][1] == {"step": 2, "a": None}
+def test_log_tells_its_loggers_where_a_resumed_run_goes_on():
+    first = make_trainer(consumers=[Log(Memory(), every=2)])
+    run(first, 3)
+    again = Memory()
+    second = make_trainer(weights=5, consumers=[Log(again, every=2)])
+    second.load_state_dict(first.state_dict())
+    assert again.resumed_at == [96], "the third record counts, although it was not logged"
+    run(second, 1)
+    assert [step for step, _ in again.rows] == [128]
 
 
-def test_log_wants_sinks():
-    with pytest.raises(TypeError, match=r"sinks with write\(step, metrics\) and close\(\), found str"):
+def test_log_wants_loggers():
+    with pytest.raises(TypeError, match=r"Log wants loggers, found str; derive it from striderl.loggers.Logger"):
         Log("file.jsonl")
     with pytest.raises(ValueError, match="every is at least 1"):
         Log(every=0)
@@ -370,3 +374,18 @@ def test_progress_goes_to_the_log_and_nowhere_else(caplog, capsys):
         run(make_trainer(consumers=[Progress()]), 1)
     assert "iteration 1, 32 steps" in caplog.text and "s to go" in caplog.text
     assert capsys.readouterr() == ("", "")
+
+
+def test_progress_shows_the_time_to_go_on_a_console():
+    shown = io.StringIO()
+    progress = Progress(ConsoleLogger(title="cartpole", stream=shown), every=2)
+    for number in range(1, 5):
+        progress.consume(record_of(number), SimpleNamespace(ending=False, remaining_iterations=100 - number))
+    progress.close()
+    # 2.5 seconds each: 98 to go are 245 s, 96 to go are 240 s
+    assert shown.getvalue().splitlines() == [
+        "cartpole, iteration 2/100, 20 steps, 4 steps/s, 0:05, 4:05 to go",
+        "cartpole, iteration 4/100, 40 steps, 4 steps/s, 0:10, 4:00 to go",
+    ]
+    with pytest.raises(TypeError, match="a console or a function of a report, found int"):
+        Progress(5)

@@ -9,7 +9,8 @@ import torch
 
 from striderl.collect.actors import RandomActor, ScriptedActor
 from striderl.envs.toy import Chain, ChainConfig, Counting, CountingConfig, Script, Scripted
-from striderl.training.evaluation import EvaluationResult, confidence_interval, evaluate, t_quantile
+from striderl.ops.statistics import confidence_interval, t_quantile
+from striderl.training.evaluation import EvaluationResult, evaluate
 
 
 def right(obs):

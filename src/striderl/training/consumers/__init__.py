@@ -8,7 +8,6 @@ from striderl._lazy import lazy
 
 if TYPE_CHECKING:
     from striderl.training.consumers.evaluate import Evaluate as Evaluate
-    from striderl.training.consumers.log import JsonLines as JsonLines
     from striderl.training.consumers.log import Log as Log
     from striderl.training.consumers.progress import Progress as Progress
     from striderl.training.consumers.progress import ProgressReport as ProgressReport
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from striderl.training.consumers.stop_rules import Plateau as Plateau
     from striderl.training.consumers.stop_rules import Prune as Prune
     from striderl.training.consumers.stop_rules import Threshold as Threshold
+    from striderl.training.consumers.video import Video as Video
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -26,7 +26,6 @@ __getattr__, __dir__, __all__ = lazy(
             "Evaluate",
         ],
         "log": [
-            "JsonLines",
             "Log",
         ],
         "progress": [
@@ -44,6 +43,9 @@ __getattr__, __dir__, __all__ = lazy(
             "Plateau",
             "Prune",
             "Threshold",
+        ],
+        "video": [
+            "Video",
         ],
     },
 )

@@ -26,6 +26,10 @@ class Chain:
             self.position = (position + 1) % len(self.consumers)
             yield self.consumers[position]
 
+    def step_back(self) -> None:
+        """Stand before the consumer that was last handed out, which could not finish."""
+        self.position = (self.position - 1) % len(self.consumers)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position and the state of every consumer by name."""
         states = {name: consumer.state_dict() for name, consumer in self._named().items()}

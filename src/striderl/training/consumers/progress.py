@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from striderl.loggers.console_text import ELAPSED_SECONDS, REMAINING_SECONDS, TOTAL_ITERATIONS
+from striderl.loggers.guarded import Guarded, guard_all
+from striderl.loggers.logger import Logger
 from striderl.training.consumers.consumer import NOTHING, Reaction, Run, is_due
 from striderl.training.record import Record
 
@@ -37,13 +40,21 @@ class ProgressReport(NamedTuple):
 
 
 class Progress:
-    """Reports every n iterations, to a function or to the log."""
+    """Reports every n iterations: to a console, to a function, or to the logging module."""
 
-    def __init__(self, write: Callable[[ProgressReport], None] | None = None, *, every: int = 1) -> None:
-        """Call `write` with each report; without it, reports go to the logging module at level INFO."""
+    def __init__(self, write: Logger | Callable[[ProgressReport], None] | None = None, *, every: int = 1) -> None:
+        """Show each report on a console, such as `ConsoleLogger`, or call `write`; without it, log at level INFO.
+
+        A console gets the numbers of the record with the time spent and the time to go; it is guarded like the loggers
+        of `Log`, because a terminal can be closed or stopped.
+        """
         if every < 1:
             raise ValueError(f"Progress: every is at least 1, found {every}")
-        self.write, self.every = write, every
+        if write is not None and not isinstance(write, Logger) and not callable(write):
+            raise TypeError(f"Progress wants a console or a function of a report, found {type(write).__name__}")
+        self.console: Guarded | None = guard_all([write])[0] if isinstance(write, Logger) else None
+        self.write = None if isinstance(write, Logger) else write
+        self.every = every
         self.elapsed_seconds = 0.0
         self.iterations = 0
 
@@ -52,22 +63,29 @@ class Progress:
         self.elapsed_seconds += record.collection_seconds + record.learning_seconds
         self.iterations += 1
         if is_due(record.iteration, self.every) or run.ending:
-            report = self._report(record, run.remaining_iterations)
-            if self.write is None:
-                _log.info("%s", report)
-            else:
-                self.write(report)
+            self._show(record, run.remaining_iterations)
         return NOTHING
 
-    def _report(self, record: Record, remaining: int | None) -> ProgressReport:
-        return ProgressReport(
+    def _show(self, record: Record, remaining: int | None) -> None:
+        seconds = None if remaining is None else remaining * self.elapsed_seconds / self.iterations
+        if self.console is not None:
+            numbers = {**record.numbers(), ELAPSED_SECONDS: self.elapsed_seconds}
+            if remaining is not None and seconds is not None:
+                numbers |= {TOTAL_ITERATIONS: float(record.iteration + remaining), REMAINING_SECONDS: seconds}
+            self.console.log(record.env_steps, numbers)
+            return
+        report = ProgressReport(
             record.iteration,
             record.env_steps,
             record.steps_per_second,
             self.elapsed_seconds,
-            None if remaining is None else remaining * self.elapsed_seconds / self.iterations,
+            seconds,
             record.metrics,
         )
+        if self.write is None:
+            _log.info("%s", report)
+        else:
+            self.write(report)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the time and the number of iterations it was spent on."""
@@ -78,4 +96,6 @@ class Progress:
         self.elapsed_seconds, self.iterations = float(state["elapsed_seconds"]), int(state["iterations"])
 
     def close(self) -> None:
-        """Do nothing."""
+        """Give the terminal back, if there was one."""
+        if self.console is not None:
+            self.console.close()

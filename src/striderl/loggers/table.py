@@ -1,0 +1,45 @@
+"""The names of the loggers, as the command line and configs write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from striderl.data.naming import unknown
+from striderl.loggers.console_logger import ConsoleLogger
+from striderl.loggers.csv_logger import CsvLogger
+from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.logger import Logger
+from striderl.loggers.mlflow_logger import MlflowLogger
+from striderl.loggers.neptune_logger import NeptuneLogger
+from striderl.loggers.tensorboard_logger import TensorBoardLogger
+from striderl.loggers.trackio_logger import TrackioLogger
+from striderl.loggers.wandb_logger import WandbLogger, run_id_of
+
+
+def _task(folder: Path) -> str:
+    """Return the task of a run folder runs/<task>/<time>."""
+    return folder.absolute().parent.name or "striderl"
+
+
+LOGGERS: Mapping[str, Callable[[Path], Logger]] = {
+    "console": lambda folder: ConsoleLogger(title=_task(folder)),
+    "csv": lambda folder: CsvLogger(folder / "metrics.csv"),
+    "jsonl": lambda folder: JsonlLogger(folder / "metrics.jsonl"),
+    "tensorboard": lambda folder: TensorBoardLogger(folder / "tensorboard"),
+    "wandb": lambda folder: WandbLogger(folder),
+    "trackio": lambda folder: TrackioLogger(_task(folder), folder.name),
+    "mlflow": lambda folder: MlflowLogger(folder, experiment=_task(folder), run=folder.name),
+    "neptune": lambda folder: NeptuneLogger(run_id_of(folder)),
+}
+"""Name to a function that makes the logger of a run folder, with its usual settings."""
+
+
+def make_loggers(names: Iterable[str], folder: str | Path) -> list[Logger]:
+    """Make loggers by name for a run folder; nothing is opened yet."""
+    made = []
+    for name in names:
+        if name not in LOGGERS:
+            raise KeyError(unknown("logger", name, LOGGERS, where="striderl.loggers"))
+        made.append(LOGGERS[name](Path(folder)))
+    return made

@@ -1,0 +1,91 @@
+"""`TensorBoardLogger`: event files for TensorBoard; its package is enough, TensorFlow is not needed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from striderl.loggers.animation import animation_of
+from striderl.loggers.logger import Logger
+
+
+class TensorBoardLogger(Logger):
+    """Writes scalars, texts, and videos as moving pictures.
+
+    A resumed run begins a new event file which says that what older files hold after its first step is void.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Name the folder of the event files; the file is begun with the first row."""
+        self.folder = Path(folder)
+        self._writer: Any = None
+        self._void_from: int | None = None
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write one scalar per name."""
+        self._add(step, [{"tag": name, "simple_value": float(value)} for name, value in numbers.items()])
+
+    def text(self, name: str, value: str) -> None:
+        """Write a text."""
+        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+        tensor = TensorProto(dtype="DT_STRING", string_val=[value.encode()], tensor_shape=shape)
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        self._add(0, [{"tag": name, "metadata": metadata, "tensor": tensor}])
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Write the settings as a text 'config'; four spaces make it a block in Markdown."""
+        lines = json.dumps(dict(values), indent=2, default=str).splitlines()
+        self.text("config", "\n".join(f"    {line}" for line in lines))
+
+    def video(self, step: int, name: str, path: Path) -> None:
+        """Write a smaller copy as an animated picture, which is how TensorBoard shows videos."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        animation = animation_of(path)
+        picture = Summary.Image(
+            height=animation.height, width=animation.width, colorspace=3, encoded_image_string=animation.gif
+        )
+        self._add(step, [{"tag": name, "image": picture}])
+
+    def resume_at(self, step: int) -> None:
+        """Begin a new file that makes void what comes after this step in the older ones."""
+        self.close()
+        self._void_from = step + 1
+
+    def close(self) -> None:
+        """Close the file; a later row begins another."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    def _add(self, step: int, values: list[dict[str, Any]]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        writer = self._open()
+        summary = Summary(value=[Summary.Value(**value) for value in values])
+        writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        writer.flush()
+
+    def _open(self) -> Any:
+        if self._writer is not None and not self.folder.exists():
+            # the open file would take events that nobody can read
+            self.close()
+            raise FileNotFoundError(f"{self.folder} was deleted while the run was writing to it")
+        if self._writer is None:
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+            self._writer = EventFileWriter(str(self.folder))
+            if self._void_from is not None:
+                start = SessionLog(status=SessionLog.START)
+                self._writer.add_event(Event(wall_time=time.time(), step=self._void_from, session_log=start))
+                self._void_from = None
+        return self._writer
