@@ -19,6 +19,9 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "execution"))
+
+import graph_cases
 
 from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.collect.actors import RandomActor
@@ -146,20 +149,6 @@ def observation(spec: ObsSpec, *lead: int) -> dict[str, torch.Tensor]:
     }
 
 
-def captured(function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Warm a function up on a side stream and capture it once."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function()
-    return graph, result
-
-
 @check
 def policy_steps_are_captured_and_replayed() -> str:
     """One acting step of every kind of policy as a CUDA graph, replayed on fresh inputs, equal to eager."""
@@ -170,7 +159,7 @@ def policy_steps_are_captured_and_replayed() -> str:
         obs, state = observation(policy.obs_spec, 32), policy.initial_state(32)
         noise = {key: torch.randn(32, *spec.shape, device=CUDA) for key, spec in actor.noise().items()}
         with torch.no_grad():
-            graph, acted = captured(lambda: actor.act(obs, state, noise))  # noqa: B023
+            graph, acted = graph_cases.captured(lambda: actor.act(obs, state, noise))  # noqa: B023
             for target in (obs, state, noise):
                 for value in target.values():
                     value.copy_(torch.rand_like(value.float()) * 2)
@@ -192,16 +181,15 @@ def updates_are_captured_and_replayed() -> str:
         for graphed in (False, True):
             torch.manual_seed(0)
             policy.load_state_dict(start)
-            learner = PPO(copy.deepcopy(policy).to(CUDA), PPOConfig(schedule="adaptive"))
+            learner = PPO(copy.deepcopy(policy).to(CUDA), PPOConfig(schedule="adaptive", entropy_coef=0.01))
             minibatch = make_minibatch(learner.policy)
 
             def step(learner: PPO = learner, minibatch: dict[str, Any] = minibatch) -> None:
-                losses, _ = learner.losses(minibatch)
-                learner.updater.step(losses)
+                learner.updater.step(learner._step_losses, minibatch, learner._rule)
 
             begin = copy.deepcopy(learner.state_dict())
             if graphed:
-                graph, _ = captured(step)
+                graph, _ = graph_cases.captured(step)
                 learner.load_state_dict(begin)
                 for _ in range(5):
                     graph.replay()
@@ -214,6 +202,33 @@ def updates_are_captured_and_replayed() -> str:
         assert worst < 1e-4, (name, worst)
         seen.append(f"{name} {worst:.0e}")
     return ", ".join(seen)
+
+
+@check
+def acting_with_an_lstm_is_a_graph() -> str:
+    """Twelve acting steps by one graph that carries the memory in static buffers, without a synchronisation."""
+    worst = graph_cases.acting_as_a_graph()
+    assert max(worst.values()) <= 1e-5, worst
+    return _said(worst)
+
+
+@check
+def an_update_of_ppo_rnd_and_lstm_is_a_graph() -> str:
+    """Ten gradient steps, learning-rate rule included, by one graph without a synchronisation."""
+    worst = graph_cases.update_as_a_graph()
+    assert max(worst.values()) <= 1e-5, worst
+    graph_cases.broken_update_as_a_graph()
+    return f"{_said(worst)}; a gradient that is not finite is skipped inside the graph"
+
+
+@check
+def a_whole_update_never_waits_for_the_device() -> str:
+    """PPO.update with its shuffling under torch's synchronisation alarm."""
+    return f"no synchronisation in {graph_cases.whole_update_without_waiting()} gradient steps"
+
+
+def _said(worst: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.0e}" for name, value in worst.items())
 
 
 def make_minibatch(policy: Policy) -> dict[str, Any]:
@@ -236,6 +251,7 @@ def make_minibatch(policy: Policy) -> dict[str, Any]:
         "resets": resets,
         "state": state,
         "memo": {},
+        "info": {},
         "dist": output.distribution.params(),
         "log_prob": log_prob,
         "value": output.value,

@@ -11,6 +11,7 @@ from striderl.ops.losses import (
     adapted_learning_rate,
     clipped_surrogate,
     explained_variance,
+    mean_std,
     normalised,
     valid_mean,
     value_loss,
@@ -77,3 +78,24 @@ def test_explained_variance():
 def test_learning_rate_rule(kl, rate, wanted):
     found = adapted_learning_rate(torch.tensor(rate), torch.tensor(kl), 0.01)
     assert float(found) == pytest.approx(wanted)
+
+
+def test_several_values_are_taken_one_by_one():
+    returns = torch.tensor([[1.0, 1.0], [2.0, 5.0], [3.0, 3.0], [9.0, 9.0]])
+    value = torch.tensor([[1.0, 3.0], [2.0, 3.0], [3.0, 3.0], [0.0, 0.0]])
+    valid = torch.tensor([True, True, True, False])
+    assert explained_variance(value, returns, valid).tolist() == pytest.approx([1.0, 0.0])
+    # 1, 2, 3 has std sqrt(2/3), and 1, 5, 3 twice that
+    side = 1.0 / math.sqrt(2.0 / 3.0)
+    found = normalised(returns, valid)
+    assert found[:, 0].tolist() == pytest.approx([-side, 0.0, side, 0.0], abs=1e-6)
+    assert found[:, 1].tolist() == pytest.approx([-side, side, 0.0, 0.0], abs=1e-6)
+
+
+def test_the_mean_std_counts_valid_samples_of_every_part():
+    valid = torch.tensor([True, False])
+    bad = float("nan")
+    assert mean_std({"mean": torch.zeros(2, 2), "std": torch.tensor([[1.0, 3.0], [bad, bad]])}, valid)["std"] == 2.0
+    parts = {"arm/std": torch.tensor([[1.0, 3.0], [9.0, 9.0]]), "leg/std": torch.tensor([[5.0], [9.0]])}
+    assert mean_std(parts, valid)["std"] == 3.0
+    assert mean_std({"log_probs": torch.zeros(2, 2)}, valid) == {}

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from striderl.data import tree
 from striderl.execution.capture_cuda import replay_as_cuda_graph
 from striderl.execution.capture_watch import CaptureError, Watch
+from striderl.ops.trajectory_packing import static_shapes
 
 __all__ = ["CaptureError", "CaptureReport", "check_capture"]
 
@@ -52,6 +53,7 @@ class CaptureReport:
     """The largest |traced - eager| over all outputs on fresh inputs."""
 
 
+@static_shapes()
 def check_capture(
     function: Callable[..., Any],
     example_inputs: Sequence[Any],

@@ -8,6 +8,10 @@ from torch import Tensor
 from striderl.ops.td import huber
 
 
+_AT_ONCE = 2**24
+"""About how many numbers a projection holds at once."""
+
+
 def project_categorical(reward: Tensor, discount: Tensor, probs: Tensor, atoms: Tensor) -> Tensor:
     """Return the probabilities [B, M] on `atoms` [M] of reward + discount · atom, where atom has `probs` [B, M].
 
@@ -17,6 +21,13 @@ def project_categorical(reward: Tensor, discount: Tensor, probs: Tensor, atoms: 
     low, high = atoms[0], atoms[-1]
     width = (high - low) / (atoms.shape[0] - 1)
     moved = (reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms).clamp(low, high)
+    # [B, M, M] numbers are too many for large batches: so many fixed atoms at a time
+    each = max(1, _AT_ONCE // max(1, moved.numel()))
+    return torch.cat([_shared(moved, probs, some, width) for some in atoms.split(each)], dim=-1)
+
+
+def _shared(moved: Tensor, probs: Tensor, atoms: Tensor, width: Tensor) -> Tensor:
+    """Return what some of the fixed atoms [k] get, [B, k]."""
     # how near each moved atom is to each fixed one, in units of their distance: 1 on top of it, 0 one away or more
     nearness = (1.0 - (moved.unsqueeze(-1) - atoms).abs() / width).clamp(min=0.0)
     return torch.einsum("bm,bmk->bk", probs, nearness)

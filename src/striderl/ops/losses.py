@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from striderl.ops.moments import AllReduce
+from striderl.ops.pooling import mean_of_all
 
-def valid_mean(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Return the mean of x over valid samples (0 if there are none); NaN in invalid samples does no harm."""
+
+def valid_mean(x: Tensor, valid: Tensor | None, all_reduce: AllReduce | None = None) -> Tensor:
+    """Return the mean of x over valid samples (0 if there are none); NaN in invalid samples does no harm.
+
+    With `all_reduce`, which sums a tensor over processes, it is the mean over the samples of all of them; so it is
+    inside `striderl.ops.pooling.pooled`.
+    """
     if valid is None:
-        return x.mean()
-    counts = valid.to(x.dtype)
-    return torch.where(valid, x, 0.0).sum() / counts.sum().clamp(min=1.0)
+        count = torch.full((), float(x.numel()), dtype=x.dtype, device=x.device)
+        return mean_of_all(x.sum(), count, all_reduce)
+    return mean_of_all(torch.where(valid, x, 0.0).sum(), valid.sum(dtype=x.dtype), all_reduce)
 
 
-def normalised(x: Tensor, valid: Tensor | None, eps: float = 1e-8) -> Tensor:
-    """Return (x - mean) / (std + eps) with the statistics of valid samples; invalid samples become 0."""
-    mean = valid_mean(x, valid)
-    std = valid_mean((x - mean).square(), valid).sqrt()
+def normalised(x: Tensor, valid: Tensor | None, eps: float = 1e-8, all_reduce: AllReduce | None = None) -> Tensor:
+    """Return (x - mean) / (std + eps) with the statistics of valid samples; invalid samples become 0.
+
+    Where x has a dimension more than `valid`, each entry of it is normalised by itself.
+    """
+    if valid is not None and x.dim() > valid.dim():
+        return torch.stack([normalised(part, valid, eps, all_reduce) for part in x.unbind(-1)], dim=-1)
+    mean = valid_mean(x, valid, all_reduce)
+    std = valid_mean((x - mean).square(), valid, all_reduce).sqrt()
     result = (x - mean) / (std + eps)
     return result if valid is None else torch.where(valid, result, 0.0)
 
@@ -45,11 +59,26 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | 
 
 
 def explained_variance(value: Tensor, returns: Tensor, valid: Tensor | None) -> Tensor:
-    """Return 1 - Var(returns - value) / Var(returns): 1 is perfect, 0 is no better than the mean."""
+    """Return 1 - Var(returns - value) / Var(returns): 1 is perfect, 0 is no better than the mean.
+
+    Several values [.., V] give one number each, [V].
+    """
+    if valid is not None and value.dim() > valid.dim():
+        parts = zip(value.unbind(-1), returns.unbind(-1))
+        return torch.stack([explained_variance(one, wanted, valid) for one, wanted in parts])
     residual = returns - value
     around = valid_mean((residual - valid_mean(residual, valid)).square(), valid)
     total = valid_mean((returns - valid_mean(returns, valid)).square(), valid)
     return 1.0 - around / total.clamp(min=1e-12)
+
+
+def mean_std(parameters: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
+    """Return {'std': the mean over actions and valid samples}, or nothing where no part of a distribution has one."""
+    found = [value for name, value in parameters.items() if name.rpartition("/")[2] == "std"]
+    if not found:
+        return {}
+    entries = torch.cat([value.reshape(*valid.shape, -1) for value in found], dim=-1)
+    return {"std": valid_mean(entries.mean(dim=-1), valid)}
 
 
 def adapted_learning_rate(
@@ -63,9 +92,10 @@ def adapted_learning_rate(
 ) -> Tensor:
     """Return the learning rate moved towards the desired KL, as a tensor rule without a question to the device.
 
-    Above twice the desired KL the rate is divided by `factor`, below half of it (but above 0) multiplied.
+    Above twice the desired KL the rate is divided by `factor`, below half of it multiplied. A policy that has not moved
+    yet says nothing: a KL of zero, rounding aside, leaves the rate as it is.
     """
     slower = (learning_rate / factor).clamp(min=lowest)
     faster = (learning_rate * factor).clamp(max=highest)
     rate = torch.where(kl > 2.0 * desired_kl, slower, learning_rate)
-    return torch.where((kl < 0.5 * desired_kl) & (kl > 0.0), faster, rate)
+    return torch.where((kl < 0.5 * desired_kl) & (kl > 1e-4 * desired_kl), faster, rate)

@@ -38,5 +38,7 @@ class _ProjectedClamp(torch.autograd.Function):
 def projected_clamp(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Clamp into [low, high], which broadcast to value; NaN becomes low and passes no gradient."""
     safe = torch.where(value.isnan(), low, value)
+    if not (safe.requires_grad and torch.is_grad_enabled()):
+        return torch.minimum(torch.maximum(safe, low), high)  # what `forward` does, without the way there
     result: Tensor = _ProjectedClamp.apply(safe, low, high)  # type: ignore[no-untyped-call]
     return result

@@ -13,8 +13,13 @@ A sample that is not valid has advantage 0 and passes nothing on. Arrays are [T,
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
+
+Array = np.ndarray[Any, Any]
 
 
 def gae(
@@ -29,6 +34,18 @@ def gae(
     valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return (returns, advantages) by generalised advantage estimation (Schulman et al. 2016)."""
+    if isinstance(gamma, float) and isinstance(lam, float) and _plain(reward, value, next_value):
+        returns, advantages = _gae_arrays(
+            reward.numpy(),
+            value.numpy(),
+            next_value.numpy(),
+            _beside(terminated, value).numpy(),
+            _beside(truncated, value).numpy(),
+            None if valid is None else _beside(valid, value).numpy(),
+            gamma=gamma,
+            lam=lam,
+        )
+        return torch.from_numpy(returns), torch.from_numpy(advantages)
     alive, going = _like(~terminated, value), _like(~(terminated | truncated), value)
     delta = reward + gamma * next_value * alive - value
     carry = gamma * lam * going
@@ -37,6 +54,33 @@ def gae(
         # `where`, not a product: an invalid sample may hold NaN
         delta, carry = torch.where(counts > 0, delta, 0.0), carry * counts
     advantage = backward_scan(delta, carry)
+    return advantage + value, advantage
+
+
+@np.errstate(invalid="ignore", over="ignore")  # samples that are not valid may hold anything, as with tensors
+def _gae_arrays(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array | None,
+    *,
+    gamma: float,
+    lam: float,
+) -> tuple[Array, Array]:
+    """Do what `gae` does with numpy: on the CPU it fills masked places several times as fast as torch does."""
+    delta = gamma * next_value
+    np.copyto(delta, 0.0, where=terminated)
+    delta += reward
+    delta -= value
+    stops = terminated | truncated
+    if valid is not None:
+        np.copyto(delta, 0.0, where=~valid)
+        stops |= ~valid
+    carry = np.full_like(delta, gamma * lam)
+    np.copyto(carry, 0.0, where=stops)
+    advantage = _scan_arrays(delta, carry)
     return advantage + value, advantage
 
 
@@ -61,6 +105,8 @@ def backward_scan(first: Tensor, carry: Tensor) -> Tensor:
 
     Long and narrow data is scanned by doubling, log2(T) rounds of whole-array work; short or wide data step by step.
     """
+    if _plain(first, carry):
+        return torch.from_numpy(_scan_arrays(first.numpy(), carry.numpy()))
     num_steps = first.shape[0]
     if first[0].numel() * num_steps.bit_length() < 40 * num_steps:
         return _scan_by_doubling(first, carry)
@@ -84,6 +130,52 @@ def _scan_by_doubling(first: Tensor, carry: Tensor) -> Tensor:
     return x
 
 
+def _plain(*tensors: Tensor) -> bool:
+    """Tell whether these are numbers of one dtype on the CPU that neither a gradient nor a compiler follows."""
+    dtype = tensors[0].dtype
+    return (
+        dtype in (torch.float32, torch.float64)
+        and not torch.compiler.is_compiling()
+        and all(type(x) is Tensor and x.is_cpu and x.dtype is dtype and not x.requires_grad for x in tensors)
+    )
+
+
+def _scan_arrays(first: Array, carry: Array) -> Array:
+    """Do what `backward_scan` does with numpy, whose calls cost less than those of torch: rows are a few kilobytes."""
+    num_steps = len(first)
+    if first[0].size * num_steps.bit_length() < 1500:
+        return _arrays_by_doubling(first, carry)
+    return _arrays_step_by_step(first, carry)
+
+
+def _arrays_step_by_step(first: Array, carry: Array) -> Array:
+    result = first.copy()
+    carried = np.empty_like(result[0])
+    running = result[-1]
+    for step in range(len(result) - 2, -1, -1):
+        np.multiply(carry[step], running, out=carried)
+        running = result[step]
+        np.add(running, carried, out=running)
+    return result
+
+
+def _arrays_by_doubling(first: Array, carry: Array) -> Array:
+    """Do what `_scan_by_doubling` does; products that reach past the end are never looked at, so they are left out."""
+    x, c, size = first, carry, len(first)
+    now, later = np.empty_like(first), np.empty_like(first)
+    reach = 1
+    while reach < size:
+        rest = size - reach
+        np.multiply(c[:rest], x[reach:], out=now[:rest])
+        np.add(x[:rest], now[:rest], out=now[:rest])
+        now[rest:] = x[rest:]
+        x, now, later = now, later, now
+        reach *= 2
+        if reach < size:
+            c = c[: size - reach] * c[reach // 2 : size - reach // 2]
+    return x if x is not first else first.copy()
+
+
 def n_step_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
 ) -> Tensor:
@@ -100,6 +192,11 @@ def n_step_returns(
         open_end = torch.cat([going[:-1], torch.zeros_like(going[-1:])])
         result = torch.where(open_end > 0, further, target)
     return result
+
+
+def _beside(mask: Tensor, values: Tensor) -> Tensor:
+    """Return a mask with a last dimension more when the values have one."""
+    return mask.unsqueeze(-1) if values.dim() > mask.dim() else mask
 
 
 def _like(mask: Tensor, values: Tensor) -> Tensor:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch.nn import functional
+
 from striderl.ops.losses import valid_mean
+from striderl.ops.pooling import current_all_reduce
 
 
 def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
@@ -17,14 +20,16 @@ def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
     return reward + torch.where(discount == 0.0, torch.zeros_like(next_value), discount * next_value)
 
 
-def weighted_mean(error: Tensor, valid: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean of importance weight times error over valid samples; [K, B] is summed over K first."""
-    per_sample = error.sum(dim=0) if error.dim() > valid.dim() else error
-    return valid_mean(per_sample if weight is None else weight * per_sample, valid)
+def weighted_mean(error: Tensor, valid: Tensor | None, weight: Tensor | None = None) -> Tensor:
+    """Return the mean of importance weight times error [B] over valid samples; None means that all are."""
+    return counted_mean(error if weight is None else weight * error, valid)
+
+
+def counted_mean(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Return the mean of x over valid samples; None means that all are, which takes one operation instead of five."""
+    return x.mean() if valid is None and current_all_reduce() is None else valid_mean(x, valid)
 
 
 def huber(difference: Tensor, delta: float = 1.0) -> Tensor:
     """Return d²/2 within ±delta and delta · (|d| - delta/2) beyond, entry by entry."""
-    size = difference.abs()
-    near = size.clamp(max=delta)
-    return 0.5 * near.square() + delta * (size - near)
+    return functional.huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=delta)

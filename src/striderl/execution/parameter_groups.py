@@ -1,0 +1,160 @@
+"""`ParameterGroup`: parameters in one block of memory, with their optimiser.
+
+    policy parameters   [ W1 | b1 | W2 | b2 | … ]   one block of memory per group; the module's parameters are views
+    gradients           [ gW1 | gb1 | …          ]   likewise: one norm, one clip, one fused optimiser call
+
+A small network has dozens of tensors, and an optimiser that visits each spends most of its time on the way. A gradient
+that is not finite changes nothing: parameters, moments and step count stay what they were, bit for bit, and the skip is
+counted. The learning rate is a tensor, so a rule may move it without asking the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from striderl.data.checked_fields import check_field_types
+from striderl.data.naming import unknown
+
+OPTIMIZERS = ("Adam", "AdamW", "SGD", "RMSprop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig:
+    """How one group of parameters is optimised."""
+
+    optimizer: str = "Adam"
+    """'Adam', 'AdamW', 'SGD' or 'RMSprop'."""
+    learning_rate: float = 1e-3
+    """The first learning rate."""
+    max_grad_norm: float = 1.0
+    """The gradient is scaled down to this norm; 0 means never."""
+    weight_decay: float = 0.0
+    """Decay of the parameters, as the optimiser understands it."""
+    eps: float = 1e-8
+    """Adam's epsilon."""
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(unknown("optimizer", self.optimizer, OPTIMIZERS, where="GroupConfig"))
+        check_field_types(self)
+        if self.learning_rate < 0.0 or self.max_grad_norm < 0.0 or self.weight_decay < 0.0:
+            raise ValueError(f"learning_rate, max_grad_norm and weight_decay are not negative, found {self}")
+
+
+class FlatParameters:
+    """Parameters and their gradients laid out in one block each; the module's own tensors become views."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Move the parameters; whoever held them sees the same values."""
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        if not self.parameters:
+            raise ValueError("a group of parameters to optimise is empty")
+        kinds = sorted({f"{parameter.dtype} on {parameter.device}" for parameter in self.parameters})
+        if len(kinds) > 1:
+            raise ValueError(f"the parameters of one group share a dtype and a device, found {', '.join(kinds)}")
+        self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
+        self.grad = torch.zeros_like(self.flat)
+        sizes = [parameter.numel() for parameter in self.parameters]
+        pieces = zip(self.parameters, self.flat.split_with_sizes(sizes), self.grad.split_with_sizes(sizes))
+        self._views = [(values.view_as(each), grads.view_as(each)) for each, values, grads in pieces]
+        for parameter, (values, grads) in zip(self.parameters, self._views):
+            parameter.data, parameter.grad = values, grads
+
+    def attach(self) -> None:
+        """Take gradients back that `zero_grad` let go, and raise when parameters have left the block.
+
+        Either would stop learning without a word: gradients would go where no optimiser looks.
+        """
+        for parameter, (values, grads) in zip(self.parameters, self._views):
+            if parameter.grad is not grads:
+                parameter.grad = grads
+            if parameter.data_ptr() != values.data_ptr():
+                raise RuntimeError(
+                    f"a parameter {list(parameter.shape)} was moved after its optimiser was made (by .to(), .double() "
+                    "or an assignment to .data); move the module first, then build the algorithm"
+                )
+
+
+class ParameterGroup:
+    """One group: its flat parameters, its optimiser, its learning rate as a tensor."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], config: GroupConfig | None = None) -> None:
+        self.config = config = config or GroupConfig()
+        self.flat = FlatParameters(parameters)
+        device = self.flat.flat.device
+        self.learning_rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
+        self.num_skipped = torch.zeros((), dtype=torch.int64, device=device)
+        """How many steps were skipped because the gradient was not finite."""
+        self._first = torch.zeros_like(self.flat.flat)
+        self._second = torch.zeros_like(self.flat.flat)
+        self._count = torch.zeros((), dtype=torch.float32, device=device)
+
+    def zero_grad(self) -> None:
+        """Forget the last gradient."""
+        self.flat.grad.zero_()
+
+    def step(self) -> Tensor:
+        """Clip, take one step unless the gradient is not finite, and return its norm before clipping."""
+        grad = self.flat.grad
+        norm: Tensor = torch.linalg.vector_norm(grad)
+        broken = ~torch.isfinite(norm)
+        if self.config.max_grad_norm > 0:
+            grad.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self.num_skipped += broken
+        self._optimise(grad, broken)
+        return norm
+
+    def _optimise(self, grad: Tensor, broken: Tensor) -> None:
+        config, flat = self.config, self.flat.flat
+        if config.optimizer in ("Adam", "AdamW"):
+            fused = torch._fused_adam_ if config.optimizer == "Adam" else torch._fused_adamw_
+            fused(
+                [flat],
+                [grad],
+                [self._first],
+                [self._second],
+                [],
+                [self._count.add_(~broken)],
+                lr=self.learning_rate,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=config.weight_decay,
+                eps=config.eps,
+                amsgrad=False,
+                maximize=False,
+                found_inf=broken.float(),
+            )
+            return
+        decayed = grad + config.weight_decay * flat
+        if config.optimizer == "RMSprop":
+            second = 0.99 * self._second + 0.01 * decayed.square()
+            decayed = decayed / (second.sqrt() + config.eps)
+            self._second.copy_(torch.where(broken, self._second, second))
+        flat.copy_(torch.where(broken, flat, flat - self.learning_rate * decayed))
+        self._count.add_(~broken)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return moments, step count, learning rate and the count of skipped steps."""
+        return {
+            "first": self._first.clone(),
+            "second": self._second.clone(),
+            "count": self._count.clone(),
+            "learning_rate": self.learning_rate.clone(),
+            "num_skipped": self.num_skipped.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with saved moments."""
+        if state["first"].shape != self._first.shape:
+            raise ValueError(
+                f"the saved optimiser has {state['first'].numel()} parameters, this group {self._first.numel()}"
+            )
+        self._first.copy_(state["first"])
+        self._second.copy_(state["second"])
+        self._count.copy_(state["count"])
+        self.learning_rate.copy_(state["learning_rate"])
+        self.num_skipped.copy_(state["num_skipped"])

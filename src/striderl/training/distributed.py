@@ -1,0 +1,203 @@
+"""Learn in several processes, on one machine or many, as if it were one: `torchrun --nproc-per-node 2 script.py`.
+
+    rank 0   envs 0 … 31   ─▶ rollout ─▶ gradient ─┐
+                                                   ├─ summed ─▶ the same step everywhere ─▶ the same parameters
+    rank 1   envs 32 … 63  ─▶ rollout ─▶ gradient ─┘
+       └─ log, evaluate and save on rank 0 alone
+
+    ranks = setup()
+    num_envs, first = ranks.shard(64)                    # this process's envs; noise follows their global numbers
+    algorithm = PPO(policy, config, reduce=ranks.reduce)
+    ranks.share(algorithm)                               # begin with rank 0's parameters
+    consumers = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
+
+Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.pooling`). The trainer knows
+nothing of it. On the CPU (gloo) a rank that is lost is named by the others within the timeout; with NCCL a collective
+that hangs ends the process from torch's own watchdog, and torchrun reports who went first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from striderl.data import tree
+from striderl.execution.updater import Updater
+from striderl.ops.moments import AllReduce
+from striderl.training.fingerprints import diverging, fingerprints
+
+ALIVE_SECONDS = 5.0
+"""How long the ranks that are left wait for a sign of life of the others before they name who is missing."""
+
+
+class RankLostError(RuntimeError):
+    """Another process no longer answers; the message names it."""
+
+
+class Learner(Protocol):
+    """What learns: any algorithm with an updater."""
+
+    updater: Updater
+    """Its parameters and optimisers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among those that learn together."""
+
+    rank: int = 0
+    """Its number."""
+    world_size: int = 1
+    """How many there are."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    """Where this one works."""
+    timeout: float = 120.0
+    """Seconds after which a process that does not answer is given up; longer than an evaluation takes."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that logs, evaluates and saves."""
+        return self.rank == 0
+
+    @property
+    def reduce(self) -> AllReduce | None:
+        """What an algorithm takes as `reduce`; None when this process is alone."""
+        return self.all_reduce_sum if self.world_size > 1 else None
+
+    def shard(self, num_envs: int) -> tuple[int, int]:
+        """Return (how many of all envs are this process's, the global number of the first)."""
+        if num_envs < self.world_size:
+            raise ValueError(f"{num_envs} envs cannot be shared by {self.world_size} processes; use more envs")
+        each, left = divmod(num_envs, self.world_size)
+        return each + (self.rank < left), self.rank * each + min(self.rank, left)
+
+    # -- collective operations: every rank must call them, in the same order -------------------------------------------
+
+    def all_reduce_sum(self, x: Tensor) -> Tensor:
+        """Return the sum of x over all processes; x stays as it is."""
+        total = x.clone()
+        if self.world_size == 1:
+            return total
+        if torch.compiler.is_compiling():
+            dist.all_reduce(total)
+            return total
+        try:
+            dist.all_reduce(total)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        return total
+
+    def share(self, algorithm: Learner) -> None:
+        """Give all processes rank 0's parameters, optimiser and statistics; what differs in shape stays each one's."""
+        if self.world_size == 1:
+            return
+        state = algorithm.state_dict()
+        tensors = {path: leaf for path, leaf in tree.items(state) if isinstance(leaf, Tensor)}
+        shapes = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in tensors.items()}
+        everywhere: list[Any] = [None] * self.world_size
+        try:
+            dist.all_gather_object(everywhere, shapes)
+            for path, leaf in tensors.items():
+                # what is kept per env has another size where a process has another number of envs
+                if all(other.get(path) == shapes[path] for other in everywhere):
+                    moved = leaf.to(self.device)
+                    dist.broadcast(moved, 0)
+                    leaf.copy_(moved)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        algorithm.load_state_dict(state)
+
+    def require_equal(self, named: Mapping[str, Tensor]) -> None:
+        """Raise, in every process and naming the odd one out, unless these tensors are the same bits everywhere."""
+        own = fingerprints(named).to(self.device)
+        table = torch.zeros(self.world_size, len(named), dtype=torch.int64, device=self.device)
+        table[self.rank] = own
+        found = diverging(self.all_reduce_sum(table).cpu(), list(named))
+        if found:
+            raise RuntimeError(
+                f"processes have drifted apart: {'; '.join(found)}. Something is drawn or decided differently there; "
+                "the seeds of the policy and the terms must be the same, and `reduce` must be given to the algorithm"
+            )
+
+    def of_main(self, flag: bool) -> bool:
+        """Return what rank 0 says."""
+        said = torch.tensor(float(flag and self.is_main), device=self.device)
+        return bool(self.all_reduce_sum(said) > 0)
+
+    def close(self) -> None:
+        """Leave the group; calling it twice is fine."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- a lost process ------------------------------------------------------------------------------------------------
+
+    def _lost(self, error: RuntimeError) -> RankLostError:
+        """Return the error that names who does not give a sign of life."""
+        reason = str(error).strip().partition("\n")[0]
+        missing = self._silent()
+        who = f"rank {' and '.join(map(str, missing))}" if missing else "a process, which one is not known,"
+        return RankLostError(
+            f"{who} of {self.world_size} no longer answers, says rank {self.rank}; start all of them again from the "
+            f"last checkpoint ({reason})"
+        )
+
+    def _silent(self) -> list[int]:
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        try:
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"striderl/alive/{self.rank}", "1")
+            deadline = time.monotonic() + min(ALIVE_SECONDS, self.timeout)
+            while others and time.monotonic() < deadline:
+                others = [rank for rank in others if not store.check([f"striderl/alive/{rank}"])]
+                time.sleep(0.05)
+        except RuntimeError:
+            # the store lives in rank 0 (or in torchrun, which then has ended everything already)
+            return [0]
+        return others
+
+
+def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
+    """Join the processes that torchrun started, by its environment variables; alone without them.
+
+    `device` 'auto' takes the GPU of the local rank where there is one. NCCL is used on GPUs, gloo on the CPU.
+    """
+    on_gpu = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    where = torch.device("cpu")
+    if on_gpu:
+        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(where)
+    if world_size == 1:
+        return Ranks(device=where, timeout=timeout)
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise RuntimeError(f"WORLD_SIZE is {world_size}, but {missing} are not set; start the script with torchrun")
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout))
+    ranks = Ranks(rank=rank, world_size=world_size, device=where, timeout=timeout)
+    with suppress(RuntimeError):
+        dist.distributed_c10d._get_default_store().delete_key(f"striderl/alive/{rank}")
+    return ranks

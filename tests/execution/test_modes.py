@@ -1,0 +1,177 @@
+"""Compiled steps are the eager ones to rounding; when compiling fails, there is one warning and the same results."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import update_cases
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+from torch._inductor import config as inductor
+from update_cases import CASES
+
+from striderl.execution.modes import Compiled, Eager, ExecutionConfig, mode_of
+from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
+
+STRICT = ExecutionConfig(mode="compiled", strict=True)
+# generating and compiling C++ takes most of a minute on a busy core, so most cases are traced forward and backward only
+BACKENDS = [*((case, "aot_eager") for case in CASES), ("mlp", "inductor"), ("terms", "inductor")]
+
+
+def order() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "backend"), BACKENDS)
+def test_a_compiled_step_is_the_eager_step(case, backend):
+    (eager, rollout), (compiled, same) = update_cases.make(case, "eager"), update_cases.make(case, STRICT)
+    compiled.updater.mode = Compiled(strict=True, backend=backend)
+    wanted = eager.update(rollout, order())
+    with inductor.patch(compile_threads=1):
+        found = compiled.update(same, order())
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-6, atol=1e-6, msg=lambda t, n=name: f"{n}: {t}")
+    for name, group in eager.updater.groups.items():
+        torch.testing.assert_close(compiled.updater.groups[name].flat.flat, group.flat.flat, rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_minibatches_of_two_sizes_are_compiled_once():
+    # 20 samples in 3 minibatches are 7, 7 and 6; the last is filled up, in two epochs
+    counter = CompileCounter()
+    eager, rollout = update_cases.make("mlp", "eager", num_mini_batches=3, num_learning_epochs=2)
+    counted, same = update_cases.make("mlp", "compiled", num_mini_batches=3, num_learning_epochs=2)
+    counted.updater.mode = Compiled(strict=True, backend=counter)
+    wanted, found = eager.update(rollout, order()), counted.update(same, order())
+    counted.update(same, order())
+    assert counter.frame_count == 1
+    torch.testing.assert_close(counted.updater.groups["policy"].num_skipped, eager.updater.groups["policy"].num_skipped)
+    # a filled row changes nothing but the order in which sums are rounded
+    for name in ("value_loss", "surrogate_loss", "kl", "entropy"):
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+
+
+# -- a small function, for what does not depend on the algorithm -------------------------------------------------------
+
+
+def small(mode: str | Eager | Compiled) -> tuple[nn.Linear, Updater]:
+    torch.manual_seed(0)
+    net = nn.Linear(3, 1)
+    updater = Updater({"policy": ParameterGroup(net.parameters(), GroupConfig(learning_rate=0.1))})
+    updater.mode = mode_of(mode) if isinstance(mode, str) else mode
+    return net, updater
+
+
+def aot() -> Compiled:
+    """Traced forward and backward without the C++ compiler: quick."""
+    return Compiled(strict=True, backend="aot_eager")
+
+
+@pytest.mark.parametrize("mode", [Eager, aot])
+def test_numbers_are_losses_statistics_and_norms(mode):
+    net, updater = small(mode())
+
+    def function(x):
+        loss = net(x).square().mean()
+        return {"loss": (2.0, loss), "entropy": (0.5, -loss)}, {"entropy": loss.detach(), "size": x.sum()}
+
+    x = torch.ones(4, 3)
+    numbers = updater.step(function, x)
+    with torch.no_grad():
+        torch.manual_seed(0)
+        first = nn.Linear(3, 1)(x).square().mean()
+    # the loss is reported without its weight, and a statistic takes the place of a loss with its name
+    assert {name: round(float(value), 5) for name, value in numbers.items() if name != "grad_norm"} == {
+        "loss": round(float(first), 5),
+        "entropy": round(float(first), 5),
+        "size": 12.0,
+    }
+    assert all(value.shape == () and not value.requires_grad for value in numbers.values())
+
+
+@pytest.mark.parametrize("mode", [Eager, aot])
+def test_a_broken_gradient_is_skipped_in_every_mode(mode):
+    net, updater = small(mode())
+
+    def function(x):
+        return {"loss": (1.0, net(x).mean())}, {}
+
+    updater.step(function, torch.ones(4, 3))
+    before, state = updater.groups["policy"].flat.flat.clone(), updater.state_dict()["policy"]
+    numbers = updater.step(function, torch.full((4, 3), torch.inf))
+    after = updater.state_dict()["policy"]
+    assert not numbers["grad_norm"].isfinite()
+    assert torch.equal(updater.groups["policy"].flat.flat, before)
+    assert all(torch.equal(after[key], state[key]) for key in ("first", "second", "count"))
+    assert int(after["num_skipped"]) == 1
+
+
+@pytest.mark.parametrize("mode", [Eager, aot])
+def test_the_rule_moves_the_rate_of_the_same_step(mode):
+    net, updater = small(mode())
+    start = updater.groups["policy"].flat.flat.clone()
+
+    def function(x):
+        return {"loss": (1.0, net(x).mean())}, {"kl": x.mean()}
+
+    def rule(numbers, groups):
+        groups["policy"].learning_rate.mul_(torch.where(numbers["kl"] > 0.5, 0.0, 1.0))
+
+    updater.step(function, torch.ones(4, 3), rule)
+    assert torch.equal(updater.groups["policy"].flat.flat, start)
+    assert float(updater.groups["policy"].learning_rate) == 0.0
+
+
+def test_several_steps_are_averaged():
+    net, updater = small("eager")
+    # x is 1, 2, 6: the mean is 3, and the first is kept by itself
+    progress = updater.run(
+        lambda x: ({"loss": (1.0, net(x).mean())}, {"x": x.mean()}), [torch.full((2, 3), v) for v in (1.0, 2.0, 6.0)]
+    )
+    assert progress.num_steps == 3
+    assert float(progress.mean["x"]) == pytest.approx(3.0) and float(progress.first["x"]) == 1.0
+    with pytest.raises(ValueError, match="no minibatches"):
+        updater.run(lambda x: ({}, {}), [])
+
+
+def _refuse(*_: object) -> None:
+    raise RuntimeError("no compiler today")
+
+
+def test_a_failing_compiler_is_one_warning(caplog):
+    (net, updater), (twin, eager) = small(Compiled(backend=_refuse)), small("eager")
+
+    def function(x):
+        return {"loss": (1.0, net(x).square().mean())}, {}
+
+    def same(x):
+        return {"loss": (1.0, twin(x).square().mean())}, {}
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            updater.step(function, torch.ones(4, 3))
+            eager.step(same, torch.ones(4, 3))
+    assert [record.levelname for record in caplog.records if "compiling failed" in record.message] == ["WARNING"]
+    assert "no compiler today" in updater.mode.fallback
+    assert torch.equal(updater.groups["policy"].flat.flat, eager.groups["policy"].flat.flat)
+    _, strict = small(Compiled(strict=True, backend=_refuse))
+    with pytest.raises(Exception, match="no compiler today"):
+        strict.step(function, torch.ones(4, 3))
+
+
+def test_an_error_of_the_function_is_raised_as_it_is():
+    _, updater = small(Compiled(backend="aot_eager"))
+    with pytest.raises(KeyError, match="advantage"):
+        updater.step(lambda minibatch: minibatch["advantage"], {})
+
+
+def test_unknown_modes_are_refused():
+    with pytest.raises(ValueError, match="Did you mean 'compiled'"):
+        ExecutionConfig(mode="compild")
+    with pytest.raises(ValueError, match="ExecutionConfig has no mode 'fast'"):
+        Updater({}, mode="fast")
+    assert isinstance(mode_of("eager"), Eager) and mode_of(STRICT).strict

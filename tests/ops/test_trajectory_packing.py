@@ -1,0 +1,89 @@
+"""Packed trajectories: the order a recurrent library wants, and one fused call that equals cell after cell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from striderl.networks.memory import Memory
+from striderl.ops.trajectory_packing import pack_trajectories, shapes_may_depend_on_values, static_shapes
+
+
+def test_the_picture_of_the_module():
+    resets = torch.zeros(4, 2, dtype=torch.bool)
+    resets[2, 0] = True
+    packed = pack_trajectories(resets, torch.ones_like(resets))
+    # flat positions t * 2 + b:  a 0, e 1, b 2, f 3, c 4, g 5, d 6, h 7
+    assert packed.order.tolist() == [1, 0, 4, 3, 2, 6, 5, 7]
+    assert packed.batch_sizes.tolist() == [3, 3, 1, 1]
+    assert packed.env.tolist() == [1, 0, 0] and packed.continues.tolist() == [True, True, False]
+    # env 0 ends in its second trajectory, which is the third by length
+    assert packed.last.tolist() == [2, 0]
+
+
+def test_dead_steps_are_left_out_and_end_trajectories():
+    resets = torch.zeros(3, 2, dtype=torch.bool)
+    valid = torch.tensor([[True, True], [False, True], [True, False]])
+    packed = pack_trajectories(resets, valid)
+    assert sorted(packed.order.tolist()) == [0, 1, 3, 4]
+    # env 1 is dead at the end: its number is one more than there are
+    assert packed.env.tolist() == [1, 0, 0] and packed.last.tolist() == [2, 3]
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10_000), kind=st.sampled_from(["lstm", "gru"]), layers=st.integers(1, 2))
+def test_the_fused_call_equals_cells(seed, kind, layers):
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    steps, envs = 1 + seed % 7, 1 + seed % 4
+    torch.manual_seed(seed)
+    memory = Memory(3, kind, layers, 5).double()
+    resets = random(steps, envs) > (0.0 if seed % 3 == 0 else 1.0)
+    valid = random(steps, envs) < (1.0 if seed % 5 else -9.0)
+    # what is dead holds NaN: it must not be read, forward or backward
+    x = torch.where(valid.unsqueeze(-1), random(steps, envs, 3), torch.nan)
+    state = {name: random(envs, layers, 5) for name in memory.initial_state(1)}
+
+    def run() -> list[torch.Tensor]:
+        inputs = [x.clone().requires_grad_(), *(value.clone().requires_grad_() for value in state.values())]
+        outputs, ends = memory.sequence(inputs[0], dict(zip(state, inputs[1:])), resets, valid)
+        total = outputs.square().sum() + sum(end.sum() for end in ends.values())
+        wanted = [*inputs, *memory.parameters()]
+        grads = torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
+        return [outputs, *(ends[name] for name in state), *grads]
+
+    fused = run()
+    with static_shapes():
+        cells = run()
+    for one, other in zip(fused, cells):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=1e-12)
+
+
+def test_single_precision_agrees_to_rounding():
+    torch.manual_seed(0)
+    memory = Memory(6, "lstm", 1, 32)
+    x, state = torch.randn(24, 8, 6), {name: torch.randn(8, 1, 32) for name in ("hidden", "cell")}
+    resets = torch.rand(24, 8) < 0.05
+    fused, ends = memory.sequence(x, state, resets, None)
+    with static_shapes():
+        cells, wanted = memory.sequence(x, state, resets, None)
+    torch.testing.assert_close(fused, cells, rtol=0.0, atol=1e-6)
+    for name in wanted:
+        torch.testing.assert_close(ends[name], wanted[name], rtol=0.0, atol=1e-6)
+
+
+def test_values_are_read_only_where_that_is_free():
+    x = torch.zeros(2)
+    assert shapes_may_depend_on_values(x)
+    with static_shapes():
+        assert not shapes_may_depend_on_values(x)
+    assert not shapes_may_depend_on_values(torch.zeros(2, device="meta"))
+    assert shapes_may_depend_on_values(x)
+    with pytest.raises(ValueError), static_shapes():
+        raise ValueError
+    assert shapes_may_depend_on_values(x)

@@ -1,0 +1,154 @@
+"""Several processes learn what one would: the same numbers to rounding, the same bits in each of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from distributed_cases import CASES, ENVS, alone
+
+from striderl.data import tree
+from striderl.training.distributed import Ranks, setup
+from striderl.training.fingerprints import diverging, fingerprints
+
+HERE = Path(__file__).resolve().parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(command: list[str], count: int = 2) -> list[subprocess.Popen[str]]:
+    """Start processes that find each other, as torchrun does."""
+    shared = {**os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared |= {"OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    for process in start([str(HERE / "distributed_cases.py"), str(folder)]):
+        _, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.fixture
+def in_float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+PER_ENV = "running_return"
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_two_ranks_with_half_the_envs_are_one_rank(name, two_ranks, in_float64):
+    one, (first, second) = alone(name), (each[name] for each in two_ranks)
+    parts = dict(tree.items(first["state"])), dict(tree.items(second["state"]))
+    for path, wanted in tree.items(one["state"]):
+        if path.endswith(PER_ENV):
+            found = torch.cat([parts[0][path], parts[1][path]])
+        else:
+            found = parts[0][path]
+            assert tree.equal(found, parts[1][path]), path
+        if isinstance(wanted, torch.Tensor):
+            torch.testing.assert_close(
+                found, wanted, rtol=0.0, atol=1e-12, msg=lambda text, path=path: f"{path} {text}"
+            )
+        else:
+            assert found == wanted
+    for ours, theirs, wanted in zip(first["numbers"], second["numbers"], one["numbers"]):
+        assert ours.keys() == wanted.keys()
+        for number in wanted:
+            assert torch.equal(ours[number], theirs[number]) or ours[number].isnan(), number
+            if number not in ("ratio_error", "first_ratio_error"):  # the mean of two largest is not the largest of all
+                torch.testing.assert_close(ours[number], wanted[number], rtol=0.0, atol=1e-12, equal_nan=True)
+
+
+def test_a_gradient_that_is_not_finite_in_one_rank_is_skipped_by_all(two_ranks):
+    for each in two_ranks:
+        skipped = [int(numbers["skipped_updates"]) for numbers in each["broken"]["numbers"]]
+        # one of the two minibatches of both epochs of the second iteration has the broken sample
+        assert skipped == [0, 2]
+        assert all(bool(leaf.isfinite().all()) for leaf in tree.leaves(each["broken"]["state"]["policy"]))
+
+
+def test_the_learning_rate_moved(two_ranks):
+    # else the test above would not have shown that ranks agree about it
+    assert float(two_ranks[0]["minibatches"]["numbers"][-1]["learning_rate"]) != pytest.approx(1e-3)
+
+
+LOST = """
+import sys, torch
+from striderl.training.distributed import setup
+ranks = setup(device="cpu", timeout=8.0)
+for step in range(1000):
+    if ranks.rank == 1 and step == 3:
+        sys.exit(7) if sys.argv[1] == "dies" else __import__("time").sleep(40)
+    ranks.all_reduce_sum(torch.ones(3))
+"""
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+def test_a_lost_rank_is_named_within_the_timeout(how):
+    one, other = start(["-c", LOST, how])
+    began = time.monotonic()
+    try:
+        _, errors = one.communicate(timeout=60)
+    finally:
+        other.kill()
+        other.communicate()
+    assert one.returncode not in (0, None)
+    assert "RankLostError: rank 1 of 2 no longer answers, says rank 0" in errors
+    assert time.monotonic() - began < 45.0  # importing torch, 8 s until it is given up, 5 s for a sign of life
+
+
+def test_shards_cover_all_envs_once():
+    for world in (1, 2, 3, 5):
+        pieces = [Ranks(rank=rank, world_size=world).shard(ENVS + 3) for rank in range(world)]
+        assert [index for count, first in pieces for index in range(first, first + count)] == list(range(ENVS + 3))
+    with pytest.raises(ValueError, match="2 envs cannot be shared by 3 processes"):
+        Ranks(rank=0, world_size=3).shard(2)
+
+
+def test_alone_nothing_is_summed(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    ranks = setup(device="cpu")
+    assert ranks.reduce is None and ranks.is_main and ranks.shard(5) == (5, 0)
+    ranks.require_equal({"a": torch.ones(2)})
+    assert ranks.of_main(True) and not ranks.of_main(False)
+
+
+def test_missing_variables_are_named(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(RuntimeError, match=r"WORLD_SIZE is 2, but \['RANK'.* start the script with torchrun"):
+        setup(device="cpu")
+
+
+def test_the_rank_that_differs_is_named():
+    same, odd = {"policy": torch.ones(3), "rnd": torch.zeros(2)}, {"policy": torch.ones(3), "rnd": -torch.zeros(2)}
+    table = torch.stack([fingerprints(same), fingerprints(same), fingerprints(odd)])
+    assert diverging(table, list(same)) == ["rank 2 has other values in 'rnd'"]
+    # of two, rank 0 is taken to be right
+    assert diverging(table[1:], list(same)) == ["rank 1 has other values in 'rnd'"]
+    assert diverging(table[:2], list(same)) == []
