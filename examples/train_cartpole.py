@@ -31,9 +31,8 @@ def train(seed: int, steps: int) -> float:
         policy,
         PPOConfig(
             num_learning_epochs=4,
+            num_mini_batches=4,
             learning_rate=2.5e-3,
-            schedule="fixed",
-            entropy_coef=0.0,
             gamma=0.98,
             lam=0.8,
             max_grad_norm=0.5,

@@ -35,7 +35,15 @@ def build(seed: int, num_envs: int, steps: int) -> Trainer:
     )
     algorithm = PPO(
         policy,
-        PPOConfig(num_learning_epochs=5, num_mini_batches=4, entropy_coef=0.005, desired_kl=0.01, learning_rate=1e-3),
+        PPOConfig(
+            num_learning_epochs=5,
+            num_mini_batches=4,
+            gamma=0.99,
+            entropy_coef=0.005,
+            schedule="adaptive",
+            desired_kl=0.01,
+            learning_rate=1e-3,
+        ),
     )
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=seed, decorrelation_steps=999))
     return Trainer(algorithm, collector, OnPolicyPlan(num_steps_per_env=24, total_steps=steps), seed=seed)

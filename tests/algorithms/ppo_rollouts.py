@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
 
+USUAL = {"num_learning_epochs": 5, "num_mini_batches": 4, "entropy_coef": 0.01, "schedule": "adaptive", "gamma": 0.99}
+"""What most people train with."""
 ACTION = BoxSpec(shape=(2,), low=-1.0, high=1.0)
 
 
@@ -62,7 +65,7 @@ def build(env: VecEnv, num_steps: int, kind: str = "plain", normalise: bool = Fa
         final_state=policy.state_spec() if finals else None,
         pool_size=num_steps * env.num_envs,
     )
-    return Parts(PPO(policy, PPOConfig(**config)), collector, storage)
+    return Parts(PPO(policy, PPOConfig(**{**USUAL, **config})), collector, storage)
 
 
 def scripted(
@@ -96,13 +99,13 @@ def endings(steps: int, envs: int, *, seed: int = 0, rate: float = 0.2) -> tuple
 
 def whole_minibatch(ppo: PPO, prepared: Prepared) -> dict[str, Any]:
     """The minibatch that holds everything, in some order."""
-    one = PPO(ppo.policy, PPOConfig(num_learning_epochs=1, num_mini_batches=1))
+    one = PPO(ppo.policy, dataclasses.replace(ppo.config, num_learning_epochs=1, num_mini_batches=1))
     return next(iter(one.minibatches(prepared, torch.Generator().manual_seed(0))))
 
 
 def gradients(ppo: PPO, minibatch: dict[str, Any]) -> tuple[dict[str, float], torch.Tensor]:
     """Every loss, and the gradient of their weighted sum."""
-    losses, _ = ppo.losses(minibatch)
+    losses, _, _ = ppo.compute_losses(minibatch)
     total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
     grads = torch.autograd.grad(total, list(ppo.policy.parameters()))
     return {name: float(loss.detach()) for name, (_, loss) in losses.items()}, torch.cat(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from ppo_rollouts import Parts, endings, scripted
+from ppo_rollouts import USUAL, Parts, endings, scripted
 
 from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
@@ -49,7 +49,7 @@ def make_policy(env: VecEnv, actor: tuple[Any, ...] = (), critic: tuple[Any, ...
 def make_parts(env: VecEnv, policy: Policy, terms: MakeTerms = no_terms, *, num_steps: int = 8, **config: Any) -> Parts:
     """PPO with terms, whose networks depend on nothing but the env."""
     torch.manual_seed(1)
-    settings = PPOConfig(**{"num_mini_batches": 2, "num_learning_epochs": 2, **config})
+    settings = PPOConfig(**{**USUAL, "num_mini_batches": 2, "num_learning_epochs": 2, **config})
     ppo = PPO(policy, settings, terms=terms(env))
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=3))
     finals = env.gives_final_obs

@@ -74,7 +74,7 @@ def gradient_names(term: Estimation, actor: tuple[Any, ...], **config: Any) -> s
     policy = make_policy(env, actor, **config)
     parts = make_parts(env, policy, lambda env: [term])
     minibatch = next(iter(parts.ppo.minibatches(parts.collect(), order())))
-    losses, _ = parts.ppo.losses(minibatch)
+    losses, _, _ = parts.ppo.compute_losses(minibatch)
     return touched(losses[term.name][1], dict(policy.named_parameters()))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ppo_rollouts import ACTION, build, endings, gradients, scripted, whole_minibatch
+from ppo_rollouts import ACTION, USUAL, build, endings, gradients, scripted, whole_minibatch
 
 from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.collect.collector import Collector
@@ -96,10 +96,10 @@ def test_memory_goes_on_across_rollouts():
     parts.collect()
     prepared = parts.collect()
     assert all(float(value.abs().sum()) > 0.1 for value in prepared.initial_state.values())
-    _, stats = parts.ppo.losses(whole_minibatch(parts.ppo, prepared))
+    _, _, stats = parts.ppo.compute_losses(whole_minibatch(parts.ppo, prepared))
     assert float(stats["ratio_error"]) < 1e-6
     forgotten = prepared._replace(initial_state=tree.map(torch.zeros_like, prepared.initial_state))
-    _, stats = parts.ppo.losses(whole_minibatch(parts.ppo, forgotten))
+    _, _, stats = parts.ppo.compute_losses(whole_minibatch(parts.ppo, forgotten))
     assert float(stats["ratio_error"]) > 1e-4
 
 
@@ -111,7 +111,7 @@ def test_a_bad_reward_in_the_middle_leaves_the_memory_alone():
     parts = build(env, 6, "gru", num_mini_batches=1)
     prepared = parts.collect()
     assert prepared.columns["valid"].logical_not().nonzero().tolist() == [[2, 0]]
-    _, stats = parts.ppo.losses(whole_minibatch(parts.ppo, prepared))
+    _, _, stats = parts.ppo.compute_losses(whole_minibatch(parts.ppo, prepared))
     assert float(stats["ratio_error"]) < 1e-6
 
 
@@ -239,25 +239,27 @@ def test_nothing_in_an_invalid_sample_reaches_the_gradient(kind, head, poison):
     collector.ready()
     initial = collector.current_state
     collector.collect(n_step=18, storage=storage)
-    ppo = PPO(policy, PPOConfig())
+    ppo = PPO(policy, PPOConfig(**USUAL))
 
     def results():
         prepared = ppo.prepare(
             storage, initial_state=initial, last_obs=collector.current_obs, last_state=collector.current_state
         )
         minibatch = whole_minibatch(ppo, prepared)
-        return (*gradients(ppo, minibatch), ppo.losses(minibatch)[1])
+        return (*gradients(ppo, minibatch), ppo.compute_losses(minibatch)[2])
 
     losses, gradient, stats = results()
     assert gradient.isfinite().all() and gradient.abs().sum() > 0
     for column in tree.leaves({name: storage.data[name] for name in ("obs", "act", "rew", "policy")}):
         column[3:, 1] = poison
     poisoned_losses, poisoned_gradient, poisoned_stats = results()
-    assert poisoned_losses == losses
-    assert torch.equal(poisoned_gradient, gradient)
-    assert {name: float(value) for name, value in poisoned_stats.items() if name != "std"} == {
-        name: float(value) for name, value in stats.items() if name != "std"
-    }
+    # a memory cuts its sequences elsewhere when a step cannot be read, which moves the last bits
+    rounding = {"rel": 0.0, "abs": 0.0} if kind == "plain" else {"rel": 1e-5, "abs": 1e-6}
+    assert poisoned_losses == pytest.approx(losses, **rounding)
+    torch.testing.assert_close(poisoned_gradient, gradient, rtol=rounding["rel"], atol=rounding["abs"])
+    assert {name: float(value) for name, value in poisoned_stats.items()} == pytest.approx(
+        {name: float(value) for name, value in stats.items()}, **rounding
+    )
 
 
 def test_a_rollout_without_a_valid_sample_changes_nothing_but_does_not_break():
@@ -333,7 +335,7 @@ def trained(env: Scripted, policy: Policy) -> dict[str, torch.Tensor]:
     """The policy's weights after one update on the env's script."""
     collector = Collector(env, PolicyActor(policy))
     storage = RolloutStorage(collector.columns(), 8, 4, final_obs=env.obs_spec)
-    ppo = PPO(policy, PPOConfig(num_mini_batches=2, num_learning_epochs=2))
+    ppo = PPO(policy, PPOConfig(**{**USUAL, "num_mini_batches": 2, "num_learning_epochs": 2}))
     collector.collect(n_step=32, storage=storage)
     prepared = ppo.prepare(storage, initial_state={}, last_obs=collector.current_obs, last_state={})
     ppo.update(prepared, order())
@@ -473,7 +475,7 @@ def test_saved_state_is_a_copy():
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"num_mini_batches": 0}, ValueError, "are at least 1, found 0 and 5"),
+        ({"num_mini_batches": 0}, ValueError, "are at least 1, found 0 and 1"),
         ({"num_mini_batches": 2.5}, TypeError, r"PPOConfig.num_mini_batches: wanted int, found float 2.5"),
         ({"clip_param": "0.2"}, TypeError, r"PPOConfig.clip_param: wanted float, found str '0.2'"),
         ({"use_clipped_value_loss": 1}, TypeError, r"wanted bool, found int 1"),

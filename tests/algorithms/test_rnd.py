@@ -159,7 +159,7 @@ def test_only_the_predictor_learns():
     term, policy = make_rnd(env), make_policy(env)
     parts = make_parts(env, policy, lambda env: [term])
     minibatch = next(iter(parts.ppo.minibatches(parts.collect(), order())))
-    losses, _ = parts.ppo.losses(minibatch)
+    losses, _, _ = parts.ppo.compute_losses(minibatch)
     named = {f"policy.{name}": value for name, value in policy.named_parameters()}
     named |= {f"predictor.{name}": value for name, value in term.networks.predictor.named_parameters()}
     assert touched(losses["rnd_loss"][1], named) == {name for name in named if name.startswith("predictor")}

@@ -110,14 +110,14 @@ def test_augmented_losses_are_those_of_both_halves():
         "obs": {name: MIRROR[name](value) for name, value in minibatch["obs"].items()},
         "act": MIRROR_ACT(minibatch["act"]),
     }
-    here, there = plain.ppo.losses(minibatch), plain.ppo.losses(mirrored)
-    both, stats = augmented.ppo.losses(minibatch)
+    here, there = plain.ppo.compute_losses(minibatch), plain.ppo.compute_losses(mirrored)
+    both, _, stats = augmented.ppo.compute_losses(minibatch)
     for name, (_, loss) in both.items():
         assert loss.item() == pytest.approx((here[0][name][1] + there[0][name][1]).item() / 2, abs=1e-6)
     assert both["surrogate_loss"][1].item() != pytest.approx(here[0]["surrogate_loss"][1].item(), abs=1e-4)
     # what is compared with the rollout counts only what was in it
-    assert stats["ratio_error"].item() < 1e-5 < there[1]["ratio_error"].item()
-    assert stats["kl"].item() == pytest.approx(here[1]["kl"].item(), abs=1e-6)
+    assert stats["ratio_error"].item() < 1e-5 < there[2]["ratio_error"].item()
+    assert stats["kl"].item() == pytest.approx(here[2]["kl"].item(), abs=1e-6)
 
 
 def test_the_mirror_loss_alone_leaves_the_other_losses_alone():
@@ -126,8 +126,8 @@ def test_the_mirror_loss_alone_leaves_the_other_losses_alone():
     plain = make_parts(env, policy)
     mirror = make_parts(env, policy, lambda env: [make_symmetry(augment=False, mirror_loss_weight=1.0)])
     minibatch = first_minibatch(plain)
-    losses, stats = plain.ppo.losses(minibatch)
-    found, found_stats = mirror.ppo.losses(minibatch)
+    losses, _, stats = plain.ppo.compute_losses(minibatch)
+    found, _, found_stats = mirror.ppo.compute_losses(minibatch)
     assert found.keys() - losses.keys() == {"mirror_loss"} and found["mirror_loss"][1].item() > 0.0
     for name, (_, loss) in losses.items():
         assert found[name][1].item() == pytest.approx(loss.item(), abs=1e-6)
@@ -154,7 +154,7 @@ def test_its_gradient_reaches_the_actor_only():
     env = make_env()
     policy = make_policy(env, (MEMORY,), (MEMORY,))
     parts = make_parts(env, policy, lambda env: [make_symmetry(mirror_loss_weight=1.0)])
-    losses, _ = parts.ppo.losses(first_minibatch(parts))
+    losses, _, _ = parts.ppo.compute_losses(first_minibatch(parts))
     names = touched(losses["mirror_loss"][1], dict(policy.named_parameters()))
     assert {name.split(".")[0] for name in names} == {"actor", "actor_body", "head"}
     assert not any("std" in name for name in names)

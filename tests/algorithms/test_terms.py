@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_rollouts import ACTION
+from ppo_rollouts import ACTION, USUAL
 from term_rollouts import (
     ESTIMATE,
     MEMORY,
@@ -229,7 +229,7 @@ def trainer(weights: int = 0) -> Trainer:
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.01 * weights)
-    ppo = PPO(policy, PPOConfig(num_mini_batches=2, num_learning_epochs=2), terms=terms)
+    ppo = PPO(policy, PPOConfig(**{**USUAL, "num_mini_batches": 2, "normalize_values": True}), terms=terms)
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=0))
     return Trainer(ppo, collector, OnPolicyPlan(num_steps_per_env=8, total_iterations=8))
 

@@ -17,6 +17,7 @@ from striderl.data import tree
 from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.envs.toy import Counting, ProbeConfig, Script, Scripted, TimeLimit
 from striderl.envs.vec_env import StateUnsupportedError
+from striderl.loggers.logger import Logger
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.consumers.evaluate import Evaluate
@@ -272,17 +273,17 @@ def test_closing_closes_envs_and_consumers():
         def close(self):
             closed.append("env")
 
-    class Sink:
-        def write(self, step, metrics):
+    class Noting(Logger):
+        def log(self, step, numbers):
             pass
 
         def close(self):
-            closed.append("sink")
+            closed.append("logger")
 
-    with make_trainer(env=Closing(4), consumers=[Log(Sink())]) as trainer:
+    with make_trainer(env=Closing(4), consumers=[Log(Noting())]) as trainer:
         next(trainer)
         assert not closed
-    assert closed == ["sink", "env"]
+    assert closed == ["logger", "env"]
 
 
 def test_an_env_without_state_resumes_with_new_episodes(caplog):
@@ -449,7 +450,7 @@ def test_cartpole_is_learned():
     hidden = {"actor_hidden_dims": (64, 64), "critic_hidden_dims": (64, 64), "activation": "tanh"}
     policy = Policy(env.obs_spec, env.action_spec, PolicyConfig(**hidden))
     config = PPOConfig(
-        num_learning_epochs=4, learning_rate=2.5e-3, schedule="fixed", entropy_coef=0.0, gamma=0.98, lam=0.8,
+        num_learning_epochs=4, num_mini_batches=4, learning_rate=2.5e-3, schedule="fixed", entropy_coef=0.0, gamma=0.98, lam=0.8,
         max_grad_norm=0.5,
     )  # fmt: skip
     plan = OnPolicyPlan(num_steps_per_env=128, total_steps=97 * 1024)

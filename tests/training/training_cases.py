@@ -17,6 +17,8 @@ from striderl.policies.stages import NormalizeObs, Remember
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.trainer import Trainer
 
+USUAL = {"num_learning_epochs": 2, "num_mini_batches": 2, "entropy_coef": 0.01, "schedule": "adaptive", "gamma": 0.99}
+
 
 def make_policy(env: VecEnv, kind: str = "plain", *, weights: int = 0) -> Policy:
     torch.manual_seed(weights)
@@ -40,7 +42,7 @@ def make_trainer(
     """A new trainer; `consumers` may be a function of the policy."""
     env = env or CartPole(num_envs)
     policy = make_policy(env, kind, weights=weights)
-    algorithm = PPO(policy, PPOConfig(**{"num_mini_batches": 2, "num_learning_epochs": 2, **(ppo or {})}))
+    algorithm = PPO(policy, PPOConfig(**{**USUAL, **(ppo or {})}))
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=seed))
     consumers = consumers(policy) if callable(consumers) else consumers
     settings = {"num_steps_per_env": 8, "total_iterations": 20, **(plan or {})}

@@ -28,7 +28,9 @@ from striderl.algorithms.on_policy_targets import (
 )
 from striderl.data import tree
 from striderl.data.checked_fields import check_field_types
+from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
+from striderl.ops.moments import AllReduce
 from striderl.ops.returns import gae, n_step_returns
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
@@ -79,8 +81,15 @@ class A2CConfig:
 class A2C:
     """Losses, targets and the update of A2C for a policy."""
 
-    def __init__(self, policy: Policy, config: A2CConfig | None = None) -> None:
-        """Take the policy's parameters into an updater."""
+    def __init__(
+        self,
+        policy: Policy,
+        config: A2CConfig | None = None,
+        *,
+        mode: str | ExecutionConfig = "eager",
+        reduce: AllReduce | None = None,
+    ) -> None:
+        """Take the policy's parameters into an updater; see `PPO` for mode and reduce."""
         self.policy = policy
         self.config = config = config or A2CConfig()
         group = GroupConfig(
@@ -89,7 +98,7 @@ class A2C:
             max_grad_norm=config.max_grad_norm,
             eps=config.optimizer_eps,
         )
-        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)})
+        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)}, mode=mode, reduce=reduce)
 
     @property
     def num_updates_per_rollout(self) -> int:
@@ -128,14 +137,15 @@ class A2C:
             returns, advantage = gae(
                 reward, value, following, data["terminated"], data["truncated"], gamma=gamma, lam=lam, valid=valid
             )
-        return whole_targets(
-            storage,
-            returns=returns,
-            advantage=advantage,
-            counts=valid,
-            initial_state=initial_state,
-            normalize=self.config.normalize_advantage,
-        )
+        with self.updater.pooled():
+            return whole_targets(
+                storage,
+                returns=returns,
+                advantage=advantage,
+                counts=valid,
+                initial_state=initial_state,
+                normalize=self.config.normalize_advantage,
+            )
 
     def losses(self, targets: Targets) -> tuple[Losses, dict[str, Tensor]]:
         """Return name → (weight, loss), and numbers for the log."""
@@ -147,12 +157,13 @@ class A2C:
 
     def update(self, prepared: Targets, generator: torch.Generator) -> dict[str, Tensor]:
         """Take one step on the whole rollout; nothing is shuffled, so the generator is not asked."""
-        return take_step(self.updater, *self.losses(prepared))
+        return take_step(self.updater, self.losses, prepared)
 
     @torch.no_grad()
     def absorb(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from stored columns, after the step."""
-        self.policy.absorb(columns["obs"], columns["valid"])
+        with self.updater.pooled():
+            self.policy.absorb(columns["obs"], columns["valid"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy and its optimiser, as copies: training goes on without changing them."""

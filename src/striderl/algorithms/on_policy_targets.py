@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from striderl.data import tree
+from striderl.execution.modes import Function
 from striderl.execution.updater import Updater
-from striderl.ops.losses import explained_variance, normalised, valid_mean, value_loss
+from striderl.ops.losses import explained_variance, mean_std, normalised, valid_mean, value_loss
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage
 
@@ -55,23 +56,13 @@ def next_values(
     Where the clock ended an episode that is V(final_obs), and V(s_t) where the env gives no final observation. Nothing
     followed a step that terminated: 0 there, whatever the next episode starts with.
     """
-    data = storage.data
-    value: Tensor = data["policy"]["value"]
-    last_value, _ = policy.value(last_obs, last_state, policy.settled(value.new_zeros(storage.num_envs)))
-    following = torch.cat([value[1:], last_value.unsqueeze(0)])
-    cut = (data["truncated"] & ~data["terminated"]).view(*data["truncated"].shape, *[1] * (value.dim() - 2))
-    following = zero_where_not(torch.where(cut, value, following), ~data["terminated"])
+    value: Tensor = storage.data["policy"]["value"]
+    last, _ = policy.value(last_obs, last_state, policy.settled(value.new_zeros(storage.num_envs)))
     if storage.finals is None:
-        return following
+        return storage.next_values(value, last)
     pool = storage.finals.arena.data
-    rows = storage.finals.size + 1
-    final_value, _ = policy.value(pool["obs"], pool["state"], policy.settled(value.new_zeros(rows)))
-    # rows of the pool that are not in use are sent to one place more, which is cut off again
-    used = torch.arange(rows, device=value.device) < storage.finals.count.clamp(max=storage.finals.size)
-    nowhere = storage.num_steps * storage.num_envs
-    place = torch.where(used, pool["step"] * storage.num_envs + pool["env"], nowhere)
-    flat = torch.cat([following.flatten(0, 1), following[:1, 0]])
-    return flat.index_copy(0, place, final_value).narrow(0, 0, nowhere).view_as(following)
+    final, _ = policy.value(pool["obs"], pool["state"], policy.settled(value.new_zeros(storage.finals.size + 1)))
+    return storage.next_values(value, last, final)
 
 
 def reward_like(value: Tensor, reward: Tensor) -> Tensor:
@@ -151,23 +142,19 @@ def policy_gradient_losses(
         losses["value_loss"] = (value_coef, value_loss(output.value, output.value, targets.returns, None, counts))
     stats = {"entropy": entropy.detach()}
     with torch.no_grad():
-        if value_coef and output.value.dim() == counts.dim():
-            stats["explained_variance"] = explained_variance(output.value, targets.returns, counts)
-        parameters = output.distribution.params()
-        if "std" in parameters:
-            stats["std"] = parameters["std"].mean()
+        if value_coef:
+            stats["explained_variance"] = explained_variance(output.value, targets.returns, counts).mean()
+        stats |= mean_std(output.distribution.params(), counts)
     return losses, stats
 
 
-def take_step(updater: Updater, losses: Losses, stats: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def take_step(updater: Updater, function: Function, targets: Targets) -> dict[str, Tensor]:
     """Take one gradient step on the group 'policy' and return all numbers for the log."""
     updater.attach()
-    norms = updater.step(losses)
+    numbers = updater.run(function, [targets]).mean
     group = updater.groups["policy"]
     return {
-        **{name: loss.detach() for name, (_, loss) in losses.items() if name != "entropy"},
-        **stats,
-        "grad_norm": norms["policy"],
+        **numbers,
         "learning_rate": group.learning_rate.clone(),
         "skipped_updates": group.num_skipped.clone(),
     }

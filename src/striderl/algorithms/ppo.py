@@ -1,93 +1,46 @@
 """Proximal policy optimisation (Schulman et al. 2017), as used on thousands of simulated robots.
 
-    rollout [T, N] ──prepare──▶ values of what followed, GAE ──▶ minibatches ──losses──▶ Updater ──▶ learning-rate rule
+    rollout [T, N] ──prepare──▶ values of what followed, GAE ──▶ minibatches ──compute_losses──▶ Updater ─▶ after_update
                                                                   │  flat rows, or whole env columns with memory
                                                                   └─ ratio of the first minibatch is exactly 1
 
-Read it top to bottom: `prepare` once per rollout, `losses` for each minibatch, `update` ties them together. The maths
-is in `striderl.ops`, running a gradient step in `striderl.execution`. What is learned beside it (novelty, estimators,
-symmetry) is handed over as `terms`: their rewards are added in `prepare`, their losses in `losses`.
+Read it top to bottom: `prepare` once per rollout, `compute_losses` for each minibatch, `update` ties them together. The
+maths is in `striderl.ops`, running a gradient step in `striderl.execution`. What is learned beside it (novelty,
+estimators, symmetry) is handed over as `terms`: their rewards are added in `prepare`, their losses in `compute_losses`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.mixed_precision import run_in_bfloat16
 from striderl.algorithms.on_policy_targets import Losses, finite_rows, next_values, zero_where_not
+from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.reward_groups import RewardGroups
+from striderl.algorithms.std_floor import StdFloor
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.algorithms.terms.term_list import TermList
 from striderl.data import tree
-from striderl.data.checked_fields import check_field_types
-from striderl.data.naming import unknown
+from striderl.data.arena import Columns
+from striderl.execution.epochs import shuffled_minibatches
+from striderl.execution.modes import Eager, ExecutionConfig
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
-from striderl.ops.losses import (
-    adapted_learning_rate,
-    clipped_surrogate,
-    explained_variance,
-    normalised,
-    valid_mean,
-    value_loss,
-)
+from striderl.networks.return_normalizers import ValueNormalizer
+from striderl.ops.losses import adapted_learning_rate, clipped_surrogate, mean_std, valid_mean, value_loss
+from striderl.ops.moments import AllReduce
 from striderl.ops.returns import gae
+from striderl.ops.schedules import learning_rate_rule
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage
 
-SCHEDULES = ("fixed", "adaptive")
+__all__ = ["PPO", "PPOConfig", "Prepared"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class PPOConfig:
-    """Settings of PPO."""
-
-    num_learning_epochs: int = 5
-    """Passes over each rollout."""
-    num_mini_batches: int = 4
-    """Minibatches per pass."""
-    clip_param: float = 0.2
-    """The ratio is kept in [1 - clip_param, 1 + clip_param]; 0.1 to 0.3 is usual."""
-    gamma: float = 0.99
-    """Discount per step."""
-    lam: float = 0.95
-    """GAE's lambda: 0 trusts the values, 1 the rewards."""
-    value_loss_coef: float = 1.0
-    """Weight of the value loss."""
-    entropy_coef: float = 0.01
-    """Weight of the entropy bonus."""
-    learning_rate: float = 1e-3
-    """The first learning rate; the adaptive schedule moves it."""
-    max_grad_norm: float = 1.0
-    """The gradient is scaled down to this norm; 0 means never."""
-    use_clipped_value_loss: bool = True
-    """Keep new values within clip_param of the old ones."""
-    schedule: str = "adaptive"
-    """'fixed', or 'adaptive': the learning rate follows desired_kl."""
-    desired_kl: float = 0.01
-    """What the adaptive schedule aims at per minibatch."""
-    normalize_advantage_per_mini_batch: bool = False
-    """Normalise advantages over each minibatch instead of over the whole rollout."""
-    optimizer_class_name: str = "Adam"
-    """Which optimiser."""
-
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ValueError(unknown("schedule", self.schedule, SCHEDULES, where="PPOConfig"))
-        check_field_types(self)
-        if self.num_mini_batches < 1 or self.num_learning_epochs < 1:
-            raise ValueError(
-                "num_mini_batches and num_learning_epochs are at least 1, "
-                f"found {self.num_mini_batches} and {self.num_learning_epochs}"
-            )
-        if not (0.0 <= self.gamma <= 1.0 and 0.0 <= self.lam <= 1.0):
-            raise ValueError(f"gamma and lam are between 0 and 1, found {self.gamma} and {self.lam}")
-        if self.learning_rate <= 0.0 or self.clip_param <= 0.0:
-            raise ValueError(
-                f"learning_rate and clip_param are positive, found {self.learning_rate} and {self.clip_param}"
-            )
+LOWEST_RETURN_STD = 0.01
+"""Returns are never divided by less: after a long time without rewards, the first one would be a shock."""
 
 
 class Prepared(NamedTuple):
@@ -100,11 +53,13 @@ class Prepared(NamedTuple):
     log_prob: Tensor
     """Of the actions, when they were chosen."""
     value: Tensor
-    """Predicted when the actions were chosen."""
+    """What the critic said when the actions were chosen, in its own units: how far it moves is counted from here."""
     returns: Tensor
-    """What the values should have been."""
+    """What the critic should say; with `normalize_values` by the statistics it will be read with after the update."""
+    raw_returns: Tensor
+    """The returns in units of the reward, from which the normaliser of values learns."""
     advantage: Tensor
-    """How much better the actions were than expected."""
+    """How much better the actions were than expected; normalised, or one per value where minibatches do that."""
     resets: Tensor
     """True where a new episode begins, before that step is consumed."""
     readable: Tensor
@@ -120,8 +75,19 @@ class Prepared(NamedTuple):
 class PPO:
     """Losses, targets and the update of PPO for a policy."""
 
-    def __init__(self, policy: Policy, config: PPOConfig | None = None, terms: Sequence[Term] = ()) -> None:
-        """Take the parameters of the policy and of the terms into an updater."""
+    def __init__(
+        self,
+        policy: Policy,
+        config: PPOConfig | None = None,
+        terms: Sequence[Term] = (),
+        *,
+        mode: str | ExecutionConfig = "eager",
+        reduce: AllReduce | None = None,
+    ) -> None:
+        """Take the parameters of the policy and of the terms into an updater.
+
+        `mode` is how gradient steps are run; `reduce` sums a tensor over the processes that learn together.
+        """
         self.policy = policy
         self.terms = TermList(terms, policy)
         self.config = config = config or PPOConfig()
@@ -130,15 +96,30 @@ class PPO:
             learning_rate=config.learning_rate,
             max_grad_norm=config.max_grad_norm,
         )
-        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group), **self.terms.groups()})
+        groups = {"policy": ParameterGroup(policy.parameters(), group), **self.terms.groups()}
+        self.updater = Updater(groups, mode=mode, reduce=reduce)
+        num_values, device = policy.value_head.num_values, groups["policy"].learning_rate.device
+        self.reward_groups = RewardGroups(config.reward_groups, config.reward_group_weights, num_values)
+        shape = () if num_values == 1 else (num_values,)
+        self.value_normalizer = (
+            ValueNormalizer(shape, eps=LOWEST_RETURN_STD).to(device) if config.normalize_values else None
+        )
+        self.iteration = torch.zeros((), dtype=torch.int64, device=device)
+        """How many rollouts were learned from: where the learning-rate scheduler is."""
+        self._std_floor = StdFloor(policy.head, config.clip_min_std)
+        name = config.lr_scheduler_class_name
+        self._scheduler = learning_rate_rule(name, config.learning_rate, config.lr_scheduler) if name else None
+        self._follow_scheduler()
 
     @property
     def num_updates_per_rollout(self) -> int:
         """How many gradient steps one rollout is used for."""
         return self.config.num_learning_epochs * self.config.num_mini_batches
 
-    def check_rollout(self, num_steps: int, num_envs: int) -> None:
-        """Raise unless rollouts of this size can be cut into the minibatches of the config."""
+    def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
+        """Raise unless rollouts of this size, and with these columns where they are given, fit the config."""
+        if columns is not None:
+            self.reward_groups.check(columns, has_terms=len(self.terms) > 0)
         recurrent = bool(self.policy.state_spec())
         count = num_envs if recurrent else num_steps * num_envs
         if count < self.config.num_mini_batches:
@@ -161,59 +142,66 @@ class PPO:
     ) -> Prepared:
         """Add the terms' rewards, value what followed each step and work out returns and advantages."""
         data = storage.data
+        valid = data["valid"]
         info, added = self.terms.info(data), self.terms.rewards(Read(data, last_obs))
-        reward = sum(added.values(), start=data["rew"])
-        value = data["policy"]["value"]
-        next_value = next_values(self.policy, storage, last_obs, last_state)
+        reward = self.reward_groups.rewards(data["rew"], data["info"], added)
+        said = data["policy"]["value"]
+        following = next_values(self.policy, storage, last_obs, last_state)
         returns, advantage = gae(
-            reward if value.dim() == 2 else reward.unsqueeze(-1),
-            value,
-            next_value,
+            reward if reward.dim() == said.dim() else reward.unsqueeze(-1),
+            self._denormalised(said),
+            self._denormalised(following),
             data["terminated"],
             data["truncated"],
             gamma=self.config.gamma,
             lam=self.config.lam,
-            valid=data["valid"],
+            valid=valid,
         )
-        valid = data["valid"]
-        advantage = advantage if advantage.dim() == 2 else advantage.sum(dim=-1)
-        if not self.config.normalize_advantage_per_mini_batch:
-            advantage = normalised(advantage, valid)
+        with self.updater.pooled():
+            numbers = {**self.terms.numbers(added, valid), **self.reward_groups.reward_numbers(reward, valid)}
+            if not self.config.normalize_advantage_per_mini_batch:
+                advantage = self.reward_groups.combined(advantage, valid)
+            raw_returns = returns = zero_where_not(returns, valid)
+            if self.value_normalizer is not None:
+                returns = zero_where_not(self.value_normalizer.normalize_ahead(raw_returns, valid), valid)
         done = data["terminated"] | data["truncated"]
         return Prepared(
             columns=data,
             act=tree.map(lambda leaf: zero_where_not(leaf, valid), data["act"]),
             log_prob=zero_where_not(data["policy"]["log_prob"], valid),
-            value=zero_where_not(value, valid),
-            returns=zero_where_not(returns, valid),
-            advantage=advantage,
+            value=zero_where_not(said, valid),
+            returns=returns,
+            raw_returns=raw_returns,
+            advantage=zero_where_not(advantage, valid),
             resets=torch.cat([torch.zeros_like(done[:1]), done[:-1]]),
             readable=valid | finite_rows(data["obs"], valid),
             initial_state=initial_state,
             info=info,
-            numbers=self.terms.numbers(added, valid),
+            numbers=numbers,
         )
+
+    def _denormalised(self, said: Tensor) -> Tensor:
+        """Return values in units of the reward."""
+        return said if self.value_normalizer is None else self.value_normalizer.denormalize(said)
 
     # -- minibatches ---------------------------------------------------------------------------------------------------
 
     def minibatches(self, prepared: Prepared, generator: torch.Generator) -> Iterator[dict[str, Any]]:
         """Yield minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
+        whole, num_envs = self._whole(prepared), prepared.advantage.shape[1]
+        self.check_rollout(prepared.advantage.shape[0], num_envs)
         recurrent = bool(prepared.initial_state)
-        whole = self._whole(prepared)
-        num_steps, num_envs = prepared.advantage.shape
-        self.check_rollout(num_steps, num_envs)
-        count = num_envs if recurrent else num_steps * num_envs
         if not recurrent:
             whole = tree.map(lambda leaf: leaf.flatten(0, 1), whole)
-        for _ in range(self.config.num_learning_epochs):
-            order = torch.randperm(count, generator=generator).to(prepared.advantage.device)
-            for part in order.tensor_split(self.config.num_mini_batches):
-                if recurrent:
-                    minibatch = tree.map(lambda leaf, part=part: leaf[:, part], whole)
-                    minibatch["state"] = tree.map(lambda leaf, part=part: leaf[part], prepared.initial_state)
-                    yield minibatch
-                else:
-                    yield {**tree.map(lambda leaf, part=part: leaf[part], whole), "state": {}}
+        dims = {**dict.fromkeys(whole, int(recurrent)), "state": 0}
+        yield from shuffled_minibatches(
+            {**whole, "state": prepared.initial_state},
+            dims,
+            num_mini_batches=self.config.num_mini_batches,
+            num_epochs=self.config.num_learning_epochs,
+            generator=generator,
+            padded=not isinstance(self.updater.mode, Eager),
+        )
 
     @staticmethod
     def _whole(prepared: Prepared) -> dict[str, Any]:
@@ -235,16 +223,18 @@ class PPO:
 
     # -- one minibatch -------------------------------------------------------------------------------------------------
 
-    def losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return name → (weight, loss), those of the terms last, and numbers for the log."""
+    def compute_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Any], dict[str, Tensor]]:
+        """Return (losses, inter_vars, stats): name → (weight, loss), what they were made of, numbers for the log.
+
+        The losses of the terms come last. inter_vars has 'minibatch' (with the samples that terms added), 'output' (of
+        the policy), 'log_prob', 'ratio' and 'advantage', for subclasses that add losses of their own.
+        """
         minibatch = self.terms.extend(minibatch)
         config, valid = self.config, minibatch["valid"]
-        # a sample that does not count may still have been seen by the memory, so it is run unless it cannot be
-        resets = minibatch["resets"] if valid.dim() == 2 else None
-        output = self.policy(minibatch["obs"], minibatch["state"], minibatch["memo"], resets, minibatch["readable"])
+        output = self._run(minibatch)
         advantage = minibatch["advantage"]
         if config.normalize_advantage_per_mini_batch:
-            advantage = normalised(advantage, valid)
+            advantage = self.reward_groups.combined(advantage, valid)
         # chosen before exp: what overflows in a sample that does not count would come back as zero times infinity
         log_prob = torch.where(valid, output.distribution.log_prob(minibatch["act"]), minibatch["log_prob"])
         surrogate, ratio = clipped_surrogate(log_prob, minibatch["log_prob"], advantage, config.clip_param, valid)
@@ -257,66 +247,99 @@ class PPO:
             "entropy": (config.entropy_coef, -entropy),
         }
         losses |= self.terms.losses(minibatch, output, losses)
-        return losses, {"entropy": entropy.detach(), **self._statistics(minibatch, output, ratio)}
+        inter_vars = {
+            "minibatch": minibatch,
+            "output": output,
+            "log_prob": log_prob,
+            "ratio": ratio,
+            "advantage": advantage,
+        }
+        return losses, inter_vars, {"entropy": entropy.detach(), **self._statistics(minibatch, output, ratio)}
+
+    def _run(self, minibatch: Mapping[str, Any]) -> PolicyOutput:
+        """Return what the policy says about a minibatch now.
+
+        In bfloat16 (`use_mixed_precision`) the first ratio is 1 only as far as bfloat16 repeats the float32 of the
+        rollout. An error in the mean counts in units of the std: with a std of 1 the worst of some hundred ratios was
+        off by less than 0.05, with one of 0.05 by 0.15 to 0.33. So keep `clip_min_std` well above that.
+        """
+        valid = minibatch["valid"]
+        # a sample that does not count may still have been seen by the memory, so it is run unless it cannot be
+        resets = minibatch["resets"] if valid.dim() == 2 else None
+
+        def run() -> PolicyOutput:
+            output: PolicyOutput = self.policy(
+                minibatch["obs"], minibatch["state"], minibatch["memo"], resets, minibatch["readable"]
+            )
+            return output
+
+        return run_in_bfloat16(self.policy, valid.device.type, run) if self.config.use_mixed_precision else run()
 
     @torch.no_grad()
     def _statistics(self, minibatch: Mapping[str, Any], output: PolicyOutput, ratio: Tensor) -> dict[str, Tensor]:
         """Return how far the policy has moved and how good the values are, on samples that were collected."""
         counted = collected(minibatch)
         old = self.policy.head.from_params(minibatch["dist"])
-        several = output.value.dim() > counted.dim()
-        stats = {
+        return {
             "kl": valid_mean(old.kl(output.distribution), counted),
             "clip_fraction": valid_mean(((ratio - 1.0).abs() > self.config.clip_param).float(), counted),
-            "explained_variance": ratio.new_zeros(())
-            if several
-            else explained_variance(output.value, minibatch["returns"], counted),
+            **self.reward_groups.value_numbers(output.value, minibatch["returns"], counted),
             "ratio_error": torch.where(counted, (ratio - 1.0).abs(), 0.0).amax(),
+            **mean_std(output.distribution.params(), counted),
         }
-        parameters = output.distribution.params()
-        if "std" in parameters:
-            stats["std"] = parameters["std"].mean()
-        return stats
 
     # -- the whole update ----------------------------------------------------------------------------------------------
 
     def update(self, prepared: Prepared, generator: torch.Generator) -> dict[str, Tensor]:
         """Learn from a prepared rollout; return the means over all minibatches, as tensors."""
         self.updater.attach()
-        group = self.updater.groups["policy"]
-        totals: dict[str, Tensor] = {}
-        count = 0
-        for minibatch in self.minibatches(prepared, generator):
-            losses, stats = self.losses(minibatch)
-            if self.config.schedule == "adaptive":
-                rate = adapted_learning_rate(group.learning_rate, stats["kl"], self.config.desired_kl)
-                group.learning_rate.copy_(rate)
-            norms = self.updater.step(losses)
-            numbers = {
-                **{name: loss.detach() for name, (_, loss) in losses.items() if name != "entropy"},
-                **stats,
-                **{"grad_norm" if name == "policy" else f"{name}_grad_norm": norm for name, norm in norms.items()},
-            }
-            if not count:
-                totals["first_ratio_error"] = numbers["ratio_error"]
-            for name, number in numbers.items():
-                totals[name] = totals[name] + number if name in totals else number.clone()
-            count += 1
-        first = totals.pop("first_ratio_error")
-        means = {name: total / count for name, total in totals.items()}
-        return {
+        progress = self.updater.run(self._step_losses, self.minibatches(prepared, generator), self._rule)
+        groups = self.updater.groups
+        numbers = {
             **prepared.numbers,
-            **means,
-            "first_ratio_error": first,
-            "learning_rate": group.learning_rate.clone(),
-            "skipped_updates": torch.stack([each.num_skipped for each in self.updater.groups.values()]).sum(),
+            **progress.mean,
+            "first_ratio_error": progress.first["ratio_error"],
+            "learning_rate": groups["policy"].learning_rate.clone(),
+            "skipped_updates": torch.stack([each.num_skipped for each in groups.values()]).sum(),
         }
+        self.after_update(prepared)
+        return numbers
+
+    def _step_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return what the updater wants of a minibatch."""
+        losses, _, stats = self.compute_losses(minibatch)
+        return losses, stats
+
+    def _rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
+        """Move the policy's learning rate towards the desired KL, where the config says so."""
+        if self.config.schedule == "adaptive":
+            rate = groups["policy"].learning_rate
+            rate.copy_(adapted_learning_rate(rate, numbers["kl"], self.config.desired_kl))
+
+    @torch.no_grad()
+    def after_update(self, prepared: Prepared) -> None:
+        """Do what comes after the last minibatch: lift the std, learn the returns' statistics, move the scheduler.
+
+        `update` calls it last. The values of this rollout were said, and read, with the statistics from before it.
+        """
+        self._std_floor.lift()
+        if self.value_normalizer is not None:
+            with self.updater.pooled():
+                self.value_normalizer.update(prepared.raw_returns, prepared.columns["valid"])
+        self.iteration += 1
+        self._follow_scheduler()
+
+    def _follow_scheduler(self) -> None:
+        """Set the learning rate of the present iteration; that of a term's own parameters is its own."""
+        if self._scheduler is not None:
+            self.updater.groups["policy"].learning_rate.copy_(self._scheduler(self.iteration))
 
     @torch.no_grad()
     def absorb(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from stored columns, after the last minibatch: the next first ratio is 1 again."""
-        self.policy.absorb(columns["obs"], columns["valid"])
-        self.terms.absorb(columns)
+        with self.updater.pooled():
+            self.policy.absorb(columns["obs"], columns["valid"])
+            self.terms.absorb(columns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy, the terms and their optimisers, as copies: training goes on without changing them."""
@@ -324,10 +347,23 @@ class PPO:
             "policy": tree.copy(dict(self.policy.state_dict())),
             "updater": self.updater.state_dict(),
             "terms": self.terms.state_dict(),
+            "iteration": self.iteration.clone(),
+            "value_normalizer": {}
+            if self.value_normalizer is None
+            else tree.copy(dict(self.value_normalizer.state_dict())),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a saved policy, terms and optimisers."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])
-        self.terms.load_state_dict(state.get("terms", {}))
+        self.terms.load_state_dict(state["terms"])
+        self.iteration.copy_(state["iteration"])
+        saved = state["value_normalizer"]
+        if bool(saved) != (self.value_normalizer is not None):
+            raise ValueError(
+                f"the saved PPO has normalize_values={bool(saved)}, this one {self.config.normalize_values}; "
+                "its critic speaks in other units"
+            )
+        if self.value_normalizer is not None:
+            self.value_normalizer.load_state_dict(saved)

@@ -36,7 +36,9 @@ from striderl.algorithms.on_policy_targets import (
 )
 from striderl.data import tree
 from striderl.data.checked_fields import check_field_types
+from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
+from striderl.ops.moments import AllReduce
 from striderl.ops.returns import backward_scan, discounted_returns
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
@@ -78,8 +80,18 @@ class REINFORCEConfig:
 class REINFORCE:
     """Losses, targets and the update of REINFORCE for a policy."""
 
-    def __init__(self, policy: Policy, config: REINFORCEConfig | None = None) -> None:
-        """Take the policy's parameters into an updater; without a baseline the critic's never move."""
+    def __init__(
+        self,
+        policy: Policy,
+        config: REINFORCEConfig | None = None,
+        *,
+        mode: str | ExecutionConfig = "eager",
+        reduce: AllReduce | None = None,
+    ) -> None:
+        """Take the policy's parameters into an updater; without a baseline the critic's never move.
+
+        See `PPO` for mode and reduce.
+        """
         self.policy = policy
         self.config = config = config or REINFORCEConfig()
         group = GroupConfig(
@@ -87,7 +99,7 @@ class REINFORCE:
             learning_rate=config.learning_rate,
             max_grad_norm=config.max_grad_norm,
         )
-        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)})
+        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)}, mode=mode, reduce=reduce)
 
     @property
     def num_updates_per_rollout(self) -> int:
@@ -120,14 +132,15 @@ class REINFORCE:
             counts = valid & ends_within(terminated, truncated)
         reward = reward_like(value, zero_where_not(data["rew"], valid))
         returns = discounted_returns(reward, following, terminated, truncated, gamma=self.config.gamma)
-        return whole_targets(
-            storage,
-            returns=returns,
-            advantage=returns - value,
-            counts=counts,
-            initial_state=initial_state,
-            normalize=self.config.normalize_advantage,
-        )
+        with self.updater.pooled():
+            return whole_targets(
+                storage,
+                returns=returns,
+                advantage=returns - value,
+                counts=counts,
+                initial_state=initial_state,
+                normalize=self.config.normalize_advantage,
+            )
 
     def losses(self, targets: Targets) -> tuple[Losses, dict[str, Tensor]]:
         """Return name → (weight, loss), and numbers for the log."""
@@ -139,12 +152,13 @@ class REINFORCE:
 
     def update(self, prepared: Targets, generator: torch.Generator) -> dict[str, Tensor]:
         """Take one step on the whole rollout; nothing is shuffled, so the generator is not asked."""
-        return take_step(self.updater, *self.losses(prepared))
+        return take_step(self.updater, self.losses, prepared)
 
     @torch.no_grad()
     def absorb(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from stored columns, after the step."""
-        self.policy.absorb(columns["obs"], columns["valid"])
+        with self.updater.pooled():
+            self.policy.absorb(columns["obs"], columns["valid"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy and its optimiser, as copies: training goes on without changing them."""

@@ -13,7 +13,7 @@ asking the device how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +23,11 @@ from striderl.data import tree
 from striderl.data.arena import Arena, Columns, Placement
 from striderl.data.batch import Batch
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.data.transition import Transition
+from striderl.data.transition import Transition as Step
+from striderl.ops.returns import gae
+from striderl.storage import minibatches
+from striderl.storage.row_writer import RowWriter
+from striderl.storage.transition_record import TransitionRecord, as_transition
 
 
 class FinalPool:
@@ -42,7 +46,7 @@ class FinalPool:
         self.count = torch.zeros((), dtype=torch.int64, device=placement.device)
         """How many truncated steps were seen; more than `size` means that the surplus is not in the pool."""
 
-    def add(self, wanted: Tensor, transition: Transition, step: int, env_index: Tensor) -> None:
+    def add(self, wanted: Tensor, transition: Step, step: int, env_index: Tensor) -> None:
         """Pack the rows where `wanted` [n] is true behind those that are there."""
         assert transition.final_obs is not None
         place = torch.where(wanted, self.count + wanted.cumsum(0) - 1, self.size).clamp(max=self.size)
@@ -63,6 +67,8 @@ class FinalPool:
 class RolloutStorage:
     """A rollout of fixed length; steps come in for all envs or for a part of them, each env in its own order."""
 
+    Transition = TransitionRecord
+    """A step that hand-written loops fill in field by field, for `add_transitions`."""
     balanced = True
     """Every env gets the same number of steps: an asynchronous collector must not run ahead in one column."""
 
@@ -86,10 +92,13 @@ class RolloutStorage:
         placement = placement or Placement()
         self.num_steps, self.num_envs = num_steps, num_envs
         self.arena = Arena(columns, (num_steps, num_envs), placement)
+        self._writer = RowWriter()
         self._cursors = [0] * num_envs
         size = max(num_envs, num_steps * num_envs // 4) if pool_size is None else pool_size
         self.finals = None if final_obs is None else FinalPool(final_obs, final_state or {}, size, placement)
         self._env_index = torch.arange(num_envs, device=placement.device)
+        self.targets: dict[str, Tensor] = {}
+        """'returns' and 'advantages' after `compute_returns`, [T, N] or [T, N, V] each; minibatches have them too."""
 
     @property
     def data(self) -> dict[str, Any]:
@@ -104,7 +113,7 @@ class RolloutStorage:
     def __len__(self) -> int:
         return sum(self._cursors)
 
-    def add(self, transition: Transition, envs: slice | None = None) -> None:
+    def add(self, transition: Step, envs: slice | None = None) -> None:
         """Write the next step of these envs (a range of columns; all by default)."""
         envs = slice(0, self.num_envs) if envs is None else envs
         step = self._cursors[envs.start]
@@ -114,25 +123,119 @@ class RolloutStorage:
             raise IndexError(
                 f"the rollout is full: {self.num_steps} steps are there for env {envs.start}; clear it first"
             )
-        self.arena.write((step, envs), transition.columns())
+        columns = transition.columns()
+        if not self._writer.write(self.arena, step, envs, columns):
+            self.arena.write((step, envs), columns)
         if self.finals is not None:
             self._keep_final(transition, step, envs)
         self._cursors[envs] = [step + 1] * (envs.stop - envs.start)
 
-    def _keep_final(self, transition: Transition, step: int, envs: slice) -> None:
+    def add_transitions(self, transition: Step | TransitionRecord) -> None:
+        """Write the next step of all envs; of a record that was filled in field by field, too."""
+        if isinstance(transition, TransitionRecord):
+            transition = as_transition(transition, self.arena.columns)
+        self.add(transition)
+
+    def _keep_final(self, transition: Step, step: int, envs: slice) -> None:
         assert self.finals is not None
         if transition.final_obs is None:
             raise ValueError("this storage keeps final observations, but the env gives none (gives_final_obs=False)")
+        if transition.truncated.is_cpu and not bool(transition.truncated.any()):
+            return  # on the CPU looking is cheaper than copying nothing
         wanted = transition.truncated & ~transition.terminated
-        if wanted.device.type == "cpu" and not bool(wanted.any()):  # on the CPU looking is cheaper than copying nothing
-            return
         self.finals.add(wanted, transition, step, self._env_index[envs])
 
     def clear(self) -> None:
         """Start the next rollout; the memory stays."""
         self._cursors = [0] * self.num_envs
+        self.targets = {}
         if self.finals is not None:
             self.finals.clear()
+
+    # -- targets -------------------------------------------------------------------------------------------------------
+
+    def next_values(self, values: Tensor, last_values: Tensor, final_values: Tensor | None = None) -> Tensor:
+        """Return the value of what followed each step, like `values` [T, N] or [T, N, V].
+
+        That is the next row's, and `last_values` [N, …] after the last. Where the clock ended an episode it is that of
+        its final observation (`final_values`, one for each row of the pool, those not in use too), and V(s_t) where
+        there is none. Nothing followed a step that terminated: 0 there, whatever the next episode starts with.
+        """
+        terminated, truncated = (_beside(self.data[name], values) for name in ("terminated", "truncated"))
+        following = torch.cat([values[1:], last_values.unsqueeze(0)])
+        following = torch.where(truncated & ~terminated, values, following)
+        following = torch.where(terminated, torch.zeros_like(following), following)
+        if final_values is None:
+            return following
+        if self.finals is None:
+            raise ValueError("final_values are given, but this storage keeps no final observations")
+        # rows of the pool that are not in use are sent to one place more, which is cut off again
+        pool, rows, nowhere = self.finals.arena.data, self.finals.size + 1, self.num_steps * self.num_envs
+        used = torch.arange(rows, device=values.device) < self.finals.count.clamp(max=self.finals.size)
+        place = torch.where(used, pool["step"] * self.num_envs + pool["env"], nowhere)
+        flat = torch.cat([following.flatten(0, 1), following[:1, 0]])
+        return flat.index_copy(0, place, final_values).narrow(0, 0, nowhere).view_as(following)
+
+    def compute_returns(
+        self, last_values: Tensor, gamma: float, lam: float, *, final_values: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return (returns, advantages) of a full rollout by GAE, and keep them as `targets`; nothing is normalised.
+
+        Values are those stored with each step; see `next_values` for the other two. `last_values` may be [N, 1].
+        """
+        if not self.full:
+            raise ValueError(f"compute_returns wants a full rollout of {self.num_steps} steps, found {self._cursors}")
+        data = self.data
+        values: Tensor = data["policy"]["value"]
+        following = self.next_values(values, last_values.reshape(values[0].shape), final_values)
+        returns, advantages = gae(
+            data["rew"] if values.dim() == 2 else data["rew"].unsqueeze(-1),
+            values,
+            following,
+            data["terminated"],
+            data["truncated"],
+            gamma=gamma,
+            lam=lam,
+            valid=data["valid"],
+        )
+        self.targets = {"returns": returns, "advantages": advantages}
+        return returns, advantages
+
+    # -- minibatches ---------------------------------------------------------------------------------------------------
+
+    def mini_batch_generator(
+        self, num_mini_batches: int, num_epochs: int, generator: torch.Generator | None = None
+    ) -> Iterator[Batch]:
+        """Yield minibatches of rows [n, …] with the targets; the order is torch's own unless a generator is given."""
+        order = torch.default_generator if generator is None else generator
+        return minibatches.mini_batch_generator(self, num_mini_batches, num_epochs, order, targets=self.targets)
+
+    def recurrent_mini_batch_generator(
+        self,
+        num_mini_batches: int,
+        num_epochs: int,
+        generator: torch.Generator | None = None,
+        *,
+        initial_state: Mapping[str, Any] | None = None,
+    ) -> Iterator[minibatches.SequenceMiniBatch]:
+        """Yield minibatches of whole envs [T, n, …] with the targets and the envs' memory before the first step."""
+        order = torch.default_generator if generator is None else generator
+        return minibatches.recurrent_mini_batch_generator(
+            self, num_mini_batches, num_epochs, order, initial_state=initial_state, targets=self.targets
+        )
+
+    reccurent_mini_batch_generator = recurrent_mini_batch_generator
+    """The spelling of older codes."""
+
+    def get_minibatch_from_indices(self, T_slice: slice, B_slice: slice | Tensor) -> minibatches.SequenceMiniBatch:
+        """Return some steps in a row of some envs (a range, or their numbers int64 [n]), with the targets."""
+        return minibatches.get_minibatch_from_indices(self, T_slice, B_slice, targets=self.targets)
+
+    def get_statistics(self) -> minibatches.RolloutStatistics:
+        """Return the mean length of the episodes' pieces and the mean reward, counting valid samples only."""
+        return minibatches.get_statistics(self)
+
+    # -- saving --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of everything that is stored; between iterations there is nothing worth saving."""
@@ -160,3 +263,8 @@ class RolloutStorage:
         if len(steps) > 1:
             raise ValueError(f"envs have different numbers of steps: {sorted(steps)}")
         return Batch(tree.index(self.data, slice(0, steps.pop())))
+
+
+def _beside(mask: Tensor, values: Tensor) -> Tensor:
+    """Return a mask [T, N] with as many dimensions as the values."""
+    return mask.view(*mask.shape, *[1] * (values.dim() - mask.dim()))

@@ -49,6 +49,8 @@ LOSS_NAMES = {"Estimate": "estimator_loss", "Adapt": "adaptor_loss"}
 class Estimation(Term):
     """Train an estimator on the truth that is observed while training."""
 
+    capturable = True
+
     weight: float = 1.0
     """Weight of the loss."""
     loss: str = "mse_loss"

@@ -125,6 +125,8 @@ class NoveltyNetworks(nn.Module):
 class RandomNetworkDistillation(Term):
     """Reward novelty, and learn what is no longer new."""
 
+    capturable = True
+
     def __init__(
         self, obs_spec: ObsSpec, num_envs: int, config: RNDConfig | None = None, device: torch.device | str = "cpu"
     ) -> None:

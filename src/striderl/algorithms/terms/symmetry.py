@@ -57,6 +57,10 @@ class MirrorTable:
         turned = x.index_select(-1, index)
         return turned if -1.0 not in self.sign else turned * sign.to(x.dtype)
 
+    def send_to(self, device: torch.device) -> None:
+        """Send the tables to a device now, because a captured region must not."""
+        self._on(device)
+
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the tables on a device, sent there once."""
         if device not in self._tensors:
@@ -68,6 +72,8 @@ class MirrorTable:
 @dataclass(frozen=True, kw_only=True)
 class Symmetry(Term):
     """Learn from mirrored samples, or make the policy act in a mirrored world as in this one, mirrored."""
+
+    capturable = True
 
     mirror_obs: MirrorObs
     """Mirrors the components: a function of all of them, or one per component; every component must be named."""
@@ -99,6 +105,10 @@ class Symmetry(Term):
                     raise KeyError(unknown("component", name, spec, where="Symmetry mirrors what is not observed: it"))
                 _check_width(self.mirror_obs[name], spec[name].shape, f"component {name!r}")
         action = policy.action_spec
+        tables = [self.mirror_act, *(self.mirror_obs.values() if isinstance(self.mirror_obs, Mapping) else ())]
+        for table in tables:
+            if isinstance(table, MirrorTable):
+                table.send_to(next(policy.parameters()).device)
         if isinstance(action, BoxSpec):
             _check_width(self.mirror_act, action.shape, "the action")
         elif self.mirror_loss_weight > 0.0:

@@ -35,7 +35,7 @@ class Term(ABC):
     """One thing to learn beside the algorithm."""
 
     capturable: bool = False
-    """Whether `losses` may run inside a captured region."""
+    """Whether `extend` and `losses` may run inside a captured region: `check_capture` has passed on them."""
 
     @property
     @abstractmethod
