@@ -1,0 +1,1 @@
+"""Old calling styles as thin facades over the core."""

@@ -1,0 +1,42 @@
+"""Runners and policies by name, from explicit tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from striderl.data.naming import unknown
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.training.runners.adopt_env import adopt_env
+from striderl.training.runners.build_parts import preset_model
+from striderl.training.runners.config_keys import bare_class_name
+from striderl.training.runners.obs_sets import resolve_obs_sets
+from striderl.training.runners.on_policy_runner import OnPolicyRunner
+
+RUNNERS: Mapping[str, type[OnPolicyRunner]] = {"OnPolicyRunner": OnPolicyRunner}
+"""Every runner that a config may name."""
+
+
+def build_runner(
+    name: str,
+    env: Any,
+    train_cfg: Any,
+    log_dir: str | Path | None = None,
+    device: torch.device | str = "cpu",
+) -> OnPolicyRunner:
+    """Build the runner of this name; a name with its module, 'rsl_rl.runners:OnPolicyRunner', is taken as well."""
+    bare = bare_class_name(name, "the name of a runner")
+    if bare not in RUNNERS:
+        raise ValueError(unknown("runner", bare, RUNNERS, where="the table of runners"))
+    return RUNNERS[bare](env, train_cfg, log_dir, device)
+
+
+def build_actor_critic(env: Any, class_name: str, policy_cfg: Mapping[str, Any]) -> StatefulPolicy:
+    """Build a policy class for what the env gives: sizes, names of components and actions need not be in the config."""
+    vec_env = adopt_env(env, getattr(env, "device", None) or "cpu")
+    settings = {name: value for name, value in policy_cfg.items() if name != "class_name"}
+    sets = resolve_obs_sets({}, vec_env.obs_spec, type(env).__name__)
+    return preset_model(bare_class_name(class_name, "class_name"), settings, vec_env, sets)

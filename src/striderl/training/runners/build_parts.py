@@ -1,0 +1,201 @@
+"""From a `RunnerConfig` and an env to a policy and an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from striderl.algorithms.ppo import PPO
+from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
+from striderl.algorithms.terms.term import Term
+from striderl.data.actions import BoxSpec, DictActionSpec
+from striderl.data.naming import unknown
+from striderl.data.specs import ObsSpec
+from striderl.envs.vec_env import VecEnv
+from striderl.ops.moments import AllReduce
+from striderl.policies.encode import Encode
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
+from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.state import (
+    EncoderStateAc,
+    EncoderStateAcRecurrent,
+    PrivilegeStateAcRecurrent,
+    StateAc,
+    StateAcRecurrent,
+)
+from striderl.policies.presets.visual import VisualDeterministicAC, VisualDeterministicRecurrent
+from striderl.policies.stage import StageRecipe
+from striderl.policies.stages import NormalizeObs
+from striderl.training.runners.mirrored import symmetry_term
+from striderl.training.runners.obs_sets import ObsSets, resolve_obs_sets
+from striderl.training.runners.runner_config import ModelPair, ModelSettings, PresetSettings, RunnerConfig
+
+POLICIES: Mapping[str, Callable[..., StatefulPolicy]] = {
+    "ActorCritic": ActorCritic,
+    "ActorCriticRecurrent": ActorCriticRecurrent,
+    "DeterministicPolicy": DeterministicPolicy,
+    "EncoderActorCritic": EncoderActorCritic,
+    "EncoderActorCriticRecurrent": EncoderActorCriticRecurrent,
+    "StateAc": StateAc,
+    "StateAcRecurrent": StateAcRecurrent,
+    "EncoderStateAc": EncoderStateAc,
+    "EncoderStateAcRecurrent": EncoderStateAcRecurrent,
+    "PrivilegeStateAcRecurrent": PrivilegeStateAcRecurrent,
+    "VisualDeterministicAC": VisualDeterministicAC,
+    "VisualDeterministicRecurrent": VisualDeterministicRecurrent,
+}
+"""Policies that a config may name by class."""
+
+LATENT_SIZE = 128
+"""To so many numbers an image is brought after its convolutions, where a config does not say."""
+
+
+def build_policy(config: RunnerConfig, env: VecEnv, device: torch.device, seed: int) -> Policy:
+    """Build the policy for what the env gives, on the device; its weights follow from the seed."""
+    sets = resolve_sets(config, env)
+    if isinstance(config.policy, PolicyConfig):
+        settings = config.policy
+        if config.obs_groups:
+            raise ValueError("obs_groups beside a PolicyConfig: it names its own actor_obs and critic_obs; keep one")
+    elif isinstance(config.policy, PresetSettings):
+        settings = _preset_config(config.policy, env, sets)
+    else:
+        settings = _model_config(config.policy, env.obs_spec, sets)
+    # in a fork: a runner must not change what the user's own generator draws next
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        policy = Policy(env.obs_spec, env.action_spec, settings)
+    return policy.to(device)
+
+
+def build_algorithm(
+    config: RunnerConfig, policy: Policy, env: VecEnv, user_env: Any, seed: int, *, reduce: AllReduce | None = None
+) -> PPO:
+    """Build PPO with what is learned beside it; `user_env` is what a symmetry function is handed."""
+    device = next(policy.parameters()).device
+    terms: list[Term] = list(config.estimation)
+    if config.symmetry is not None:
+        terms.append(symmetry_term(config.symmetry, user_env, env.obs_spec))
+    if config.rnd is not None:
+        rnd = config.rnd
+        if config.generation != "striderl":
+            rnd = _completed(rnd, env, resolve_sets(config, env).rnd)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + 1)
+            terms.append(RandomNetworkDistillation(env.obs_spec, env.num_envs, rnd, device))
+    return PPO(policy, config.algorithm, terms=terms, mode=config.mode, reduce=reduce)
+
+
+def _completed(rnd: RNDConfig, env: VecEnv, components: tuple[str, ...]) -> RNDConfig:
+    """Add what the env tells; a hidden layer of size -1 is, in rsl_rl, as wide as the input."""
+    size = env.obs_spec.select(components).size
+    return replace(
+        rnd,
+        obs_components=components,
+        step_dt=env.step_dt or 1.0,
+        predictor_hidden_dims=tuple(size if each == -1 else each for each in rnd.predictor_hidden_dims),
+        target_hidden_dims=tuple(size if each == -1 else each for each in rnd.target_hidden_dims),
+    )
+
+
+def resolve_sets(config: RunnerConfig, env: VecEnv) -> ObsSets:
+    """Return who sees which components of this env."""
+    if isinstance(config.policy, PolicyConfig):
+        seen = config.policy.actor_obs
+        return ObsSets(actor=seen, critic=config.policy.critic_obs, rnd=seen)
+    return resolve_obs_sets(config.obs_groups, env.obs_spec, type(env).__name__)
+
+
+# -- a class name with settings ----------------------------------------------------------------------------------------
+
+
+def preset_model(class_name: str, settings: Mapping[str, Any], env: VecEnv, sets: ObsSets) -> StatefulPolicy:
+    """Build a class of the table for the components that actor and critic see."""
+    if class_name not in POLICIES:
+        raise ValueError(unknown("policy", class_name, POLICIES, where="the table of policies"))
+    spec, masks = env.obs_spec, _mask_components(env)
+    return POLICIES[class_name](
+        spec.select([*sets.actor, *masks]),
+        num_critic_obs=spec.select([*sets.critic, *masks]),
+        num_actions=env.action_spec,
+        **settings,
+    )
+
+
+def _preset_config(preset: PresetSettings, env: VecEnv, sets: ObsSets) -> PolicyConfig:
+    """Return what the class builds, with normalising stages in front and the head's further settings."""
+    with torch.random.fork_rng(devices=[]):
+        found = preset_model(preset.class_name, preset.settings, env, sets).policy.config
+    config = replace(found, head_settings={**found.head_settings, **preset.head_settings})
+    if found.trunk and (preset.normalize_actor_obs or preset.normalize_critic_obs):
+        if not (preset.normalize_actor_obs and preset.normalize_critic_obs):
+            raise ValueError("actor and critic share encoders: normalise the observations of both or of none")
+        both = _normalizer(env.obs_spec, (*sets.actor, *sets.critic))
+        return replace(config, trunk=(*both, *config.trunk))
+    actor = _normalizer(env.obs_spec, sets.actor) if preset.normalize_actor_obs else ()
+    critic = _normalizer(env.obs_spec, sets.critic) if preset.normalize_critic_obs else ()
+    return replace(config, actor=(*actor, *config.actor), critic=(*critic, *config.critic))
+
+
+def _normalizer(spec: ObsSpec, names: tuple[str, ...]) -> tuple[StageRecipe, ...]:
+    """Return the stage that normalises the vectors among these components; images are left alone."""
+    vectors = tuple(
+        name
+        for name in spec.select(names)
+        if len(spec[name].shape) < 2 and spec[name].dtype.startswith("float") and spec[name].group != "action_mask"
+    )
+    return (NormalizeObs(components=vectors),) if vectors else ()
+
+
+def _mask_components(env: VecEnv) -> tuple[str, ...]:
+    action = env.action_spec
+    parts = list(action.parts.values()) if isinstance(action, DictActionSpec) else [action]
+    return tuple(part.mask for part in parts if not isinstance(part, BoxSpec) and part.mask)
+
+
+# -- two networks ------------------------------------------------------------------------------------------------------
+
+
+def _model_config(pair: ModelPair, spec: ObsSpec, sets: ObsSets) -> PolicyConfig:
+    shared: tuple[StageRecipe, ...] = ()
+    if pair.share_encoders:
+        common = tuple(name for name in sets.actor if name in sets.critic)
+        shared = _encoder(pair.actor, spec, common, "share_cnn_encoders")
+    return PolicyConfig(
+        actor_obs=sets.actor,
+        critic_obs=sets.critic,
+        trunk=shared,
+        actor=_stages(pair.actor, spec, sets.actor, "actor", encode=not shared),
+        critic=_stages(pair.critic, spec, sets.critic, "critic", encode=not shared),
+        actor_hidden_dims=pair.actor.hidden_dims,
+        critic_hidden_dims=pair.critic.hidden_dims,
+        activation=pair.actor.activation,
+        head=pair.head,
+        head_settings=pair.head_settings,
+    )
+
+
+def _stages(
+    model: ModelSettings, spec: ObsSpec, names: tuple[str, ...], who: str, *, encode: bool
+) -> tuple[StageRecipe, ...]:
+    normalize = _normalizer(spec, names) if model.obs_normalization else ()
+    encoder = _encoder(model, spec, names, who) if encode else ()
+    memory = () if model.memory is None else (model.memory,)
+    return (*normalize, *encoder, *memory)
+
+
+def _encoder(model: ModelSettings, spec: ObsSpec, names: tuple[str, ...], who: str) -> tuple[StageRecipe, ...]:
+    if model.encoder is None:
+        return ()
+    images = tuple(name for name in names if len(spec[name].shape) == 3)
+    if not images:
+        raise ValueError(
+            f"{who}: cnn_cfg has no effect, because none of the components {list(names)} is an image "
+            "(channels, height, width)"
+        )
+    return (Encode(components=images, model="Conv2dHeadModel", settings=model.encoder, output_size=LATENT_SIZE),)

@@ -1,0 +1,180 @@
+"""The algorithm's part of a config, of any generation: PPO's settings and what is learned beside it.
+
+{"class_name": "PPO", "clip_param": 0.2, …, "rnd_cfg": {…}, "symmetry_cfg": {…}}       rsl_rl
+{"class_name": "PPO", "ppo": {"clip_param": 0.2, …}, "empirical_normalization": True}  st_rl
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.terms.estimation import Estimation
+from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.data.naming import unknown
+from striderl.training.runners.config_keys import Keys, as_tuple, bare_class_name
+from striderl.training.runners.runner_config import SymmetrySettings
+
+ALGORITHMS = ("PPO", "EstimatorPPO")
+"""The algorithms a runner's config may name."""
+
+OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop"}
+"""How rsl_rl's names of optimisers are spelled here."""
+
+NEWER_DEFAULTS: Mapping[str, Any] = {
+    "num_learning_epochs": 5,
+    "num_mini_batches": 4,
+    "gamma": 0.99,
+    "entropy_coef": 0.01,
+    "schedule": "adaptive",
+}
+"""What rsl_rl 4 and 5 mean when a config does not say; the older ones mean what `PPOConfig` does."""
+
+IRRELEVANT = ("grad_reduce_bucket_mb", "multi_gpu_cfg")
+"""Settings of gradient exchange, which has no buckets here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmPart:
+    """What the algorithm's dict says."""
+
+    config: PPOConfig
+    """Of PPO."""
+    rnd: RNDConfig | None
+    """Novelty, if wanted."""
+    symmetry: SymmetrySettings | None
+    """Mirroring, if wanted."""
+    estimation: tuple[Estimation, ...]
+    """The estimator's loss, for EstimatorPPO."""
+    empirical_normalization: bool
+    """Whether observations are normalised, which belongs to the policy's stages."""
+    share_encoders: bool
+    """Whether actor and critic share encoders, which belongs to the policy."""
+    ignored: tuple[str, ...]
+    """Settings without a meaning here."""
+
+
+def read_algorithm(given: Any, where: str, generation: str, *, class_name: str = "") -> AlgorithmPart:
+    """Take the algorithm's dict apart; `class_name` is what v1 keeps elsewhere."""
+    keys = _with_nested(given, where)
+    name = bare_class_name(keys.take("class_name", class_name or "PPO"), f"{where}['class_name']")
+    if name not in ALGORITHMS:
+        raise ValueError(unknown("algorithm", name, ALGORITHMS, where="the table of algorithms"))
+    rnd, symmetry = keys.take("rnd_cfg"), keys.take("symmetry_cfg")
+    normalization = _flag(keys, "empirical_normalization")
+    share = _flag(keys, "share_cnn_encoders")
+    estimation = (_estimation(keys),) if name == "EstimatorPPO" else ()
+    config = _ppo_config(keys, newer=generation in ("v4", "v5"))
+    flat = generation in ("v1", "v2")
+    return AlgorithmPart(
+        config=config,
+        rnd=None if rnd is None else _rnd(rnd, f"{where}['rnd_cfg']", gamma=config.gamma),
+        symmetry=None if symmetry is None else _symmetry(symmetry, f"{where}['symmetry_cfg']", flat=flat),
+        estimation=estimation,
+        empirical_normalization=normalization,
+        share_encoders=share,
+        ignored=keys.finish(IRRELEVANT),
+    )
+
+
+def _with_nested(given: Any, where: str) -> Keys:
+    """Put st_rl's nested 'ppo' beside the other settings; one that is in both is an error."""
+    keys = Keys(given, where)
+    if "ppo" not in keys:
+        return keys
+    nested, outer = keys.part("ppo").rest(), keys.rest()
+    both = sorted(set(nested) & set(outer))
+    if both:
+        raise ValueError(f"{where} has {both} twice, beside 'ppo' and in it; keep one")
+    return Keys({**outer, **nested}, where)
+
+
+def _ppo_fields() -> tuple[str, ...]:
+    return tuple(each.name for each in fields(PPOConfig))
+
+
+def _ppo_config(keys: Keys, *, newer: bool) -> PPOConfig:
+    optimizer = keys.take("optimizer")
+    given = keys.take_all(_ppo_fields())
+    if optimizer is not None:
+        if "optimizer_class_name" in given:
+            raise ValueError(f"{keys.where} has 'optimizer' and 'optimizer_class_name', which mean the same; keep one")
+        given["optimizer_class_name"] = OPTIMIZERS.get(str(optimizer).lower(), optimizer)
+    return PPOConfig(**{**(NEWER_DEFAULTS if newer else {}), **given})
+
+
+def _estimation(keys: Keys) -> Estimation:
+    return Estimation(
+        weight=keys.take("estimator_loss_coef", 1.0),
+        loss=keys.take("estimator_loss_func", "mse_loss"),
+        loss_kwargs=dict(keys.take("estimator_loss_kwargs", {})),
+    )
+
+
+def _rnd(given: Any, where: str, *, gamma: float) -> RNDConfig:
+    """Translate rsl_rl's settings of novelty; what it sees and the time per step are the env's to tell."""
+    keys = Keys(given, where)
+    schedule = keys.part("weight_schedule")
+    mode = schedule.take("mode", "constant")
+    named = {
+        "weight": keys.take("weight", 0.0),
+        "normalize_obs": _flag(keys, "state_normalization"),
+        "normalize_reward": _flag(keys, "reward_normalization"),
+        "learning_rate": keys.take("learning_rate", 1e-3),
+        "num_outputs": keys.take("num_outputs", 1),
+        "activation": keys.take("activation", "elu"),
+        "predictor_hidden_dims": as_tuple(keys.take("predictor_hidden_dims", (256, 256)), where),
+        "target_hidden_dims": as_tuple(keys.take("target_hidden_dims", (256, 256)), where),
+    }
+    if mode != "constant":
+        named |= {
+            "weight_schedule": mode,
+            "initial_step": schedule.take("initial_step", 0) if mode == "linear" else 0,
+            "final_step": schedule.take("final_step", 0),
+            "final_weight": schedule.take("final_value", 0.0),
+        }
+    schedule.finish()
+    keys.finish(("class_name",))
+    return RNDConfig(gamma=gamma, **named)
+
+
+def _symmetry(given: Any, where: str, *, flat: bool) -> SymmetrySettings | None:
+    keys = Keys(given, where)
+    augment, mirror = _flag(keys, "use_data_augmentation"), _flag(keys, "use_mirror_loss")
+    function, weight = keys.take("data_augmentation_func"), keys.take("mirror_loss_coeff", 0.0)
+    keys.finish(("class_name",))
+    if not augment and not mirror:
+        return None
+    if function is None:
+        raise ValueError(f"{where} wants data_augmentation_func, a function or 'module:function'")
+    return SymmetrySettings(
+        function=_function(function, f"{where}['data_augmentation_func']"),
+        augment=augment,
+        mirror_loss_weight=float(weight) if mirror else 0.0,
+        flat=flat,
+    )
+
+
+def _function(given: Any, where: str) -> Callable[..., Any]:
+    """Return the function that a config names as 'package.module:function', or that it holds itself."""
+    if callable(given):
+        return given  # type: ignore[no-any-return]
+    module, colon, name = str(given).partition(":")
+    if not isinstance(given, str) or not colon:
+        raise TypeError(f"{where}: wanted a function or 'package.module:function', found {given!r}")
+    found = vars(importlib.import_module(module))
+    if not callable(found.get(name)):
+        raise ValueError(
+            unknown("function", name, [key for key, value in found.items() if callable(value)], where=where)
+        )
+    return found[name]  # type: ignore[no-any-return]
+
+
+def _flag(keys: Keys, name: str) -> bool:
+    value = keys.take(name, False)
+    if not isinstance(value, bool):
+        raise TypeError(f"{keys.where}[{name!r}]: wanted True or False, found {type(value).__name__} {value!r}")
+    return value

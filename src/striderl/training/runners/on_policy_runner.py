@@ -1,0 +1,278 @@
+"""`OnPolicyRunner`: an env and one config in, a trained policy out; the trainer behind rsl_rl's and st_rl's calls.
+
+    runner = OnPolicyRunner(env, train_cfg, log_dir="logs/walk", device="cuda:0")
+    velrmsd, CoT = runner.learn(1500, init_at_random_ep_len=True)
+    policy = runner.get_inference_policy()
+
+    learn ──▶ next(trainer) ──▶ evaluation ──▶ trial ──▶ log ──▶ save          once per iteration
+
+`runner.trainer` is the trainer itself: `for record in runner.trainer` is the same training without logs and files.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.policy_actor import PolicyActor
+from striderl.policies.facade.inputs import Observations
+from striderl.policies.run_reader import WEIGHTS
+from striderl.training.on_policy import rollout_storage
+from striderl.training.plans import OnPolicyPlan
+from striderl.training.record import Record
+from striderl.training.runners.adopt_env import adopt_env
+from striderl.training.runners.build_parts import build_algorithm, build_policy
+from striderl.training.runners.config_generations import as_dict, read_train_config
+from striderl.training.runners.git_state import store_code_state
+from striderl.training.runners.hand_rollout import HandRollout, Stepped
+from striderl.training.runners.inference import InferencePolicy
+from striderl.training.runners.log_tags import as_block, tags_of, tags_over_time
+from striderl.training.runners.metrics import METRICS, Metric
+from striderl.training.runners.partial_load import (
+    Manipulator,
+    load_some,
+    load_weights,
+    resolve_manipulator,
+    wanted_parts,
+    weights_in,
+)
+from striderl.training.runners.ranks import join_ranks, rank_consumers
+from striderl.training.runners.run_files import checkpoint_path, load_state, save_state
+from striderl.training.runners.trials import report_to_trial
+from striderl.training.runners.writers import make_writer
+from striderl.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
+
+
+class OnPolicyRunner:
+    """Trains with PPO; see the top of this module."""
+
+    def __init__(
+        self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        """Build everything from the config; what does not fit together is an error here, before anything runs.
+
+        env: a VecEnv, a Gymnasium vector env, or an env of any rsl_rl generation.
+        train_cfg: a RunnerConfig, or a dict of any rsl_rl generation; see `config_generations.py`.
+        log_dir: where numbers and checkpoints go; without one nothing is written.
+        """
+        self.config = config = read_train_config(train_cfg)
+        self.cfg = train_cfg if isinstance(train_cfg, Mapping) else as_dict(train_cfg)
+        self.env, self.device = env, torch.device(device)
+        self.log_dir = None if log_dir is None else Path(log_dir)
+        self.ranks = ranks = join_ranks(self.device)
+        self.is_distributed, self.gpu_world_size, self.gpu_global_rank = (
+            ranks.world_size > 1,
+            ranks.world_size,
+            ranks.rank,
+        )
+        self.vec_env = adopt_env(env, self.device, rank=ranks.rank)
+        self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
+        policy = build_policy(config, self.vec_env, self.device, self.seed)
+        self.alg = build_algorithm(config, policy, self.vec_env, env, self.seed, reduce=ranks.reduce)
+        ranks.share(self.alg)
+        collector = Collector(self.vec_env, PolicyActor(policy), CollectorConfig(seed=self.seed))
+        plan = OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps)
+        self.storage = rollout_storage(collector, policy, plan.num_steps_per_env)
+        together = rank_consumers(ranks, self.alg)
+        self.trainer = Trainer(self.alg, collector, plan, storage=self.storage, seed=self.seed, consumers=together)
+        self.metric_hooks: dict[str, Metric] = dict(METRICS)
+        """What `evaluation` measures, by name; entries may be added."""
+        self.metrics: dict[str, float | None] = {}
+        """What it measured last; None where the env does not offer it."""
+        self.writer = self.logger = make_writer(config.logger, self.log_dir if ranks.is_main else None)
+        self._writes = ranks.is_main and self.log_dir is not None
+        self._repositories: list[Path] = []
+        self._seconds = 0.0
+        self._hand = HandRollout(self.trainer, self.storage)
+        if config.ignored:
+            _log.info("settings that a runner does not use: %s", ", ".join(config.ignored))
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def learn(
+        self, num_learning_iterations: int | None = None, init_at_random_ep_len: bool = False, trial: Any = None
+    ) -> tuple[float | None, float | None]:
+        """Train, and return (velocity RMSD, cost of transport); each is None where the env does not measure it.
+
+        init_at_random_ep_len: begin with episodes of different ages, so that time-outs do not come all at once.
+        trial: an Optuna trial, to which the velocity RMSD, or without one the mean reward, is reported each iteration.
+        """
+        count = self.config.max_iterations if num_learning_iterations is None else num_learning_iterations
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"num_learning_iterations is a whole number of at least 0, found {count!r}")
+        self.train_mode()
+        if init_at_random_ep_len:
+            self._age_episodes()
+        if self._writes and self.log_dir is not None:
+            store_code_state(self.log_dir, self._repositories)
+        for left in reversed(range(count)):
+            record = next(self.trainer)
+            self._seconds += record.collection_seconds + record.learning_seconds
+            self.evaluation()
+            if record.iteration % self.config.log_interval == 0 or not left:
+                self.log({"record": record})
+            pruned = trial is not None and report_to_trial(trial, self._objective(record), record.iteration)
+            if self._writes and self._is_save_due(record.iteration, last=pruned or not left):
+                self.save(checkpoint_path(self.log_dir or "", record.iteration))
+            if pruned:
+                break
+        return self.metrics_velrmsd, self.metrics_CoT
+
+    def rollout_step(self, obs: Observations | None = None, critic_obs: Observations | None = None, /) -> Stepped:
+        """Step all envs once into the storage: (obs, critic_obs, rewards, dones, infos).
+
+        When it is full, `learn_from_rollout` is the other half of an iteration; `learn` does both by itself.
+        """
+        return self._hand.step(obs, critic_obs)
+
+    def learn_from_rollout(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Learn from what `rollout_step` collected and return (losses, stats)."""
+        return self._hand.learn()
+
+    def evaluation(self) -> dict[str, float | None]:
+        """Ask the env for its metrics, and keep them in `metrics`."""
+        self.metrics = {name: hook(self.vec_env) for name, hook in self.metric_hooks.items()}
+        return self.metrics
+
+    @property
+    def metrics_velrmsd(self) -> float | None:
+        """The velocity error that `evaluation` saw last, m/s; None where the env does not measure it."""
+        return self.metrics.get("velrmsd")
+
+    @property
+    def metrics_CoT(self) -> float | None:  # noqa: N802  (the name is public API of the seeds)
+        """The cost of transport that `evaluation` saw last; None where the env does not measure it."""
+        return self.metrics.get("CoT")
+
+    @property
+    def current_learning_iteration(self) -> int:
+        """How many iterations are finished."""
+        return self.trainer.iteration
+
+    @current_learning_iteration.setter
+    def current_learning_iteration(self, value: int) -> None:
+        self.trainer.iteration = int(value)
+
+    def train_mode(self) -> None:
+        """Let everything that differs between training and playing train."""
+        self.alg.policy.train()
+
+    def eval_mode(self) -> None:
+        """Let everything that differs between training and playing play."""
+        self.alg.policy.eval()
+
+    def close(self) -> None:
+        """Finish the log and close the envs; calling it twice is fine."""
+        self.writer.close()
+        self.trainer.close()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 35) -> None:
+        """Write the numbers of `locs["record"]`, or of the last iteration, to the writer and to the logging module."""
+        record = locs.get("record", self.trainer.record)
+        if record is None:
+            raise ValueError("there is nothing to log before the first iteration")
+        measured = {f"Metrics/{name}": value for name, value in self.metrics.items() if value is not None}
+        tags = {**tags_of(record), **measured}
+        self.writer.log(record.iteration, tags)
+        if self.config.logger == "tensorboard":
+            self.writer.log(int(self._seconds), tags_over_time(tags))
+        if _log.isEnabledFor(logging.INFO):
+            title = f"Learning iteration {record.iteration}, {record.env_steps} steps"
+            _log.info("%s", as_block(title, tags, width, pad))
+
+    def add_git_repo_to_log(self, repo_file_path: str | Path) -> None:
+        """Store the state of the git repository that this file is in with the run, when `learn` begins."""
+        self._repositories.append(Path(repo_file_path))
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, infos: Any = None) -> None:
+        """Save everything that another runner needs to go on exactly; `infos` is plain data that `load` returns."""
+        state = {
+            "trainer": self.trainer.state_dict(),
+            WEIGHTS: dict(self.alg.policy.state_dict()),
+            "iter": self.current_learning_iteration,
+            "infos": infos,
+            "seconds": self._seconds,
+        }
+        save_state(path, state, iteration=self.current_learning_iteration)
+
+    def load(
+        self,
+        path: str | Path,
+        load_optimizer: bool | Mapping[str, bool] = True,
+        map_location: Any = None,
+        manipulator: Manipulator | str | None = None,
+        *,
+        load_cfg: Mapping[str, bool] | None = None,
+        strict: bool = True,
+    ) -> Any:
+        """Go on from a checkpoint and return its infos.
+
+        load_optimizer: without it, weights, terms and the iteration are taken, and the optimiser stays fresh.
+        manipulator: a function of (source checkpoint, own checkpoint), or a name, that says which weights are loaded;
+            'ckpt_manipulator' in the config is the default. The result is saved again where there is a log_dir.
+        load_cfg: rsl_rl 5's way to choose: {"actor": True, "critic": False, "optimizer": …, "iteration": …, "rnd": …}.
+        strict: whether weights that do not fit are an error; otherwise they are left out.
+        """
+        state = load_state(path, map_location)
+        wanted = wanted_parts(load_optimizer, load_cfg)
+        change = resolve_manipulator(manipulator or self.config.ckpt_manipulator)
+        if change is not None:
+            self._load_changed(change, state, strict=strict)
+        elif wanted.everything and strict and "trainer" in state:
+            self.trainer.load_state_dict(state["trainer"])
+            self.seed, self._seconds = self.trainer.seed, float(state["seconds"])
+            self.writer.resume_at(self.current_learning_iteration)
+        else:
+            load_some(self.trainer, state, wanted, strict=strict)
+        return state.get("infos")
+
+    def get_inference_policy(self, device: torch.device | str | None = None) -> InferencePolicy:
+        """Return the deterministic policy, on another device as a copy; sets the runner to `eval_mode`."""
+        self.eval_mode()
+        policy = self.alg.policy
+        wanted = self.device if device is None else torch.device(device)
+        if wanted != self.device:
+            # a copy, because the parameters lie where the optimiser has them
+            policy = copy.deepcopy(policy).to(wanted)
+        return InferencePolicy(policy)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _load_changed(self, change: Manipulator, state: Mapping[str, Any], *, strict: bool) -> None:
+        source = {WEIGHTS: weights_in(state), "iter": state.get("iter", 0), "infos": state.get("infos")}
+        changed = change(source, {WEIGHTS: dict(self.alg.policy.state_dict())})
+        load_weights(self.alg.policy, weights_in(changed), strict=strict)
+        self.current_learning_iteration = int(changed.get("iter", 0))
+        if self._writes and self.log_dir is not None:
+            self.save(checkpoint_path(self.log_dir, self.current_learning_iteration), state.get("infos"))
+
+    def _age_episodes(self) -> None:
+        """Give every episode a random age below the time limit."""
+        limit = self.vec_env.max_episode_length
+        if not limit:
+            raise ValueError("init_at_random_ep_len ages episodes towards their time limit, but this env has none")
+        self.trainer.collector.ready()
+        generator = torch.Generator().manual_seed(self.seed + self.current_learning_iteration)
+        ages = torch.randint(0, limit, (self.vec_env.num_envs,), generator=generator)
+        self.vec_env.episode_length_buf = ages.to(self.vec_env.device)
+
+    def _is_save_due(self, iteration: int, *, last: bool) -> bool:
+        interval = self.config.save_interval
+        return last or (interval > 0 and iteration % interval == 0)
+
+    def _objective(self, record: Record) -> float | None:
+        """What a trial is told: the velocity error, or the mean return where the env does not measure it."""
+        return record.metrics.get("collect/return_mean") if self.metrics_velrmsd is None else self.metrics_velrmsd

@@ -1,0 +1,125 @@
+"""Loading a checkpoint whole, or only some of it: weights without optimiser, the actor alone, through a manipulator.
+
+{"trainer": {…}, "model_state_dict": weights, "iter": 50, "infos": …}         what a runner saves
+{"model_state_dict": weights, …}                                              what an older loop may have saved
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from striderl.data.naming import unknown
+from striderl.policies.policy import Policy
+from striderl.policies.run_reader import WEIGHTS
+from striderl.policies.transfer.load import load_exactly
+from striderl.policies.transfer.parts import load_parts, part_names, replace_encoder0
+from striderl.training.trainer import Trainer
+
+Manipulator = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
+"""manipulator(source checkpoint, own checkpoint) gives the checkpoint that is loaded."""
+
+MANIPULATORS: Mapping[str, Manipulator] = {"replace_encoder0": replace_encoder0}
+"""Manipulators that a config may name."""
+
+PARTS = ("actor", "critic", "optimizer", "iteration", "rnd")
+"""What rsl_rl 5's load_cfg may ask for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which parts of a checkpoint are taken."""
+
+    actor: bool = True
+    """The actor's weights."""
+    critic: bool = True
+    """The critic's weights."""
+    optimizer: bool = True
+    """Moments, learning rate and the like."""
+    iteration: bool = True
+    """How far the run was."""
+    rnd: bool = True
+    """What the terms have learned."""
+
+    @property
+    def everything(self) -> bool:
+        """Whether a run goes on exactly, with its envs and its noise."""
+        return self == Wanted()
+
+
+def wanted_parts(load_optimizer: Any, load_cfg: Any) -> Wanted:
+    """Read both ways of asking: st_rl's load_optimizer, and rsl_rl 5's load_cfg, which may come in its place."""
+    if isinstance(load_optimizer, Mapping):
+        load_cfg, load_optimizer = load_optimizer, True
+    if load_cfg is None:
+        return Wanted(optimizer=bool(load_optimizer))
+    for name in load_cfg:
+        if name not in PARTS:
+            raise KeyError(unknown("part", name, PARTS, where="load_cfg"))
+    return Wanted(**{name: bool(load_cfg.get(name, False)) for name in PARTS})
+
+
+def resolve_manipulator(manipulator: Manipulator | str | None) -> Manipulator | None:
+    """Return a function, from the table where a name is given; an empty name is none."""
+    if not manipulator:
+        return None
+    if callable(manipulator):
+        return manipulator
+    if manipulator not in MANIPULATORS:
+        raise KeyError(unknown("manipulator", manipulator, MANIPULATORS, where="the table of manipulators"))
+    return MANIPULATORS[manipulator]
+
+
+def load_some(trainer: Trainer, state: Mapping[str, Any], wanted: Wanted, *, strict: bool) -> None:
+    """Take the wanted parts of a checkpoint; the envs and their episodes stay as they are."""
+    policy: Policy = trainer.algorithm.policy
+    weights = weights_in(state)
+    if wanted.actor and wanted.critic:
+        load_weights(policy, weights, strict=strict)
+    elif wanted.actor or wanted.critic:
+        who = "actor" if wanted.actor else "critic"
+        if strict:
+            take = [part for part in part_names(policy) if part.partition("/")[0] in (who, "trunk")]
+            load_parts(policy, weights, take=take)
+        else:
+            load_weights(policy, {name: v for name, v in weights.items() if _belongs(name, who)}, strict=False)
+    saved = state.get("trainer")
+    if saved is None and wanted != Wanted(optimizer=False) and (wanted.optimizer or wanted.rnd):
+        raise KeyError("this checkpoint holds weights only; load it with load_optimizer=False")
+    if saved is not None:
+        own = trainer.algorithm.state_dict()
+        taken = {name: value for name, value in saved["algorithm"].items() if name != "policy"}
+        if not wanted.optimizer:
+            taken["updater"] = own["updater"]
+        if not wanted.rnd:
+            taken["terms"] = own["terms"]
+        trainer.algorithm.load_state_dict({**own, **taken})
+    if wanted.iteration and "iter" in state:
+        trainer.iteration = int(state["iter"])
+
+
+def weights_in(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the policy's weights of a checkpoint."""
+    weights = state.get(WEIGHTS)
+    if not isinstance(weights, Mapping):
+        raise KeyError(f"a checkpoint has the entry {WEIGHTS!r}, found {sorted(state)}")
+    return dict(weights)
+
+
+def load_weights(policy: Policy, weights: Mapping[str, Tensor], *, strict: bool) -> None:
+    """Load all weights, or only those whose name and shape fit."""
+    if strict:
+        load_exactly(policy, weights)
+        return
+    own = policy.state_dict()
+    fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
+    policy.load_state_dict(fitting, strict=False)
+
+
+def _belongs(name: str, who: str) -> bool:
+    first = name.partition(".")[0]
+    of = {"actor": ("actor", "actor_body", "head"), "critic": ("critic", "critic_body", "value_head")}
+    return first in (*of[who], "trunk")

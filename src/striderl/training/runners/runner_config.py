@@ -1,0 +1,175 @@
+"""The one schema that every config becomes before anything is built.
+
+    v1   {"runner": {…}, "policy": {…}, "algorithm": {…}}       ┐
+    v2   {"policy": {"class_name": …}, "algorithm": {…}}        │  config_generations
+    v3   … and "obs_groups"                                      ├──────────────────────▶  RunnerConfig ──▶ build
+    v4/5 {"actor": {…}, "critic": {…}, "algorithm": {…}}        │
+    st_rl {"policy": {…}, "algorithm": {"ppo": {…}}}            ┘
+
+People who write for this library give a `RunnerConfig` with a `PolicyConfig` and a `PPOConfig` in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.terms.estimation import Estimation
+from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.data.checked_fields import check_field_types
+from striderl.data.naming import unknown
+from striderl.loggers.table import LOGGERS
+from striderl.policies.policy import PolicyConfig
+from striderl.policies.stages import Remember
+
+NO_LOGGER = "none"
+"""The logger that writes nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetSettings:
+    """A policy by the class name of an older library, with that class's settings."""
+
+    class_name: str = "ActorCritic"
+    """A name of the table `POLICIES` in `build.py`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of that class by name, without the sizes, which the env tells."""
+    head_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the Gaussian head that the class has no argument for, such as {'std_type': 'log'}."""
+    normalize_actor_obs: bool = False
+    """Shift and scale what the actor sees."""
+    normalize_critic_obs: bool = False
+    """Shift and scale what the critic sees."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """One network, the actor's or the critic's."""
+
+    hidden_dims: tuple[int, ...] = (256, 256, 256)
+    """Hidden layers."""
+    activation: str = "elu"
+    """The nonlinearity of the hidden layers."""
+    obs_normalization: bool = False
+    """Shift and scale the vectors that the network reads; images stay as they are."""
+    memory: Remember | None = None
+    """A recurrent memory before the hidden layers."""
+    encoder: Mapping[str, Any] | None = None
+    """Settings of the convolutions over images, as `Conv2dHeadModel` names them."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPair:
+    """A policy as two networks that are described apart."""
+
+    actor: ModelSettings = field(default_factory=ModelSettings)
+    """What the actor is made of."""
+    critic: ModelSettings = field(default_factory=ModelSettings)
+    """What the critic is made of."""
+    head: str = "gaussian"
+    """The distribution of actions, as in `PolicyConfig.head`."""
+    head_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the head."""
+    share_encoders: bool = False
+    """Whether actor and critic encode images with the same weights."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if self.actor.activation != self.critic.activation:
+            raise ValueError(
+                "actor and critic have one activation between them, "
+                f"found {self.actor.activation!r} and {self.critic.activation!r}"
+            )
+        if self.share_encoders and self.actor.encoder != self.critic.encoder:
+            raise ValueError("share_cnn_encoders wants the same cnn_cfg for actor and critic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymmetrySettings:
+    """Mirroring by a function of an older library."""
+
+    function: Callable[..., Any]
+    """function(env=, obs=, actions=) gives observations and actions with their mirrored copies behind them."""
+    augment: bool = True
+    """Whether the algorithm also learns from mirrored samples."""
+    mirror_loss_weight: float = 0.0
+    """Weight of the mirror loss; at 0 it is left out."""
+    flat: bool = False
+    """Whether the function wants one vector and obs_type= ('policy' or 'critic') in place of a dict of groups."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if not callable(self.function):
+            raise TypeError(f"symmetry wants a function, found {self.function!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerConfig:
+    """Everything that a runner is built from, besides the env."""
+
+    policy: PolicyConfig | PresetSettings | ModelPair = field(default_factory=PolicyConfig)
+    """What learns."""
+    algorithm: PPOConfig = field(default_factory=PPOConfig)
+    """How it learns."""
+    rnd: RNDConfig | None = None
+    """A reward for novelty."""
+    symmetry: SymmetrySettings | None = None
+    """Mirrored samples, or a mirror loss."""
+    estimation: tuple[Estimation, ...] = ()
+    """The losses of stages that predict components."""
+    obs_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Who sees which groups or components: {'actor': ('policy',), 'critic': ('policy', 'critic')}."""
+    num_steps_per_env: int = 24
+    """Length of a rollout."""
+    warmup_steps: int = 0
+    """Steps per env before the first rollout, from which only the normalisers learn."""
+    max_iterations: int = 0
+    """How many iterations `learn` makes when it is not told."""
+    save_interval: int = 50
+    """A checkpoint every so many iterations; 0 means only the last."""
+    log_interval: int = 1
+    """Numbers are written every so many iterations."""
+    logger: str = "tensorboard"
+    """Where numbers go when there is a log_dir: a name of `striderl.loggers.table.LOGGERS`, or 'none'."""
+    seed: int | None = None
+    """Decides weights, noise and the order of samples; without one, torch's global generator gives it."""
+    mode: str = "eager"
+    """How gradient steps are run: 'eager' or 'compiled'."""
+    ckpt_manipulator: str = ""
+    """What `load` does to a checkpoint before it takes it, such as 'replace_encoder0'."""
+    runner_class_name: str = "OnPolicyRunner"
+    """Which runner the config was written for."""
+    generation: str = "striderl"
+    """The form the config came in: 'v1' to 'v5', or 'striderl'."""
+    ignored: tuple[str, ...] = ()
+    """Settings of the given config that have no meaning for a runner."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if not isinstance(self.policy, (PolicyConfig, PresetSettings, ModelPair)):
+            raise TypeError(
+                f"RunnerConfig.policy: wanted a PolicyConfig, PresetSettings or ModelPair, found {self.policy!r}"
+            )
+        if not isinstance(self.algorithm, PPOConfig):
+            raise TypeError(f"RunnerConfig.algorithm: wanted a PPOConfig, found {type(self.algorithm).__name__}")
+        if self.logger not in (NO_LOGGER, *LOGGERS):
+            raise ValueError(unknown("logger", self.logger, (NO_LOGGER, *LOGGERS), where="RunnerConfig"))
+        lowest = {
+            "num_steps_per_env": (self.num_steps_per_env, 1),
+            "log_interval": (self.log_interval, 1),
+            "warmup_steps": (self.warmup_steps, 0),
+            "max_iterations": (self.max_iterations, 0),
+            "save_interval": (self.save_interval, 0),
+            "seed": (self.seed or 0, 0),
+        }
+        for name, (value, least) in lowest.items():
+            if value < least:
+                raise ValueError(f"RunnerConfig.{name} is at least {least}, found {value}")
