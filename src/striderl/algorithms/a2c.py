@@ -27,6 +27,7 @@ from striderl.algorithms.on_policy_targets import (
     whole_targets,
 )
 from striderl.data import tree
+from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types
 from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
@@ -105,7 +106,7 @@ class A2C:
         """How many gradient steps one rollout is used for: one."""
         return 1
 
-    def check_rollout(self, num_steps: int, num_envs: int) -> None:
+    def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise when the config looks further ahead than rollouts of this length go."""
         if self.config.num_return_steps > num_steps:
             raise ValueError(

@@ -35,6 +35,7 @@ from striderl.algorithms.on_policy_targets import (
     zero_where_not,
 )
 from striderl.data import tree
+from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types
 from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
@@ -106,7 +107,7 @@ class REINFORCE:
         """How many gradient steps one rollout is used for: one."""
         return 1
 
-    def check_rollout(self, num_steps: int, num_envs: int) -> None:
+    def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Accept rollouts of any size; how many samples an episode that is cut costs is in `used_fraction`."""
 
     @torch.no_grad()

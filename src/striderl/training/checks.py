@@ -13,6 +13,7 @@ from striderl.storage.rollout import RolloutStorage
 from striderl.training.consumers.consumer import Consumer
 from striderl.training.consumers.evaluate import Evaluate
 from striderl.training.consumers.save import Save
+from striderl.training.consumers.video import Video
 from striderl.training.plans import OnPolicyPlan
 
 _log = logging.getLogger(__name__)
@@ -42,8 +43,11 @@ def check_consumers(consumers: Sequence[Consumer], collector: object) -> None:
             f"move {', '.join(type(consumer).__name__ for consumer in late)} before it"
         )
     for consumer in consumers:
-        if isinstance(consumer, Evaluate) and isinstance(collector, Collector) and consumer.env is collector.env:
-            raise ValueError("Evaluate would reset the envs that train; give it an env object of its own")
+        if not isinstance(consumer, (Evaluate, Video)) or not isinstance(collector, Collector):
+            continue
+        if consumer.env is collector.env:
+            name = type(consumer).__name__
+            raise ValueError(f"{name} would reset the envs that train; give it an env object of its own")
 
 
 def check_policy(policy: Policy, collector: Collector) -> None:

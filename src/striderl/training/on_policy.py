@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector
-from striderl.data.arena import Placement
+from striderl.data.arena import Columns, Placement
 from striderl.data.noise import philox, stream_id
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
@@ -27,8 +27,8 @@ class OnPolicyAlgorithm(Protocol):
         """How many gradient steps one rollout is used for."""
         ...
 
-    def check_rollout(self, num_steps: int, num_envs: int) -> None:
-        """Raise when rollouts of this size cannot be used."""
+    def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
+        """Raise when rollouts of this size, with these columns, cannot be used."""
         ...
 
     def prepare(

@@ -53,7 +53,7 @@ class OnPolicyRegime:
             )
         check_collector(collector)
         check_policy(algorithm.policy, collector)
-        algorithm.check_rollout(plan.num_steps_per_env, collector.env.num_envs)
+        algorithm.check_rollout(plan.num_steps_per_env, collector.env.num_envs, collector.columns())
         if storage is None:
             storage = rollout_storage(collector, algorithm.policy, plan.num_steps_per_env)
         check_storage(storage, collector, plan)
