@@ -75,7 +75,8 @@ def _table(report: Report, table: Table, clock: Clock) -> str:
 def _cell(result: Result, table: Table, clock: Clock) -> str:
     if result.reason:
         return result.reason
-    shown = [1.0 / value if table.unit == "steps/s" else value * 1e6 for value in result.of(clock)]
+    scale = {"µs": 1e6, "ms": 1e3, "steps/s": 1.0}[table.unit]
+    shown = [scale / value if table.unit == "steps/s" else scale * value for value in result.of(clock)]
     return f"{number(statistics.median(shown))} ({number(min(shown))}–{number(max(shown))})"
 
 

@@ -48,7 +48,7 @@ class Table:
     rows: tuple[str, ...]
     contenders: tuple[str, ...]
     """Keys of the benchmark's contenders, in the order of the columns."""
-    unit: Literal["µs", "steps/s"] = "µs"
+    unit: Literal["µs", "ms", "steps/s"] = "µs"
     """How a time per operation is printed."""
     clocks: tuple[Clock, ...] = ("cpu",)
     """What is printed; both are always measured."""

@@ -7,7 +7,7 @@ obs ──policy.act──▶ distribution ──behaviour──▶ action      
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,41 @@ from striderl.policies.acting import Acting
 _POLICY, _BEHAVIOUR = "policy/", "behaviour/"
 
 
+class ExploringActor(Protocol):
+    """An actor whose exploration is led by how far the run is; `BehaviourActor` and `ParameterNoiseActor` are such."""
+
+    random: bool
+    """Whether to act wholly at random."""
+
+    def columns(self) -> Columns:
+        """Return what is stored with each step."""
+        ...
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the random numbers wanted for each env and step."""
+        ...
+
+    def initial_state(self, num_envs: int, device: torch.device) -> Any:
+        """Return the memory at the start of an episode."""
+        ...
+
+    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+        """Choose actions."""
+        ...
+
+    def at(self, env_steps: int) -> None:
+        """Set schedules for this point of the run."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the exploration has learned, beside what belongs to envs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with it."""
+        ...
+
+
 class BehaviourActor:
     """Acts with a policy under a behaviour; wholly at random while `random` is true."""
 
@@ -30,6 +65,21 @@ class BehaviourActor:
         self.random = False
         """Set by the trainer before learning starts."""
         self._random_actor = RandomActor(policy.action_spec)
+
+    def at(self, env_steps: int) -> None:
+        """Set the behaviour's schedules for this point of the run."""
+        self.behaviour.at(env_steps)
+
+    def memory_columns(self) -> Columns:
+        """Return the policy's memory by the names that it has in this actor's state: for `Replay(state=…)`."""
+        return {_POLICY + name: spec for name, spec in self.policy.state_spec().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: schedules follow from how far the run is."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take nothing."""
 
     def columns(self) -> Columns:
         """Return the policy's memory, if it is wanted."""
@@ -59,6 +109,11 @@ class BehaviourActor:
             actions = self._random_actor.act(obs, (), _inner(noise, "random/")).actions
         new = {**{_POLICY + k: v for k, v in after.items()}, **{_BEHAVIOUR + k: v for k, v in mine.items()}}
         return Acted(actions, new, {"state": before} if self.store_state else {})
+
+
+def policy_memory(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return memory that was stored under the names of `BehaviourActor.memory_columns` as the policy takes it."""
+    return _inner(stored, _POLICY)
 
 
 def _inner(values: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -124,6 +124,37 @@ class GaussianNoise(Behaviour):
             self.scale, self.std = self.scale.to(device), self.std.to(device)
 
 
+class SpreadNoise(Behaviour):
+    """The mode plus Gaussian noise of a different strength in every env, evenly from `low` to `high`.
+
+    With many envs there are timid and bold ones at every moment, and no schedule is wanted.
+    """
+
+    def __init__(self, action_spec: ActionSpec, *, low: float = 0.001, high: float = 0.4) -> None:
+        """Take both ends of the standard deviation in units of half the range of each action."""
+        if not 0.0 <= low <= high:
+            raise ValueError(f"SpreadNoise wants 0 <= low <= high, found {low} and {high}")
+        self.action_low, self.action_high, self.scale = box_bounds(action_spec, "SpreadNoise")
+        self.low, self.high = low, high
+
+    def noise(self, head: Head[Any]) -> Mapping[str, NoiseSpec]:
+        """Return one normal number per action."""
+        return {"exploration": NoiseSpec(shape=tuple(self.scale.shape), kind="normal")}
+
+    def initial_state(self, num_envs: int, device: torch.device) -> State:
+        """Return the strength of every env; it stays with the env."""
+        return {"std": torch.linspace(self.low, self.high, num_envs, device=device)}
+
+    def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
+        """Return the noisy mode."""
+        mode = dist.mode()
+        if self.scale.device != mode.device:
+            self.scale = self.scale.to(mode.device)
+            self.action_low, self.action_high = self.action_low.to(mode.device), self.action_high.to(mode.device)
+        std = state["std"].view(-1, *[1] * (mode.dim() - 1))
+        return (mode + std * self.scale * noise["exploration"]).clamp(self.action_low, self.action_high), state
+
+
 class OrnsteinUhlenbeck(Behaviour):
     """The mode plus a walk that is drawn back to zero: x ← x - θ x dt + σ √dt n; starts at zero with each episode."""
 

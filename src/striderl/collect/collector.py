@@ -80,6 +80,7 @@ class Collector:
         self._groups: list[EnvGroup] = []
         self._delivery = Delivery()
         self._mid_episode = False
+        self._said_stateless = False
 
     # -- what is stored ------------------------------------------------------------------------------------------------
 
@@ -257,8 +258,11 @@ class Collector:
     def _settle(self, group: EnvGroup, step: Step, counted: Tensor | None = None) -> Transition:
         """Take a step into the group and the statistics; envs that are not `counted` leave no trace in the latter."""
         transition = group.settle(step)
-        valid = transition.valid if counted is None else transition.valid & counted
-        self.statistics.update(group.rows, transition.rew, transition.done, valid, group.cut)
+        if group.quiet and counted is None:
+            self.statistics.update_quiet(group.rows, transition.rew)
+        else:
+            valid = transition.valid if counted is None else transition.valid & counted
+            self.statistics.update(group.rows, transition.rew, transition.done, valid, group.cut)
         self.statistics.log(step.info["log"])
         return transition
 
@@ -358,7 +362,9 @@ class Collector:
         try:
             return self.env.state_dict()
         except StateUnsupportedError as reason:
-            _log.warning("%s", reason)
+            if not self._said_stateless:  # a run is saved many times; once is enough
+                self._said_stateless = True
+                _log.warning("%s", reason)
             return None
 
     def _begin_anew(self, steps: list[int]) -> None:

@@ -24,7 +24,7 @@ class NoiseSource:
         self.env_index = env_index
         self.block = block
         self._number = -1
-        self._drawn: dict[str, Tensor] = {}
+        self._drawn: list[dict[str, Tensor]] = []
 
     def at(self, step: int) -> dict[str, Tensor]:
         """Return the numbers of one step, [N, …] by name."""
@@ -34,7 +34,9 @@ class NoiseSource:
         if number != self._number:
             self._number = number
             with torch.no_grad():
-                self._drawn = draw_all(
+                drawn = draw_all(
                     self.specs, seed=self.seed, iteration=number, env_index=self.env_index, num_steps=self.block
                 )
-        return {name: value[position] for name, value in self._drawn.items()}
+            steps = zip(*(value.unbind(0) for value in drawn.values()))
+            self._drawn = [dict(zip(drawn, step)) for step in steps]
+        return self._drawn[position]

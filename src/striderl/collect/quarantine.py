@@ -78,7 +78,7 @@ class Quarantine:
         """Return the step without its bad numbers and remember who is sick."""
         done = terminated | truncated
         valid = valid & ~self.sick
-        if self._on_cpu and not bool(self.sick.any()) and self._looks_fine(reward, obs, final_obs, done):
+        if self._on_cpu and not any_true(self.sick) and self._looks_fine(reward, obs, final_obs, done):
             return Healthy(reward, valid, truncated, obs, final_obs)
         bad_reward = self._bad("reward", reward, step)
         bad_obs = torch.zeros_like(done)
@@ -93,6 +93,13 @@ class Quarantine:
         reward = torch.where(bad_reward, 0.0, reward)
         self.sick = sick_next
         return Healthy(reward, valid & ~bad_reward, truncated, obs, final_obs)
+
+    def all_fine(self, reward: Tensor, obs: Obs) -> bool:
+        """Tell whether nobody is sick and a step that ended nowhere has no bad number, so that `check` changes nothing.
+
+        For envs on the CPU, where looking is cheap; elsewhere the answer is False without a look.
+        """
+        return self._on_cpu and not any_true(self.sick) and self._sums_are_fine(reward, obs)
 
     def check_start(self, obs: Obs, step: int) -> Obs:
         """Look at observations after a reset; bad ones make their env sick at once."""
@@ -118,10 +125,17 @@ class Quarantine:
 
     def _looks_fine(self, reward: Tensor, obs: Obs, final_obs: Obs | None, done: Tensor) -> bool:
         """Look at sums only: a bad number shows in the sum of everything; on the CPU this saves most of the work."""
-        values = [reward, *obs.values()]
-        if final_obs is not None and bool(done.any()):
-            values += [value[done] for value in final_obs.values()]
-        return all(abs(float(value.sum())) <= self.limit for value in values if value.is_floating_point())
+        if not self._sums_are_fine(reward, obs):
+            return False
+        if final_obs is None or not any_true(done):
+            return True
+        ends = [value[done] for value in final_obs.values() if value.is_floating_point()]
+        return all(abs(float(value.sum())) <= self.limit for value in ends)
+
+    def _sums_are_fine(self, reward: Tensor, obs: Obs) -> bool:
+        if not abs(float(reward.sum())) <= self.limit:  # NaN compares false
+            return False
+        return all(abs(float(value.sum())) <= self.limit for value in obs.values() if value.is_floating_point())
 
     def _bad(self, name: str, value: Tensor, step: int) -> Tensor:
         """Return which rows are bad, bool [N], and note the first that ever was: (seen, env, step, magnitude)."""
@@ -143,6 +157,16 @@ class Quarantine:
                 ended = _where(done, value, torch.zeros_like(value))
                 bad = bad | self._bad(f"final_obs/{name}", ended, step)
         return {name: _where(bad, previous[name], value) for name, value in final_obs.items()}
+
+
+def any_true(mask: Tensor) -> bool:
+    """Tell whether any entry of a mask on the CPU is true; a look at its bytes is the cheapest for a few envs."""
+    return b"\x01" in mask.numpy().tobytes()
+
+
+def all_true(mask: Tensor) -> bool:
+    """Tell whether every entry of a mask on the CPU is true."""
+    return b"\x00" not in mask.numpy().tobytes()
 
 
 def _where(rows: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+Array = np.ndarray[Any, Any]
+
+_ONE = torch.ones((), dtype=torch.int64)  # adding a tensor saves the making of one in every step
 
 OF_EPISODES = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
 """The numbers that mean nothing before the first episode has finished."""
@@ -38,10 +43,8 @@ class EpisodeStatistics:
 
     def update(self, rows: slice, reward: Tensor, done: Tensor, valid: Tensor, cut: Tensor) -> None:
         """Take in one step of some envs; an episode that was `cut` is not counted, although it ended."""
-        if self._on_cpu and not bool(done.any()) and bool(valid.all()):  # most steps, and on the CPU looking is cheap
-            self.running_return[rows] += reward
-            self.running_length[rows] += 1
-            self.num_steps += valid.numel()
+        if self._on_cpu:
+            self._update_arrays(rows, reward.detach().numpy(), done.numpy(), valid.numpy(), cut.numpy())
             return
         spoiled = self.spoiled[rows] | ~valid | cut
         total = self.running_return[rows] + torch.where(valid, reward, 0.0)
@@ -55,6 +58,35 @@ class EpisodeStatistics:
         self.running_return[rows] = torch.where(done, 0.0, total)
         self.running_length[rows] = torch.where(done, 0, length)
         self.spoiled[rows] = spoiled & ~done
+
+    def update_quiet(self, rows: slice, reward: Tensor) -> None:
+        """Take in one step on the CPU in which no episode ended and every sample counts; most steps are so."""
+        if len(reward) == len(self.spoiled):
+            self.running_return.add_(reward)
+            self.running_length.add_(_ONE)
+        else:
+            self.running_return[rows] += reward
+            self.running_length[rows] += 1
+        self.num_steps += len(reward)
+
+    def _update_arrays(self, rows: slice, reward: Array, done: Array, valid: Array, cut: Array) -> None:
+        """Do what `update` does on the CPU, where few envs cost less in numpy and only those that ended are visited."""
+        total, length = self.running_return.numpy()[rows], self.running_length.numpy()[rows]
+        spoiled = self.spoiled.numpy()[rows]
+        np.add(total, reward, out=total, where=valid)
+        length += 1
+        np.logical_or(spoiled, cut, out=spoiled)
+        np.logical_or(spoiled, ~valid, out=spoiled)
+        self.num_steps += int(np.count_nonzero(valid))
+        ended = done.nonzero()[0]
+        counted = ended[~spoiled[ended]]
+        if counted.size:
+            first = int(self.num_episodes)
+            place = np.arange(first, first + counted.size) % self.window
+            self.returns.numpy()[place] = total[counted]
+            self.lengths.numpy()[place] = length[counted]
+            self.num_episodes += counted.size
+        total[ended], length[ended], spoiled[ended] = 0.0, 0, False
 
     def restart(self, mask: Tensor) -> None:
         """Forget the episodes under way in these envs, bool [N]: they were abandoned."""

@@ -24,12 +24,13 @@ from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.distribution import Distribution
 from striderl.networks.head import Head
-from striderl.networks.mlp import MlpModel, as_sizes
+from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
 from striderl.networks.value_heads import ValueHead
 from striderl.ops.moments import AllReduce
 from striderl.policies.arguments import as_names
 from striderl.policies.estimate_checks import check_order
 from striderl.policies.head_settings import build_head
+from striderl.policies.lean_calls import lean_call, run_body
 from striderl.policies.mode_head import ModeHead
 from striderl.policies.stage import (
     NOTHING,
@@ -100,6 +101,15 @@ class PolicyOutput(NamedTuple):
     """What stages want seen, named 'actor/1_Estimate/estimate' and so on."""
 
 
+class _Reads(NamedTuple):
+    """What one body reads when there are no stages before it."""
+
+    spec: ObsSpec
+    vector: str
+    """The component that is all there is to read, when it is a single vector; otherwise empty."""
+    size: int
+
+
 class Policy(nn.Module):
     """Trunk, actor and critic; see the picture at the top of this module."""
 
@@ -129,6 +139,10 @@ class Policy(nn.Module):
                 raise KeyError(unknown("component", name, obs_spec, where="the observation, where action masks are,"))
         self.head: Head[Any] = ModeHead(head) if config.deterministic else head
         self.value_head = ValueHead(self.critic_body.output_size, config.num_values)
+        self._has_stages = bool(config.trunk or config.actor or config.critic)
+        self._actor_reads = self._critic_reads = _reads(self.actor.output_spec)
+        if list(self.critic.output_spec) != list(self.actor.output_spec):
+            self._critic_reads = _reads(self.critic.output_spec)
 
     # -- what is declared ----------------------------------------------------------------------------------------------
 
@@ -151,6 +165,8 @@ class Policy(nn.Module):
 
     def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Turn the noise of one step into the stages' decisions."""
+        if not self._has_stages:
+            return {}
         return {
             key: value
             for part, pipeline in self._pipelines().items()
@@ -188,7 +204,11 @@ class Policy(nn.Module):
         self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> PolicyOutput:
         """Run actor and critic on one step [B, …] or on a sequence [T, B, …]."""
-        given = Flow(_masked(obs, valid), state, memo, resets, valid)
+        if not self._has_stages and not torch.compiler.is_compiling():
+            plain = self._forward_plain(masked(obs, valid))
+            if plain is not None:
+                return plain
+        given = Flow(masked(obs, valid), state, memo, resets, valid)
         shared = self._trunk(given)
         acted, valued = self._actor(given, shared), self._critic(given, shared)
         return PolicyOutput(
@@ -198,11 +218,37 @@ class Policy(nn.Module):
             {**outer(shared.aux, "trunk"), **outer(acted.aux, "actor"), **outer(valued.aux, "critic")},
         )
 
+    def _forward_plain(self, obs: Obs) -> PolicyOutput | None:
+        """Run a policy without stages: nothing to pass from stage to stage, no memory and no aux.
+
+        Returns None for an observation that does not fit; what is wrong with it is said on the other way.
+        """
+        dtype = weight_dtype(self.actor_body if self.config.actor_hidden_dims else self)
+        acted = valued = self._features(obs, self._actor_reads, dtype)
+        if self._critic_reads is not self._actor_reads:
+            valued = self._features(obs, self._critic_reads, dtype)
+        if acted is None or valued is None:
+            return None
+        distribution: Distribution[Any] = lean_call(self.head, run_body(self.actor_body, acted), obs)
+        values: Tensor = lean_call(self.value_head, run_body(self.critic_body, valued))
+        return PolicyOutput(distribution, values, {}, {})
+
+    def _features(self, obs: Obs, reads: _Reads, dtype: torch.dtype) -> Tensor | None:
+        """Return what `flat_features` does, or None when a component is missing; one vector is used as it is."""
+        if reads.vector:
+            value = obs.get(reads.vector)
+            # contiguous: strides may lead to another kernel, which rounds in another way
+            if value is not None and value.dtype is dtype and value.is_contiguous() and value.shape[-1] == reads.size:
+                return value
+        if any(name not in obs for name in reads.spec):
+            return None
+        return flat_features(obs, reads.spec, self)
+
     def act(
         self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
         """Run the actor alone; the critic's memory is passed on as it is. Returns (distribution, state, aux)."""
-        given = Flow(_masked(obs, valid), state, memo, resets, valid)
+        given = Flow(masked(obs, valid), state, memo, resets, valid)
         shared = self._trunk(given)
         acted = self._actor(given, shared)
         new_state = {**state, **outer(shared.state, "trunk"), **outer(acted.state, "actor")}
@@ -213,7 +259,7 @@ class Policy(nn.Module):
         self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Run the critic alone, for bootstrapping; returns (values, the new state)."""
-        given = Flow(_masked(obs, valid), state, memo, resets, valid)
+        given = Flow(masked(obs, valid), state, memo, resets, valid)
         shared = self._trunk(given)
         valued = self._critic(given, shared)
         return self._values(valued), {**state, **outer(shared.state, "trunk"), **outer(valued.state, "critic")}
@@ -247,6 +293,11 @@ class Policy(nn.Module):
 
     def _pipelines(self) -> dict[str, Pipeline]:
         return {"trunk": self.trunk, "actor": self.actor, "critic": self.critic}
+
+
+def _reads(spec: ObsSpec) -> _Reads:
+    first = next(iter(spec), "")
+    return _Reads(spec, first if len(spec) == 1 and len(spec[first].shape) == 1 else "", spec.size)
 
 
 def _part_of(given: Flow, shared: Passed, part: str, spec: ObsSpec) -> Flow:
@@ -284,7 +335,7 @@ def _check_leak(shared: ObsSpec, actor: ObsSpec, both: ObsSpec) -> None:
         )
 
 
-def _masked(obs: Obs, valid: Tensor | None) -> dict[str, Tensor]:
+def masked(obs: Obs, valid: Tensor | None) -> dict[str, Tensor]:
     """Zero the components where samples are not valid: `where`, because NaN times zero is NaN."""
     if valid is None:
         return dict(obs)

@@ -1,0 +1,137 @@
+"""PPO beside the peers: one update, training end to end, and the returns; CPU time, one torch thread.
+
+    update      returns and advantages of a full rollout, then all gradient steps (random data, the same for all)
+    training    collecting and learning; everybody steps the fastest envs it has for the task in one process: striderl
+                its own batched tasks, Stable-Baselines3 DummyVecEnv, Tianshou DummyVectorEnv, the others SyncVectorEnv
+    returns     generalised advantage estimation alone
+
+Sizes and settings are in ppo_tasks.py, each contender in ppo_NAME.py. 'CleanRL style' is a loop in one file, written
+for this comparison (ppo_cleanrl_style.py), because CleanRL is not a package. 'striderl compiled' compiles the gradient
+step; compiling happens before the first sample and is not counted.
+
+    python benchmarks/ppo.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from harness import Benchmark, main
+from harness_clock import Sample, repeated, timed_block
+from harness_process import UnavailableError
+from harness_report import Contender, Table
+from ppo_tasks import GAE_SIZES, TRAININGS, UPDATES, Work
+
+UPDATE, TRAINING, RETURNS = "PPO update", "PPO training, end to end", "Generalised advantage estimation"
+
+
+def _striderl() -> ModuleType:
+    import ppo_striderl
+
+    return ppo_striderl
+
+
+def _sb3() -> ModuleType:
+    import ppo_sb3
+
+    return ppo_sb3
+
+
+def _tianshou() -> ModuleType:
+    import ppo_tianshou
+
+    return ppo_tianshou
+
+
+def _cleanrl_style() -> ModuleType:
+    import ppo_cleanrl_style
+
+    return ppo_cleanrl_style
+
+
+def _rsl_rl() -> ModuleType:
+    import ppo_rsl_rl
+
+    return ppo_rsl_rl
+
+
+def _skrl() -> ModuleType:
+    import ppo_skrl
+
+    return ppo_skrl
+
+
+def _torchrl() -> ModuleType:
+    import ppo_torchrl
+
+    return ppo_torchrl
+
+
+MODULES: dict[str, Callable[[], ModuleType]] = {
+    "striderl": _striderl,
+    "compiled": _striderl,
+    "sb3": _sb3,
+    "tianshou": _tianshou,
+    "cleanrl_style": _cleanrl_style,
+    "rsl_rl": _rsl_rl,
+    "skrl": _skrl,
+    "torchrl": _torchrl,
+}
+"""Contender → the module with its `update`, `train` and `returns`; imported in its own process only."""
+
+
+def _work(contender: str, table: str, row: str) -> tuple[Work, int]:
+    """Return what one sample does, and of how many operations it consists."""
+    module = MODULES[contender]()
+    mode = {"mode": "compiled"} if contender == "compiled" else {}
+    if table == UPDATE:
+        return module.update(UPDATES[row], **mode), 1
+    if table == TRAINING:
+        return module.train(TRAININGS[row], **mode), TRAININGS[row].steps_per_sample
+    if contender == "compiled":
+        raise UnavailableError("–")
+    return module.returns(*GAE_SIZES[row]), 1
+
+
+@contextmanager
+def prepare(contender: str, table: str, row: str) -> Iterator[Callable[[], Sample]]:
+    """Build a row and run it once, so that nothing is made or compiled while it is timed."""
+    import torch
+
+    torch.set_num_threads(1)
+    work, operations = _work(contender, table, row)
+    work()
+    yield repeated(work, 0.02) if table == RETURNS else lambda: timed_block(work, operations)
+
+
+_ALL = tuple(MODULES)
+_GYM = ("gymnasium", "mujoco")
+
+PPO = Benchmark(
+    name="ppo",
+    contenders={
+        "striderl": Contender(name="striderl", needs=("striderl", "mujoco", "torch"), role="subject"),
+        "compiled": Contender(name="striderl compiled", needs=("striderl", "mujoco", "torch"), role="information"),
+        "sb3": Contender(name="Stable-Baselines3", needs=("stable-baselines3", *_GYM)),
+        "tianshou": Contender(name="Tianshou", needs=("tianshou", *_GYM)),
+        "cleanrl_style": Contender(name="CleanRL style", needs=("torch", *_GYM)),
+        "rsl_rl": Contender(name="rsl_rl", needs=("rsl-rl-lib", *_GYM)),
+        "skrl": Contender(name="skrl", needs=("skrl", "gymnasium")),
+        "torchrl": Contender(name="TorchRL", needs=("torchrl",)),
+    },
+    tables=[
+        Table(title=UPDATE, rows=tuple(UPDATES), contenders=_ALL, unit="ms"),
+        Table(title=TRAINING, rows=tuple(TRAININGS), contenders=_ALL, unit="steps/s"),
+        Table(title=RETURNS, rows=tuple(GAE_SIZES), contenders=_ALL, unit="µs"),
+    ],
+    prepare=prepare,
+    also_report=("numpy", "torch"),
+    rounds=5,
+    starts=1,
+)
+
+if __name__ == "__main__":
+    sys.exit(main([PPO], __file__))
