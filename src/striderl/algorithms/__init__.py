@@ -9,16 +9,38 @@ from striderl._lazy import lazy
 if TYPE_CHECKING:
     from striderl.algorithms.a2c import A2C as A2C
     from striderl.algorithms.a2c import A2CConfig as A2CConfig
+    from striderl.algorithms.bcq import Imitated as Imitated
+    from striderl.algorithms.behaviour_cloning import BehaviourCloning as BehaviourCloning
+    from striderl.algorithms.behaviour_cloning import BehaviourCloningConfig as BehaviourCloningConfig
+    from striderl.algorithms.c51 import Atoms as Atoms
+    from striderl.algorithms.cql import CQL as CQL
+    from striderl.algorithms.dqn import DQN as DQN
+    from striderl.algorithms.dqn import DQNConfig as DQNConfig
+    from striderl.algorithms.dqn import Means as Means
+    from striderl.algorithms.dqn import q_policy as q_policy
+    from striderl.algorithms.iql import IQL as IQL
+    from striderl.algorithms.iql import IQLConfig as IQLConfig
+    from striderl.algorithms.iqn import ImplicitQuantiles as ImplicitQuantiles
     from striderl.algorithms.ppo import PPO as PPO
     from striderl.algorithms.ppo import PPOConfig as PPOConfig
+    from striderl.algorithms.qr_dqn import Quantiles as Quantiles
+    from striderl.algorithms.rainbow import rainbow as rainbow
+    from striderl.algorithms.redq import redq as redq
     from striderl.algorithms.reinforce import REINFORCE as REINFORCE
     from striderl.algorithms.reinforce import REINFORCEConfig as REINFORCEConfig
+    from striderl.algorithms.reward_groups import RewardGroups as RewardGroups
+    from striderl.algorithms.sac import SAC as SAC
+    from striderl.algorithms.sac import SACConfig as SACConfig
+    from striderl.algorithms.td3 import TD3 as TD3
+    from striderl.algorithms.td3 import TD3Config as TD3Config
+    from striderl.algorithms.td3_bc import TD3BC as TD3BC
     from striderl.algorithms.terms.estimation import Estimation as Estimation
     from striderl.algorithms.terms.rnd import RandomNetworkDistillation as RandomNetworkDistillation
     from striderl.algorithms.terms.rnd import RNDConfig as RNDConfig
     from striderl.algorithms.terms.symmetry import MirrorTable as MirrorTable
     from striderl.algorithms.terms.symmetry import Symmetry as Symmetry
     from striderl.algorithms.terms.term import Term as Term
+    from striderl.algorithms.tqc import tqc as tqc
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -27,13 +49,62 @@ __getattr__, __dir__, __all__ = lazy(
             "A2C",
             "A2CConfig",
         ],
+        "bcq": [
+            "Imitated",
+        ],
+        "behaviour_cloning": [
+            "BehaviourCloning",
+            "BehaviourCloningConfig",
+        ],
+        "c51": [
+            "Atoms",
+        ],
+        "cql": [
+            "CQL",
+        ],
+        "dqn": [
+            "DQN",
+            "DQNConfig",
+            "Means",
+            "q_policy",
+        ],
+        "iql": [
+            "IQL",
+            "IQLConfig",
+        ],
+        "iqn": [
+            "ImplicitQuantiles",
+        ],
         "ppo": [
             "PPO",
             "PPOConfig",
         ],
+        "qr_dqn": [
+            "Quantiles",
+        ],
+        "rainbow": [
+            "rainbow",
+        ],
+        "redq": [
+            "redq",
+        ],
         "reinforce": [
             "REINFORCE",
             "REINFORCEConfig",
+        ],
+        "reward_groups": [
+            "RewardGroups",
+        ],
+        "sac": [
+            "SAC",
+            "SACConfig",
+        ],
+        "td3": [
+            "TD3",
+            "TD3Config",
+        ],
+        "td3_bc": [
+            "TD3BC",
         ],
         "terms.estimation": [
             "Estimation",
@@ -48,6 +119,9 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "terms.term": [
             "Term",
+        ],
+        "tqc": [
+            "tqc",
         ],
     },
 )

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from striderl.collect.actors import Actor as Actor
     from striderl.collect.actors import RandomActor as RandomActor
     from striderl.collect.actors import ScriptedActor as ScriptedActor
+    from striderl.collect.behaviour_actor import BehaviourActor as BehaviourActor
+    from striderl.collect.behaviours import Behaviour as Behaviour
+    from striderl.collect.behaviours import EpsilonGreedy as EpsilonGreedy
+    from striderl.collect.behaviours import GaussianNoise as GaussianNoise
+    from striderl.collect.behaviours import Greedy as Greedy
+    from striderl.collect.behaviours import OrnsteinUhlenbeck as OrnsteinUhlenbeck
+    from striderl.collect.behaviours import Sample as Sample
     from striderl.collect.collector import Collected as Collected
     from striderl.collect.collector import Collector as Collector
     from striderl.collect.collector import CollectorConfig as CollectorConfig
@@ -50,6 +57,17 @@ __getattr__, __dir__, __all__ = lazy(
             "Actor",
             "RandomActor",
             "ScriptedActor",
+        ],
+        "behaviour_actor": [
+            "BehaviourActor",
+        ],
+        "behaviours": [
+            "Behaviour",
+            "EpsilonGreedy",
+            "GaussianNoise",
+            "Greedy",
+            "OrnsteinUhlenbeck",
+            "Sample",
         ],
         "collector": [
             "Collected",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from striderl.envs.async_env import AsyncVecEnv as AsyncVecEnv
     from striderl.envs.check.checker import check_vec_env as check_vec_env
     from striderl.envs.gymnasium.env import GymnasiumEnv as GymnasiumEnv
+    from striderl.envs.on_device import OnDevice as OnDevice
     from striderl.envs.rsl_rl.env import RslRlEnv as RslRlEnv
     from striderl.envs.sampling import sample_actions as sample_actions
     from striderl.envs.tasks import TASKS as TASKS
@@ -31,6 +32,9 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "gymnasium.env": [
             "GymnasiumEnv",
+        ],
+        "on_device": [
+            "OnDevice",
         ],
         "rsl_rl.env": [
             "RslRlEnv",

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from striderl.execution.capture import CaptureError as CaptureError
     from striderl.execution.capture import CaptureReport as CaptureReport
     from striderl.execution.capture import check_capture as check_capture
-    from striderl.execution.updater import GroupConfig as GroupConfig
-    from striderl.execution.updater import ParameterGroup as ParameterGroup
+    from striderl.execution.modes import ExecutionConfig as ExecutionConfig
+    from striderl.execution.parameter_groups import GroupConfig as GroupConfig
+    from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
+    from striderl.execution.updater import Progress as Progress
     from striderl.execution.updater import Updater as Updater
 
 __getattr__, __dir__, __all__ = lazy(
@@ -22,9 +24,15 @@ __getattr__, __dir__, __all__ = lazy(
             "CaptureReport",
             "check_capture",
         ],
-        "updater": [
+        "modes": [
+            "ExecutionConfig",
+        ],
+        "parameter_groups": [
             "GroupConfig",
             "ParameterGroup",
+        ],
+        "updater": [
+            "Progress",
             "Updater",
         ],
     },

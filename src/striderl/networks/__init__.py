@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from striderl.networks.distributions import Hybrid as Hybrid
     from striderl.networks.distributions import MultiDiscrete as MultiDiscrete
     from striderl.networks.distributions import SquashedGaussian as SquashedGaussian
+    from striderl.networks.ensemble import EnsembleLinear as EnsembleLinear
+    from striderl.networks.ensemble import EnsembleMlp as EnsembleMlp
     from striderl.networks.gaussian_head import GaussianHead as GaussianHead
     from striderl.networks.gaussian_head import SquashedGaussianHead as SquashedGaussianHead
     from striderl.networks.heads import BetaHead as BetaHead
@@ -32,9 +34,14 @@ if TYPE_CHECKING:
     from striderl.networks.initialization import orthogonal_init as orthogonal_init
     from striderl.networks.memory import Memory as Memory
     from striderl.networks.mlp import MlpModel as MlpModel
+    from striderl.networks.noisy import NoisyLinear as NoisyLinear
     from striderl.networks.normalizers import EmpiricalNormalization as EmpiricalNormalization
     from striderl.networks.normalizers import Normalize as Normalize
     from striderl.networks.normalizers import Normalizer as Normalizer
+    from striderl.networks.q_distributions import CategoricalQHead as CategoricalQHead
+    from striderl.networks.q_distributions import ImplicitQuantileHead as ImplicitQuantileHead
+    from striderl.networks.q_distributions import QuantileQHead as QuantileQHead
+    from striderl.networks.q_distributions import ReturnDistribution as ReturnDistribution
     from striderl.networks.return_normalizers import RewardNormalizer as RewardNormalizer
     from striderl.networks.return_normalizers import ValueNormalizer as ValueNormalizer
     from striderl.networks.running_mean_std import RunningMeanStd as RunningMeanStd
@@ -65,6 +72,10 @@ __getattr__, __dir__, __all__ = lazy(
             "MultiDiscrete",
             "SquashedGaussian",
         ],
+        "ensemble": [
+            "EnsembleLinear",
+            "EnsembleMlp",
+        ],
         "gaussian_head": [
             "GaussianHead",
             "SquashedGaussianHead",
@@ -87,10 +98,19 @@ __getattr__, __dir__, __all__ = lazy(
         "mlp": [
             "MlpModel",
         ],
+        "noisy": [
+            "NoisyLinear",
+        ],
         "normalizers": [
             "EmpiricalNormalization",
             "Normalize",
             "Normalizer",
+        ],
+        "q_distributions": [
+            "CategoricalQHead",
+            "ImplicitQuantileHead",
+            "QuantileQHead",
+            "ReturnDistribution",
         ],
         "return_normalizers": [
             "RewardNormalizer",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
+    from striderl.ops.distributional import project_categorical as project_categorical
+    from striderl.ops.distributional import quantile_huber as quantile_huber
     from striderl.ops.losses import adapted_learning_rate as adapted_learning_rate
     from striderl.ops.losses import clipped_surrogate as clipped_surrogate
     from striderl.ops.losses import explained_variance as explained_variance
@@ -15,13 +17,22 @@ if TYPE_CHECKING:
     from striderl.ops.losses import value_loss as value_loss
     from striderl.ops.padding import split_and_pad_trajectories as split_and_pad_trajectories
     from striderl.ops.padding import unpad_trajectories as unpad_trajectories
+    from striderl.ops.ramps import Ramp as Ramp
     from striderl.ops.returns import discounted_returns as discounted_returns
     from striderl.ops.returns import gae as gae
     from striderl.ops.returns import n_step_returns as n_step_returns
+    from striderl.ops.schedules import learning_rate_rule as learning_rate_rule
+    from striderl.ops.statistics import confidence_interval as confidence_interval
+    from striderl.ops.td import huber as huber
+    from striderl.ops.td import td_target as td_target
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
+        "distributional": [
+            "project_categorical",
+            "quantile_huber",
+        ],
         "losses": [
             "adapted_learning_rate",
             "clipped_surrogate",
@@ -34,10 +45,23 @@ __getattr__, __dir__, __all__ = lazy(
             "split_and_pad_trajectories",
             "unpad_trajectories",
         ],
+        "ramps": [
+            "Ramp",
+        ],
         "returns": [
             "discounted_returns",
             "gae",
             "n_step_returns",
+        ],
+        "schedules": [
+            "learning_rate_rule",
+        ],
+        "statistics": [
+            "confidence_interval",
+        ],
+        "td": [
+            "huber",
+            "td_target",
         ],
     },
 )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
+    from striderl.policies.actor_policy import ActorConfig as ActorConfig
+    from striderl.policies.actor_policy import ActorPolicy as ActorPolicy
     from striderl.policies.encode import Encode as Encode
     from striderl.policies.estimate import Adapt as Adapt
     from striderl.policies.estimate import Estimate as Estimate
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from striderl.policies.presets.state import StateAcRecurrent as StateAcRecurrent
     from striderl.policies.presets.visual import VisualDeterministicAC as VisualDeterministicAC
     from striderl.policies.presets.visual import VisualDeterministicRecurrent as VisualDeterministicRecurrent
+    from striderl.policies.q_function import QFunction as QFunction
+    from striderl.policies.q_function import QFunctionConfig as QFunctionConfig
     from striderl.policies.run_reader import read_run as read_run
     from striderl.policies.stages import NormalizeObs as NormalizeObs
     from striderl.policies.stages import Override as Override
@@ -50,10 +54,17 @@ if TYPE_CHECKING:
     from striderl.policies.transfer.parts import replace_encoder0 as replace_encoder0
     from striderl.policies.transfer.report import TransferError as TransferError
     from striderl.policies.transfer.report import TransferReport as TransferReport
+    from striderl.policies.transfer.rsl_rl_names import load_rsl_rl as load_rsl_rl
+    from striderl.policies.transfer.rsl_rl_names import policy_from_rsl_rl as policy_from_rsl_rl
+    from striderl.policies.value_function import ValueFunction as ValueFunction
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
+        "actor_policy": [
+            "ActorConfig",
+            "ActorPolicy",
+        ],
         "encode": [
             "Encode",
         ],
@@ -110,6 +121,10 @@ __getattr__, __dir__, __all__ = lazy(
             "VisualDeterministicAC",
             "VisualDeterministicRecurrent",
         ],
+        "q_function": [
+            "QFunction",
+            "QFunctionConfig",
+        ],
         "run_reader": [
             "read_run",
         ],
@@ -130,6 +145,13 @@ __getattr__, __dir__, __all__ = lazy(
         "transfer.report": [
             "TransferError",
             "TransferReport",
+        ],
+        "transfer.rsl_rl_names": [
+            "load_rsl_rl",
+            "policy_from_rsl_rl",
+        ],
+        "value_function": [
+            "ValueFunction",
         ],
     },
 )

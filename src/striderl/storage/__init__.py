@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from striderl.storage.rollout_presets import ActionLabelRollout as ActionLabelRollout
     from striderl.storage.rollout_presets import AmpRolloutStorage as AmpRolloutStorage
     from striderl.storage.rollout_presets import SarsaRolloutStorage as SarsaRolloutStorage
+    from striderl.storage.transition_record import TransitionRecord as TransitionRecord
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -38,6 +39,9 @@ __getattr__, __dir__, __all__ = lazy(
             "ActionLabelRollout",
             "AmpRolloutStorage",
             "SarsaRolloutStorage",
+        ],
+        "transition_record": [
+            "TransitionRecord",
         ],
     },
 )

@@ -1,0 +1,1 @@
+"""Experience that was recorded before: filled replays, and their folders."""

@@ -1,0 +1,1 @@
+"""Settings that learn: one file per family of tasks, functions that return a full config."""
