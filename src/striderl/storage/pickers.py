@@ -1,0 +1,256 @@
+"""How to pick rows of a replay: uniformly, or in proportion to a priority.
+
+Random numbers come from `Draws`: float64 in [0, 1) that depend on (seed, name, number of the draw, batch size) alone,
+so there is one number to save, and a GPU sees the same numbers as a CPU. They are made on the host by numpy's Philox in
+blocks and moved over a block at a time; no call waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from striderl.data.noise import stream_id
+from striderl.storage.replay_reader import ReplayReader
+from striderl.storage.ring_index import RingCursor
+from striderl.storage.sum_tree import SumTree
+
+_BLOCK = 16384
+"""About how many numbers are drawn at once."""
+_FEWEST = 8
+"""For how many draws at least, however large they are: moving them to a GPU costs the same each time."""
+
+
+class Draws:
+    """Uniform numbers by the number of the draw."""
+
+    def __init__(self, name: str, *, seed: int, device: torch.device | str = "cpu") -> None:
+        """Draw for one purpose; other names and seeds give other numbers."""
+        if seed < 0:
+            raise ValueError(f"a seed is not negative, found {seed}")
+        self.seed, self.device = seed, torch.device(device)
+        self._key = np.array([seed & (2**64 - 1), stream_id(name)], np.uint64)
+        self._known: tuple[int, int] = (-1, -1)
+        self._host: NDArray[np.float64] = np.zeros((0, 0))
+        self._moved: Tensor = torch.zeros(0)
+
+    def host(self, number: int, count: int) -> NDArray[np.float64]:
+        """Return the numbers of one draw, float64 [count], as an array; read only."""
+        row = self._load(number, count)
+        numbers: NDArray[np.float64] = self._host[row]
+        return numbers
+
+    def at(self, number: int, count: int) -> Tensor:
+        """Return the numbers of one draw on the device, float64 [count]; read only."""
+        row = self._load(number, count)
+        return self._moved[row]
+
+    def _load(self, number: int, count: int) -> int:
+        length = max(_FEWEST, _BLOCK // max(1, count))
+        block, row = divmod(number, length)
+        if self._known != (block, count):
+            generator = np.random.Generator(np.random.Philox(key=self._key, counter=np.array([0, block, count, 0])))
+            self._host = generator.random((length, count))
+            self._moved = torch.from_numpy(self._host)
+            if self.device.type != "cpu":
+                self._moved = self._moved.pin_memory().to(self.device, non_blocking=True)
+            self._known = (block, count)
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Says which steps were picked, so that a row that has been overwritten since can be told from them."""
+
+    index: Tensor
+    """int64 [B]."""
+    number: Tensor | None
+    """The number of each step in its env, int64 [B]; None when all envs were equally far."""
+    total: int
+    """How many steps an env had written, when all were equally far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a picker chose."""
+
+    index: Tensor
+    """int64 [B]."""
+    weight: Tensor | None
+    """float32 [B], or None where all steps are as likely as each other."""
+
+
+class Picker(Protocol):
+    """Chooses rows, and hears what is written and learned."""
+
+    def attach(self, cursor: RingCursor, device: torch.device) -> None:
+        """Get ready for a ring; called once."""
+        ...
+
+    def written(self, read: ReplayReader, first: int, count: int, valid: Any) -> None:
+        """Hear that rows first … first + count - 1 are new; `valid` is True, or bool [count]."""
+        ...
+
+    def opened(self, first: int, count: int) -> None:
+        """Hear that these rows hold no step any more."""
+        ...
+
+    def pick(self, read: ReplayReader, count: int) -> Pick:
+        """Choose rows with replacement."""
+        ...
+
+    def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
+        """Hear how surprising rows were; where `alive` is false the row holds another step by now."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what exact resume needs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        ...
+
+    def keep(self, alive: Tensor) -> None:
+        """Forget the rows where `alive` [number of rows] is false; the random numbers go on."""
+        ...
+
+
+class Uniform:
+    """Picks every step alive with the same probability."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        """Draw from a stream of its own."""
+        self.seed = seed
+        self._draw = 0
+        self._draws = Draws("replay uniform", seed=seed)
+
+    def attach(self, cursor: RingCursor, device: torch.device) -> None:
+        """Draw for the device of the ring."""
+        self._draws = Draws("replay uniform", seed=self.seed, device=device)
+
+    def written(self, read: ReplayReader, first: int, count: int, valid: Any) -> None:
+        """Do nothing: every step alive is as likely as any other."""
+
+    def opened(self, first: int, count: int) -> None:
+        """Do nothing: rows that are not alive are never picked."""
+
+    def pick(self, read: ReplayReader, count: int) -> Pick:
+        """Choose rows with replacement."""
+        numbers = self._draws.host(self._draw, count) if read.on_cpu else self._draws.at(self._draw, count)
+        self._draw += 1
+        return Pick(read.row_of(numbers), None)
+
+    def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
+        """Raise: there is nothing to update."""
+        raise TypeError("this replay picks uniformly and has no priorities; give it picker=Prioritized(…)")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of the next draw."""
+        return {"kind": "uniform", "seed": self.seed, "draw": self._draw}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with that draw."""
+        _check_kind(state, "uniform")
+        self._draw, self.seed = int(state["draw"]), int(state["seed"])
+        self._draws = Draws("replay uniform", seed=self.seed, device=self._draws.device)
+
+    def keep(self, alive: Tensor) -> None:
+        """Know nothing about rows, so forget nothing."""
+
+
+class Prioritized:
+    """Picks step i with probability p_i^alpha / sum p^alpha (Schaul et al. 2016).
+
+    New steps get the largest priority seen so far, so each is looked at soon. The weight (p_min / p_i)^(alpha · beta),
+    with the smallest priority of the batch as p_min, undoes the bias in the limit beta = 1; set `beta` between updates,
+    or give `beta_steps` and it goes linearly from its first value to 1 over so many picks.
+    """
+
+    def __init__(
+        self, *, seed: int = 0, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 0, epsilon: float = 1e-6
+    ) -> None:
+        """`epsilon` is added to every error, so that no step is lost for good."""
+        if alpha < 0.0 or not 0.0 <= beta <= 1.0 or epsilon <= 0.0 or beta_steps < 0:
+            raise ValueError(
+                f"wanted alpha >= 0, 0 <= beta <= 1, epsilon > 0, beta_steps >= 0; "
+                f"found {alpha}, {beta}, {epsilon}, {beta_steps}"
+            )
+        self.seed, self.alpha, self.beta, self.beta_steps, self.epsilon = seed, alpha, beta, beta_steps, epsilon
+        self._first_beta = beta
+        self._draw = 0
+        self._draws = Draws("replay prioritized", seed=seed)
+        self.tree = SumTree(1)
+        """The priorities to the power alpha, one leaf per row."""
+        self._largest = torch.ones((), dtype=torch.float64)
+
+    def attach(self, cursor: RingCursor, device: torch.device) -> None:
+        """Make a tree with a leaf for every row."""
+        self._draws = Draws("replay prioritized", seed=self.seed, device=device)
+        self.tree = SumTree(cursor.rows * cursor.num_envs, device=device)
+        self._largest = torch.ones((), dtype=torch.float64, device=device)
+
+    def written(self, read: ReplayReader, first: int, count: int, valid: Any) -> None:
+        """Give new steps the largest priority; steps that must not count get none."""
+        self.tree.fill(first, count, self._largest if valid is True else self._largest * valid)
+
+    def opened(self, first: int, count: int) -> None:
+        """Take the priority away."""
+        self.tree.fill(first, count, 0.0)
+
+    def pick(self, read: ReplayReader, count: int) -> Pick:
+        """Choose rows with replacement; steps without a priority are never chosen."""
+        if read.on_cpu and self.tree.is_empty():
+            raise ValueError("no step of the replay counts (`valid` is false in all of them), so none can be picked")
+        index, priority = self.tree.pick(self._draws.at(self._draw, count))
+        self._draw += 1
+        weight = (priority / priority.min()).pow_(-self.beta).float()
+        if self.beta_steps:
+            done = min(1.0, self._draw / self.beta_steps)
+            self.beta = self._first_beta + done * (1.0 - self._first_beta)
+        return Pick(index, weight)
+
+    def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
+        """Set the priorities of these rows to |error| + epsilon."""
+        priority = error.detach().abs().double().add_(self.epsilon).pow_(self.alpha)
+        if alive is not None:
+            known = self.tree.leaves.index_select(0, index)
+            priority = torch.where(alive & (known > 0.0), priority, known)
+        self._largest = torch.maximum(self._largest, priority.max())
+        self.tree.put(index, priority)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the priorities and the number of the next draw."""
+        return {
+            "kind": "prioritized",
+            "seed": self.seed,
+            "draw": self._draw,
+            "beta": self.beta,
+            "first_beta": self._first_beta,
+            "largest": float(self._largest),
+            "leaves": self.tree.leaves.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with those priorities."""
+        _check_kind(state, "prioritized")
+        self.tree.load(state["leaves"])
+        self._draw, self.seed, self.beta = int(state["draw"]), int(state["seed"]), float(state["beta"])
+        self._first_beta = float(state["first_beta"])
+        self._largest.fill_(float(state["largest"]))
+        self._draws = Draws("replay prioritized", seed=self.seed, device=self._draws.device)
+
+    def keep(self, alive: Tensor) -> None:
+        """Take the priorities of all other rows away; the largest seen stays."""
+        self.tree.load(self.tree.leaves * alive)
+
+
+def _check_kind(state: Mapping[str, Any], kind: str) -> None:
+    if state.get("kind") != kind:
+        raise ValueError(f"the saved replay picked {state.get('kind')!r}, this one picks {kind!r}")

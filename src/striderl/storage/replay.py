@@ -1,0 +1,371 @@
+"""A ring of experience on tensors: what to store, how to pick, how to view it.
+
+               env 0   env 1   env 2         capacity 12 = 4 steps of 3 envs; a ring of 4 + 1 rows
+    row 0    │ s a r │ s a r │ s a r │       row index = row · 3 + env
+    row 1    │ s a r │ s a E │ s a r │ ──▶   E ended an episode: `finals` holds where it really ended
+    row 2    │ s ·  ·│ s ·  ·│ s ·  ·│ open: only the observation after row 1, so the newest step has a next one too
+    row 3    │ s a r │ s a r │ s a r │ oldest
+    row 4    │ s a r │ s a r │ s a r │
+
+An observation is stored once: what follows a step is the observation one row on, and `finals` where an episode ended.
+`finals` is as large as the observations but is written at ends only; in ordinary memory and in files, pages that are
+never written take no room (on a GPU it takes its full size). So the next observation is never wrong, and every step can
+be sampled as soon as it is in.
+
+    replay = Replay(collector.columns(), 1_000_000, env.num_envs, picker=Prioritized(seed=0), view=NStep(3, gamma=0.99))
+    collector.collect(n_step=8, storage=replay)                replay.add(transition, envs)
+    sample = replay.sample(256)                                ReplaySample(data, index, weight, ticket)
+    replay.update_priorities(sample.ticket, td_error)          rows that were overwritten since then are left alone
+    replay.cut()                                               after env.reset() from outside: episodes do not go on
+
+`sample.data` is a dict of [B, …] tensors, the columns of a step plus what the view adds:
+
+    obs, act, rew, terminated, truncated, valid, info, policy, obs_next     always (`OneStep`, the default)
+    discount                       `NStep(n, gamma)`: target = rew + discount · V(obs_next); 0 where terminated
+    obs, obs_next [B, k, …]        `FrameStack(k)`
+    [T, B, …], resets, valid, learn, state    `SequenceView(length, burn_in=…)`; wants Replay(state=…, state_every=k)
+    relabelled goals and rewards   `Hindsight(reward, …)`; wants Replay(episodes=True)
+
+Samples that must not count have `valid` false; they are in a uniform batch (weight means by it) and never in a
+prioritized one. An algorithm that wants other targets walks itself:
+
+    read = replay.read
+    later = read.next(index)       one step on, staying at the newest step and at the end of an episode
+    earlier = read.prev(index)     one step back, staying at the oldest step and at the start of an episode
+    read.rows(index)               the columns of these steps with obs_next; read.columns(index): without observations
+
+Random numbers depend on (seed, number of the draw) only and are the same on every device. Nothing here asks a GPU for
+a value. `state_dict` holds tensors and numbers; a replay in files saves where it stands, the files keep the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from striderl.data.arena import Arena, Columns, Placement
+from striderl.data.transition import Transition
+from striderl.storage.packed_rows import PackedRows
+from striderl.storage.pickers import Pick, Picker, Ticket, Uniform
+from striderl.storage.plain_add import PlainAdd
+from striderl.storage.replay_episodes import EpisodeTable
+from striderl.storage.replay_layout import FLAGS, part_of, sparse, split_columns
+from striderl.storage.replay_reader import ReplayReader
+from striderl.storage.replay_recurrent import StateRows
+from striderl.storage.replay_state import Mark, load_replay, save_replay
+from striderl.storage.ring_index import RingCursor
+
+_SMALL = 64
+"""Up to this many envs, looking at flags in Python is cheaper than asking torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySample:
+    """What `Replay.sample` returns."""
+
+    data: dict[str, Any]
+    """The columns of a step, and what the view adds; see the top of this module."""
+    index: Tensor
+    """Which rows were picked, int64 [B]; for `Replay.read`."""
+    weight: Tensor | None
+    """Importance weights of a prioritized pick, float32 [B], the largest of them 1; None for a uniform one."""
+    ticket: Ticket
+    """Hand it back to `Replay.update_priorities`."""
+
+
+class View(Protocol):
+    """How picked rows are shown."""
+
+    def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
+        """Return columns for these rows."""
+        ...
+
+
+class Replay:
+    """Experience of N envs in a ring; see the picture at the top of this module."""
+
+    balanced = False
+    """Envs may deliver different numbers of steps."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        capacity: int,
+        num_envs: int,
+        *,
+        placement: Placement | None = None,
+        picker: Picker | None = None,
+        view: View | None = None,
+        state: Columns | None = None,
+        state_every: int = 1,
+        episodes: bool = False,
+    ) -> None:
+        """Make room for `capacity` steps, the same number of each env, with the columns of `transition_columns`.
+
+        `picker` is `Uniform()` and `view` is `OneStep()` unless told. With `state` (such as `policy.state_spec()`) the
+        actor's memory is kept before every `state_every`-th place; with `episodes` the bounds of episodes are kept.
+        """
+        if num_envs < 1 or capacity < num_envs:
+            raise ValueError(f"wanted num_envs >= 1 and capacity >= num_envs, found {num_envs} and {capacity}")
+        placement = placement or Placement()
+        self.num_envs, self.placement = num_envs, placement
+        self.steps_per_env = capacity // num_envs
+        rows = self.steps_per_env + 1
+        self.cursor = RingCursor(num_envs, self.steps_per_env, rows)
+        frame_columns, step_columns = split_columns(columns)
+        self.steps = PackedRows(Arena(step_columns, (rows, num_envs), part_of(placement, "steps")))
+        self.frames = PackedRows(Arena(frame_columns, (rows, num_envs), part_of(placement, "frames")))
+        self.finals = PackedRows(Arena(frame_columns, (rows, num_envs), sparse(placement, frame_columns)))
+        device = next(iter(self.steps.arena.blocks.values())).device
+        self.episodes = EpisodeTable(rows, num_envs, device) if episodes else None
+        self.states = (
+            None if state is None else StateRows(state, rows, num_envs, state_every, part_of(placement, "states"))
+        )
+        self.read = ReplayReader(self.cursor, self.steps, self.frames, self.finals, self.episodes, self.states)
+        """Walks along episodes and reads rows by number."""
+        self.picker = picker or Uniform()
+        self.picker.attach(self.cursor, device)
+        self.view = view
+        self._whole = slice(0, num_envs)
+        self._on_cpu = device.type == "cpu"
+        self._env_index = torch.arange(num_envs, device=device)
+        self._others = [column for column in self.steps.columns if column.path[0] not in FLAGS]
+        flags = self.steps.arena.blocks["bool"][..., :3]
+        self._flags: Any = flags.numpy() if self._on_cpu else flags
+        self._plain_flags = np.array([False, False, True])
+        self.generation = 0
+        """How often this replay was saved."""
+        self.mark = None if placement.folder is None else Mark(placement.folder, num_envs)
+        """How far the files have been written; None in memory."""
+        self._plain = self._plain_path()
+
+    @property
+    def capacity(self) -> int:
+        """How many steps there is room for."""
+        return self.steps_per_env * self.num_envs
+
+    def __len__(self) -> int:
+        return len(self.cursor)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def add(self, transition: Transition, envs: slice | None = None) -> None:
+        """Take the next step of these envs (a range; all by default). A step that does not fit changes nothing.
+
+        Where the env gives no final observation, a terminated step is followed by its own observation, which no target
+        uses, and a truncated one does not count (`valid` false), because what followed it is unknown.
+        """
+        if envs is None or (envs.start == 0 and envs.stop == self.num_envs):
+            envs = self._whole
+            if self._plain is not None and self.cursor.even and self._plain.add(transition):
+                return
+        count = envs.stop - envs.start
+        step = {"act": transition.act, "rew": transition.rew, "info": transition.info, "policy": transition.policy}
+        fitted = self.steps.fit(step, count, self._others)
+        obs = self.frames.fit(transition.obs, count)
+        following = self.frames.fit(transition.next_obs, count)
+        flags, valid, ended = self._fit_flags(transition, count)
+        finals = self._fit_finals(transition, ended, count, obs)
+        state = None if self.states is None else self.states.fit(transition.next_state, transition.done)
+        if self.cursor.even and count == self.num_envs:
+            place = self.cursor.total % self.cursor.rows
+            self._write(fitted, obs, following, flags, finals, state, place, envs)
+            self._tell(transition, place, envs, valid)
+            self.cursor.advance(None)
+        else:
+            self._add_apart(fitted, obs, following, flags, finals, state, transition, envs, valid)
+
+    def _plain_path(self) -> PlainAdd | None:
+        """Return the short way for ordinary steps, where there is one."""
+        extras = self.mark is not None or self.states is not None or self.episodes is not None
+        if extras or not (self.steps.fast and self.frames.fast) or self.num_envs > _SMALL:
+            return None
+        picker = None if isinstance(self.picker, Uniform) else self.picker
+        return PlainAdd(self.cursor, self._others, self.frames.columns, self._flags, picker, self.read)
+
+    def _add_apart(
+        self,
+        fitted: list[Any],
+        obs: list[Any],
+        following: list[Any],
+        flags: Any,
+        finals: list[Any] | None,
+        state: list[Tensor] | None,
+        transition: Transition,
+        envs: slice,
+        valid: Any,
+    ) -> None:
+        """Add env by env: those of one call may be at different places."""
+        totals = self.cursor.totals
+        for offset, env in enumerate(range(envs.start, envs.stop)):
+            one, here = slice(offset, offset + 1), slice(env, env + 1)
+            place = int(totals[env]) % self.cursor.rows
+
+            def part(values: Any, one: slice = one) -> Any:
+                return None if values is None else [value[one] for value in values]
+
+            shared = flags is self._plain_flags
+            self._write(
+                part(fitted), part(obs), part(following), flags if shared else flags[one], part(finals), part(state),
+                place, here,
+            )  # fmt: skip
+            self._tell(transition.rows(one), place, here, valid if valid is True else valid[one])
+            self.cursor.advance(here)
+
+    def _write(
+        self,
+        fitted: list[Any],
+        obs: list[Any],
+        following: list[Any],
+        flags: Any,
+        finals: list[Any] | None,
+        state: list[Tensor] | None,
+        place: int,
+        envs: slice,
+    ) -> None:
+        if self.mark is not None:
+            self.mark.written[envs] = self.cursor.totals[envs] + 1
+        after = place + 1 if place + 1 < self.cursor.rows else 0
+        here: Any = place if envs is self._whole else (place, envs)
+        there: Any = after if envs is self._whole else (after, envs)
+        for column, value in zip(self._others, fitted):
+            column.target[here] = value
+        self._flags[here] = flags
+        for column, value, next_value in zip(self.frames.columns, obs, following):
+            column.target[here] = value
+            column.target[there] = next_value
+        if finals is not None:
+            self.finals.put(finals, here)
+        if self.states is not None and state is not None:
+            self.states.put(state, after, envs)
+
+    def _tell(self, transition: Transition, place: int, envs: slice, valid: Any) -> None:
+        """Let picker and episode table know what is new, and which row holds no step now."""
+        count = envs.stop - envs.start
+        after = place + 1 if place + 1 < self.cursor.rows else 0
+        self.picker.written(self.read, place * self.num_envs + envs.start, count, valid)
+        self.picker.opened(after * self.num_envs + envs.start, count)
+        if self.episodes is not None:
+            number = self.cursor.total if self.cursor.even else int(self.cursor.totals[envs.start])
+            env = self._env_index[envs]
+            self.episodes.add(torch.full_like(env, number), env, transition.done)
+
+    def _fit_flags(self, transition: Transition, count: int) -> tuple[Any, Any, bool]:
+        """Return the flags as they are written, which steps count (True: all), and whether any may end an episode."""
+        terminated, truncated, valid = transition.terminated, transition.truncated, transition.valid
+        if not terminated.dtype is truncated.dtype is valid.dtype is torch.bool:
+            kinds = f"{terminated.dtype}, {truncated.dtype} and {valid.dtype}"
+            raise ValueError(f"'terminated', 'truncated' and 'valid' want bool, found {kinds}")
+        if not terminated.shape == truncated.shape == valid.shape == (count,):
+            shapes = f"{list(terminated.shape)}, {list(truncated.shape)} and {list(valid.shape)}"
+            raise ValueError(f"'terminated', 'truncated' and 'valid' want shape [{count}], found {shapes}")
+        if self._on_cpu and (
+            not (True in terminated.tolist() or True in truncated.tolist() or False in valid.tolist())
+            if count <= _SMALL
+            else bool((~(terminated | truncated) & valid).all())
+        ):
+            return self._plain_flags, True, False
+        if transition.final_obs is None:
+            valid = valid & ~(truncated & ~terminated)
+        flags = torch.stack([terminated, truncated, valid], dim=-1)
+        return (flags.numpy() if self._on_cpu else flags), valid, True
+
+    def _fit_finals(self, transition: Transition, ended: bool, count: int, obs: list[Any]) -> list[Any] | None:
+        if not ended:
+            return None
+        return obs if transition.final_obs is None else self.finals.fit(transition.final_obs, count)
+
+    def cut(self, envs: slice | None = None) -> None:
+        """End the episodes that are under way in these envs: what comes next does not follow them.
+
+        Call it when envs were reset from outside. The newest step becomes truncated, with the observation that followed
+        it as its final one.
+        """
+        envs = self._whole if envs is None else envs
+        totals = self.cursor.totals
+        for env in range(envs.start, envs.stop):
+            if self.cursor.sizes[env] == 0:
+                continue
+            place, after = (int(totals[env]) - 1) % self.cursor.rows, int(totals[env]) % self.cursor.rows
+            flags = self.steps.arena.blocks["bool"][place, env]
+            finals, frames = self.finals.columns, self.frames.columns
+            going = ~(flags[0] | flags[1])
+            for final, frame in zip(finals, frames):
+                final.view[place, env] = torch.where(going, frame.view[after, env], final.view[place, env])
+            flags[1] |= going
+            if self.states is not None:
+                self.states.clear(slice(env, env + 1), after)
+        if self.episodes is not None:
+            self.episodes.cut(self._env_index[envs])
+
+    def clear(self) -> None:
+        """Forget all steps; the memory stays, and the random numbers go on."""
+        zeros = np.zeros(self.num_envs, np.int64)
+        self.cursor.set(zeros, zeros)
+        self.picker.keep(torch.zeros(self.read.num_rows, dtype=torch.bool, device=self.read.device))
+        if self.states is not None:
+            self.states.clear(self._whole, 0)
+        if self.episodes is not None:
+            self.episodes.cut(self._env_index)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int) -> ReplaySample:
+        """Pick steps with replacement and show them through the view."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size is at least 1, found {batch_size}")
+        if not len(self.cursor):
+            raise ValueError("the replay is empty: add steps before sampling")
+        pick: Pick = self.picker.pick(self.read, batch_size)
+        data = self.read.rows(pick.index) if self.view is None else self.view(self.read, pick.index)
+        return ReplaySample(data, pick.index, pick.weight, self._ticket(pick.index))
+
+    def _ticket(self, index: Tensor) -> Ticket:
+        if self.cursor.even:
+            return Ticket(index, None, self.cursor.total)
+        return Ticket(index, self._numbers(index), -1)
+
+    def _numbers(self, index: Tensor) -> Tensor:
+        """Return the number of each step in its env."""
+        first = torch.from_numpy(self.cursor.first_alive).to(index.device)
+        return first.index_select(0, index % self.num_envs) + self.read.position(index)
+
+    def update_priorities(self, ticket: Ticket, error: Tensor) -> None:
+        """Set the priorities of the picked steps from their errors [B]; steps that are gone are left alone."""
+        if error.shape != ticket.index.shape:
+            raise ValueError(f"wanted one error per picked step {list(ticket.index.shape)}, found {list(error.shape)}")
+        self.picker.update(ticket.index, self._still_there(ticket), error)
+
+    def _still_there(self, ticket: Ticket) -> Tensor | None:
+        """Tell which picked steps have not been overwritten, bool [B]; None when none can have been."""
+        if ticket.number is None and self.cursor.even:
+            if ticket.total == self.cursor.total:
+                return None
+            # places that were written since then, and the open one, begin at the place that was open then
+            since = self.cursor.total - ticket.total + 1
+            ahead = (ticket.index // self.num_envs - ticket.total) % self.cursor.rows
+            return ahead >= since if since <= self.cursor.rows else torch.zeros_like(ahead, dtype=torch.bool)
+        number = ticket.number
+        if number is None:
+            newest = (ticket.total - 1) % self.cursor.rows
+            number = ticket.total - 1 - (newest - ticket.index // self.num_envs) % self.cursor.rows
+        return (self._numbers(ticket.index) == number) & self.read.alive(ticket.index)
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything exact resume needs as tensors, numbers and strings, without code.
+
+        A replay in files writes them out and returns where it stands; it goes on with the same folder.
+        """
+        self.generation += 1
+        return save_replay(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another replay of the same size and columns stood; a state that does not fit changes nothing."""
+        load_replay(self, state)

@@ -1,0 +1,418 @@
+"""`ReplayBuffer`: steps of any nested data in a ring, indexed like an array.
+
+    buf = ReplayBuffer(size=9, stack_num=4, ignore_obs_next=True)
+    buf.add(obs={"id": 7}, act=0, rew=1.0, done=False)         16 steps with ids 0 … 15, an episode ends at 0, 5, 10, 15
+
+    index      0   1   2   3   4   5   6   7   8
+    obs.id     9  10  11  12  13  14  15   7   8                oldest is 7, newest is 6
+    done       ·   E   ·   ·   ·   ·   E   ·   ·
+
+    buf[0].obs.id        [7 7 8 9]             the frames before the oldest are gone: it is repeated
+    buf[2].obs.id        [11 11 11 11]         an episode starts there
+    buf[0].obs_next.id   [7 8 9 10]            found one place on; where an episode was truncated, its own final one
+
+`done` alone means terminated. When next observations are not stored, the newest step of an unfinished episode has none
+yet: it is not sampled. All arithmetic on places is that of ring_index.py; several rings lie one behind the other
+(`VectorReplayBuffer`), and ring r holds indices r · capacity … (r + 1) · capacity - 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from striderl.data import leaf, tree
+from striderl.data.batch import Batch
+from striderl.data.naming import unknown
+from striderl.storage.pickers import Draws
+from striderl.storage.replay_buffer_file import load_buffer, save_buffer
+from striderl.storage.replay_buffer_rows import as_rows, like_index, plan_rows, take_rows
+from striderl.storage.replay_buffer_step import KEYS, given_step, step_of
+from striderl.storage.replay_priorities import Priorities
+from striderl.storage.ring_index import step_back, step_on
+
+_STACKED = ("obs", "obs_next", "info", "policy")
+
+
+class ReplayBuffer:
+    """A ring of steps; see the picture at the top of this module."""
+
+    def __init__(
+        self,
+        size: int,
+        stack_num: int = 1,
+        ignore_obs_next: bool = False,
+        save_only_last_obs: bool = False,
+        sample_avail: bool = False,
+        *,
+        seed: int = 0,
+        folder: Path | None = None,
+        priorities: Priorities | None = None,
+        num_rings: int = 1,
+    ) -> None:
+        """Make room for `size` steps.
+
+        `stack_num` frames are stacked when reading. `ignore_obs_next` stores no next observations; `save_only_last_obs`
+        stores the last frame of observations that come in stacked. With `sample_avail`, only steps with `stack_num`
+        frames of their own episode are sampled. Numpy columns are kept in files of `folder`, if given.
+        """
+        if size < num_rings or num_rings < 1:
+            raise ValueError(f"wanted a size of at least {max(1, num_rings)}, found {size}")
+        if stack_num < 1:
+            raise ValueError(f"stack_num is at least 1, found {stack_num}")
+        if sample_avail and stack_num == 1:
+            raise ValueError("sample_avail has no effect without stacking; set stack_num, or leave it out")
+        self.maxsize = size // num_rings * num_rings
+        self.stack_num, self.ignore_obs_next = stack_num, ignore_obs_next
+        self.save_only_last_obs, self.sample_avail = save_only_last_obs, sample_avail
+        self.seed, self.folder = seed, folder
+        self._capacity, self._num_rings = size // num_rings, num_rings
+        self._data = Batch()
+        self._pointer: NDArray[np.int64] = np.zeros(num_rings, np.int64)
+        self._size: NDArray[np.int64] = np.zeros(num_rings, np.int64)
+        self._cut: NDArray[np.bool_] = np.zeros(self.maxsize, np.bool_)
+        self._finals: dict[int, Any] = {}
+        self._draw = 0
+        self._draws: Draws | None = None
+        self.priorities = priorities
+        """What `PrioritizedReplayBuffer` draws by; None when all steps are as likely as each other."""
+        if priorities is not None:
+            priorities.attach(self.maxsize)
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    def __getattr__(self, key: str) -> Any:
+        data = self.__dict__.get("_data")
+        if key.startswith("_") or data is None or key not in data:
+            known = [] if data is None else list(data.keys())
+            raise AttributeError(unknown("key", key, known, where=type(self).__name__))
+        return data[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_draws": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __len__(self) -> int:
+        return int(self._size.sum())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{repr(self._data)[len('Batch') :]}"
+
+    @property
+    def stores_obs_next(self) -> bool:
+        """Whether next observations are stored, or found one place on."""
+        return "obs_next" in self._data
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        obs: Any,
+        act: Any = None,
+        rew: Any = None,
+        done: Any = None,
+        obs_next: Any = None,
+        info: Any = None,
+        policy: Any = None,
+        *,
+        terminated: Any = None,
+        truncated: Any = None,
+    ) -> int:
+        """Add one step and return its index; `obs` may be a Batch or mapping with all of these keys instead.
+
+        A step that does not fit raises and changes nothing.
+        """
+        given = given_step(obs, act, rew, done, obs_next, info, policy, terminated, truncated)
+        return int(self._append(as_rows(step_of(given), "step"), np.zeros(1, np.int64))[0])
+
+    def _append(self, rows: Batch, rings: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Write one row to each of these rings, which are all different, and return the indices."""
+        if self.save_only_last_obs:
+            for key in ("obs", "obs_next"):
+                if rows.get(key) is not None:
+                    rows[key] = tree.map(lambda frames: frames[:, -1], rows[key])
+        following = rows.get("obs_next")
+        index = rings * self._capacity + self._pointer[rings]
+        finals = self._check_next(rows, following, index)
+        plan = plan_rows(self._data, rows, len(rings), self.maxsize, self.folder)
+        plan.run(index)
+        for place in index.tolist():
+            self._finals.pop(place, None)
+        self._finals.update(finals)
+        self._cut[index] = False
+        self._pointer[rings] = (self._pointer[rings] + 1) % self._capacity
+        self._size[rings] = np.minimum(self._size[rings] + 1, self._capacity)
+        if self.priorities is not None:
+            self.priorities.written(index)
+        return index
+
+    def _check_next(self, rows: Batch, following: Any, index: NDArray[np.int64]) -> dict[int, Any]:
+        """Decide what becomes of next observations; return those of truncated steps, by index, to be kept apart."""
+        if following is not None and not self.ignore_obs_next and (self.stores_obs_next or not len(self)):
+            return {}
+        if self.stores_obs_next:
+            raise ValueError("earlier steps came with obs_next, this one without; give it, or set ignore_obs_next=True")
+        rows.pop("obs_next", None)
+        ends = np.atleast_1d(leaf.to_array(rows.truncated)) & ~np.atleast_1d(leaf.to_array(rows.terminated))
+        if ends.any() and following is None:
+            raise ValueError(
+                "a truncated step wants obs_next, where the episode stopped; without it no target is right"
+            )
+        return {int(index[i]): tree.copy(tree.index(following, int(i))) for i in ends.nonzero()[0]}
+
+    def update(self, buffer: Any) -> NDArray[np.int64]:
+        """Append the steps of another buffer in the order of time; return the indices of those that are there now.
+
+        Of more steps than there is room for, the newest stay.
+        """
+        if self._num_rings > 1:
+            raise TypeError("a vector buffer takes the steps of each env; call add, or update a plain ReplayBuffer")
+        order, rows, finals, cut = buffer.export_rows()
+        kept = order[-self._capacity :]
+        if not len(kept):
+            return np.zeros(0, np.int64)
+        part = rows(kept)
+        if self.ignore_obs_next or (len(self) and not self.stores_obs_next):
+            part.pop("obs_next", None)
+        elif self.stores_obs_next and part.get("obs_next") is None:
+            raise ValueError("this buffer stores obs_next, the other one does not; set ignore_obs_next=True here")
+        start = int(self._pointer[0]) + len(order) - len(kept)
+        index = (start + np.arange(len(kept))) % self._capacity
+        plan = plan_rows(self._data, part, len(kept), self.maxsize, self.folder)
+        if len(self) and not self._ends(self._newest(np.zeros(1, np.int64)))[0]:
+            self._cut[self._newest(np.zeros(1, np.int64))] = True  # what comes now does not follow it
+        plan.run(index)
+        for place, origin in zip(index.tolist(), kept.tolist()):
+            self._finals.pop(place, None)
+            if origin in finals and not self.stores_obs_next:
+                self._finals[place] = finals[origin]
+        self._cut[index] = cut(kept)
+        self._pointer[0] = (int(self._pointer[0]) + len(order)) % self._capacity
+        self._size[0] = min(int(self._size[0]) + len(order), self._capacity)
+        if self.priorities is not None:
+            self.priorities.written(index)
+        return index
+
+    def export_rows(self) -> tuple[NDArray[np.int64], Any, dict[int, Any], Any]:
+        """Return (indices in order of time, rows by indices, final observations, which rows nothing follows)."""
+        order = self._chronological()
+
+        def cut(index: NDArray[np.int64]) -> NDArray[np.bool_]:
+            return self._cut[index] | np.isin(index, self.unfinished_index())
+
+        return order, lambda index: self._data[index], self._finals, cut
+
+    def reset(self) -> None:
+        """Forget all steps; the memory stays."""
+        self._pointer[:] = 0
+        self._size[:] = 0
+        self._cut[:] = False
+        self._finals = {}
+        if self.priorities is not None:
+            self.priorities.clear()
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    def _oldest(self, ring: Any) -> Any:
+        return ring * self._capacity + np.where(self._size[ring] == self._capacity, self._pointer[ring], 0)
+
+    def _newest(self, ring: Any) -> Any:
+        return ring * self._capacity + (self._pointer[ring] - 1) % self._capacity
+
+    def _ends(self, index: Any) -> Any:
+        return np.asarray(leaf.to_array(self._data["done"]))[index] | self._cut[index]
+
+    def prev(self, index: Any) -> Any:
+        """Return the indices one step back; the oldest step and the start of an episode stay where they are."""
+        array = self._as_index(index)
+        ring = array // self._capacity
+        base = ring * self._capacity
+        before = base + (array - base - 1) % self._capacity
+        place = step_back(
+            array - base, oldest=self._oldest(ring) - base, rows=self._capacity, ended_before=self._ends(before)
+        )
+        return like_index(place + base, index)
+
+    def next(self, index: Any) -> Any:
+        """Return the indices one step on; the newest step and the end of an episode stay where they are."""
+        array = self._as_index(index)
+        ring = array // self._capacity
+        base = ring * self._capacity
+        place = step_on(array - base, newest=self._newest(ring) - base, rows=self._capacity, ended=self._ends(array))
+        return like_index(place + base, index)
+
+    def unfinished_index(self) -> NDArray[np.int64]:
+        """Return the newest step of every ring whose episode is under way."""
+        rings = self._size.nonzero()[0]
+        newest: NDArray[np.int64] = self._newest(rings)
+        return newest[~self._ends(newest)] if len(rings) else newest
+
+    def _chronological(self) -> NDArray[np.int64]:
+        parts = [
+            ring * self._capacity + (self._oldest(ring) - ring * self._capacity + np.arange(size)) % self._capacity
+            for ring, size in enumerate(self._size.tolist())
+        ]
+        return np.concatenate(parts).astype(np.int64)
+
+    def _alive(self) -> NDArray[np.int64]:
+        parts = [ring * self._capacity + np.arange(size) for ring, size in enumerate(self._size.tolist())]
+        return np.concatenate(parts).astype(np.int64)
+
+    def _as_index(self, index: Any) -> NDArray[np.int64]:
+        if isinstance(index, slice):
+            return self._alive()[index]
+        array = np.asarray(leaf.to_array(index))
+        if array.dtype.kind == "b":
+            array = np.arange(self.maxsize)[array]
+        if array.size == 0:
+            return array.astype(np.int64)
+        if array.dtype.kind not in "iu":
+            raise IndexError(f"{type(self).__name__} is indexed by whole numbers and slices, found {array.dtype}")
+        array = np.where(array < 0, array + len(self), array).astype(np.int64)
+        ring = np.clip(array // self._capacity, 0, self._num_rings - 1)
+        bad = (array < 0) | (array >= self.maxsize) | (array - ring * self._capacity >= self._size[ring])
+        if bad.any():
+            raise IndexError(
+                f"index {np.atleast_1d(array)[np.atleast_1d(bad)][0]} holds no step; there are {len(self)}"
+            )
+        return array
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def get(self, index: Any, key: str, stack_num: int | None = None) -> Any:
+        """Return one part of these steps, `stack_num` frames stacked right after the index dimensions (None: the own).
+
+        Frames before the start of an episode, and before the oldest step, repeat the first one.
+        """
+        array = self._as_index(index)
+        count = self.stack_num if stack_num is None else stack_num
+        if key == "obs_next":
+            return self._get_next(array, count)
+        if key not in self._data:
+            raise KeyError(unknown("key", key, self._data.keys(), where=type(self).__name__))
+        column = self._data[key]
+        if count == 1 or (isinstance(column, Batch) and column.is_empty()):
+            return take_rows(column, array)
+        frames = []
+        for _ in range(count):
+            frames.append(take_rows(column, array))
+            array = self.prev(array)
+        return tree.stack(frames[::-1], axis=array.ndim)
+
+    def _get_next(self, array: NDArray[np.int64], count: int) -> Any:
+        following = take_rows(self._data["obs_next"], array) if self.stores_obs_next else self._walked_next(array)
+        if count == 1:
+            return following
+        # the frames before it are those of this step; at an end without a known next one, the step's own
+        known = np.asarray(True if self.stores_obs_next else (self.next(array) != array) | self._has_final(array))
+        frames: list[Any] = [following]
+        place = np.where(known, array, self.prev(array))
+        for _ in range(count - 1):
+            frames.append(take_rows(self._data["obs"], place))
+            place = self.prev(place)
+        return tree.stack(frames[::-1], axis=array.ndim)
+
+    def _has_final(self, array: NDArray[np.int64]) -> Any:
+        return np.isin(array, list(self._finals))
+
+    def _walked_next(self, array: NDArray[np.int64]) -> Any:
+        following = take_rows(self._data["obs"], self.next(array))
+        if not self._finals:
+            return following
+        following = tree.copy(following)
+        for place in np.argwhere(self._has_final(array)):
+            where = tuple(place.tolist())
+            final = self._finals[int(array[where])]
+            if where:
+                tree.assign(following, where, final)
+            else:
+                following = tree.copy(final)
+        return following
+
+    def __getitem__(self, index: Any) -> Batch:
+        """Return steps as a Batch; a slice goes by storage order: buf[s] is buf[np.arange(len(buf))[s]]."""
+        array = self._as_index(index)
+        out = Batch()
+        for key in KEYS:
+            if key in _STACKED and (key in self._data or key == "obs_next"):
+                out[key] = self.get(array, key)
+            elif key in self._data:
+                out[key] = take_rows(self._data[key], array)
+        return out
+
+    def sample(self, batch_size: int) -> tuple[Batch, NDArray[np.int64]]:
+        """Return (steps, indices): drawn with replacement, or all of them in the order of time for 0."""
+        if batch_size < 0:
+            raise ValueError(f"batch_size is 0 (all) or more, found {batch_size}")
+        index = self.sample_index(batch_size)
+        batch = self[index]
+        if self.priorities is not None:
+            batch.weight = self.priorities.weight(index)
+        return batch, index
+
+    def sample_index(self, batch_size: int) -> NDArray[np.int64]:
+        """Return the indices that `sample` would read."""
+        if not len(self):
+            raise ValueError(f"the {type(self).__name__} is empty: add steps before sampling")
+        hidden = self._hidden()
+        if batch_size == 0:
+            order = self._chronological()
+            return order[~np.isin(order, hidden)] if len(hidden) else order
+        if len(hidden) >= len(self):
+            raise ValueError(
+                "there is nothing to sample: the next observations of all steps are unknown yet, or no step has "
+                f"{self.stack_num} frames of its own"
+            )
+        if self._draws is None:
+            self._draws = Draws("replay buffer", seed=self.seed)
+        numbers = self._draws.host(self._draw, batch_size)
+        self._draw += 1
+        if self.priorities is not None:
+            return self.priorities.pick(numbers, hidden)
+        if len(hidden) or self._num_rings > 1:
+            alive = self._alive()
+            alive = alive[~np.isin(alive, hidden)] if len(hidden) else alive
+            return alive[(numbers * len(alive)).astype(np.int64)]
+        return (numbers * len(self)).astype(np.int64)
+
+    def _hidden(self) -> NDArray[np.int64]:
+        """Return the steps that are not sampled."""
+        hidden = np.zeros(0, np.int64)
+        if not self.stores_obs_next:
+            alive = self._cut.nonzero()[0]
+            alive = alive[~np.asarray(leaf.to_array(self._data["done"]))[alive]]
+            hidden = np.union1d(self.unfinished_index(), alive)
+        if self.sample_avail:
+            hidden = np.union1d(hidden, self._short_of_frames())
+        return hidden
+
+    def _short_of_frames(self) -> NDArray[np.int64]:
+        """Return the steps with fewer than `stack_num` frames of their own episode."""
+        place = alive = self._alive()
+        whole = np.ones(len(alive), np.bool_)
+        for _ in range(self.stack_num - 1):
+            before = self.prev(place)
+            whole &= before != place
+            place = before
+        return alive[~whole]
+
+    def update_weight(self, index: Any, new_weight: Any) -> None:
+        """Set the priorities of these steps from their errors."""
+        if self.priorities is None:
+            raise TypeError(f"{type(self).__name__} has no priorities; use PrioritizedReplayBuffer")
+        self.priorities.update(self._as_index(index), new_weight)
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one file, atomically and without pickle."""
+        save_buffer(self, Path(path))
+
+    def restore(self, path: str | Path) -> None:
+        """Hold what a file holds; a file that is damaged or does not fit raises and changes nothing."""
+        load_buffer(self, Path(path))

@@ -1,0 +1,179 @@
+"""Writing steps into the storage of a `ReplayBuffer`: columns made from the first step, nothing written by halves.
+
+    first step    Batch(obs=Batch(id=3), act=0.5)           storage   Batch(obs=Batch(id=int64 [C]), act=float64 [C])
+    a later one   Batch(obs=Batch(id=4), act=0.1, info=Batch(k=1))    info.k appears, 0 in the rows before
+
+Numpy values are stored in numpy (or in files), tensors in tensors on their device, other objects in object arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from striderl.data import leaf, tree
+from striderl.data.batch import Batch
+from striderl.data.batch_ops import is_gap
+from striderl.data.naming import unknown
+
+OPEN_KEYS = ("info", "policy")
+"""Parts of a step whose keys may come and go."""
+
+
+class Write(NamedTuple):
+    """One leaf that is to be written, checked."""
+
+    column: Any
+    value: Any
+
+
+class Plan(NamedTuple):
+    """Everything one write does."""
+
+    writes: list[Write]
+    columns: list[tuple[Batch, str, Any]]
+    """New columns: (where, key, column)."""
+
+    def run(self, place: Any) -> None:
+        """Do it at these rows."""
+        for where, key, column in self.columns:
+            where[key] = column
+        for write in self.writes:
+            if leaf.is_tensor(write.column):
+                leaf.write(write.column, leaf.index_for(write.column, place), write.value)
+            else:
+                write.column[place] = write.value
+
+
+def plan_rows(storage: Batch, rows: Batch, count: int, capacity: int, folder: Path | None) -> Plan:
+    """Check `count` rows against the storage and work out how to write them; nothing is changed."""
+    plan = Plan([], [])
+    _plan(storage, rows, (), count, capacity, folder, plan)
+    return plan
+
+
+def _plan(
+    storage: Batch, rows: Batch, path: tuple[str, ...], count: int, capacity: int, folder: Path | None, plan: Plan
+) -> None:
+    for key, value in rows.items():
+        name = ".".join((*path, key))
+        if key not in storage or (is_gap(storage[key], Batch) and not is_gap(value, Batch)):
+            if not is_gap(value, Batch):
+                plan.columns.append((storage, key, _new(value, (*path, key), count, capacity, folder, plan)))
+            elif key not in storage:
+                plan.columns.append((storage, key, Batch()))
+        elif isinstance(storage[key], Batch):
+            if is_gap(value, Batch):
+                value = Batch()
+            if not isinstance(value, Batch):
+                raise ValueError(f"{name!r} has parts {list(storage[key].keys())}; found a {type(value).__name__}")
+            _plan(storage[key], value, (*path, key), count, capacity, folder, plan)
+        elif not is_gap(value, Batch):
+            plan.writes.append(Write(storage[key], _checked(value, storage[key], name, count)))
+        else:
+            _missing(storage[key], name, path, rows, plan)
+    for key in list(storage.keys()):
+        if key not in rows and not is_gap(storage[key], Batch):
+            if isinstance(storage[key], Batch):
+                _plan(storage[key], Batch(), (*path, key), count, capacity, folder, plan)
+            else:
+                _missing(storage[key], ".".join((*path, key)), path, rows, plan)
+
+
+def _missing(column: Any, name: str, path: tuple[str, ...], rows: Batch, plan: Plan) -> None:
+    """Write nothing-values where a step lacks an open key; other keys may not be missing."""
+    if (path or (name,))[0] not in OPEN_KEYS:
+        raise KeyError(unknown("key", name.split(".")[-1], rows.keys(), where=f"the step ({name!r} was stored before)"))
+    plan.writes.append(Write(column, 0 if leaf.is_numeric(column) else None))
+
+
+def _new(value: Any, path: tuple[str, ...], count: int, capacity: int, folder: Path | None, plan: Plan) -> Any:
+    """Return an empty column for values like this one, and plan to write the value there."""
+    if isinstance(value, Batch):
+        column = Batch()
+        for key, inner in value.items():
+            if not is_gap(inner, Batch):
+                column[key] = _new(inner, (*path, key), count, capacity, folder, plan)
+        return column
+    name = ".".join(path)
+    shape = _row_shape(value, name, count)
+    if leaf.is_tensor(value):
+        new: Any = value.new_zeros((capacity, *shape))
+    elif leaf.is_numeric(value):
+        new = zeros((capacity, *shape), value.dtype, name, folder)
+    else:
+        new = np.full((capacity, *shape), None, dtype=object)
+    plan.writes.append(Write(new, _checked(value, new, name, count)))
+    return new
+
+
+def zeros(shape: tuple[int, ...], dtype: Any, name: str, folder: Path | None) -> Any:
+    """Return an empty column, in a file of the folder if there is one."""
+    if folder is None:
+        return np.zeros(shape, dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    return np.memmap(folder / f"{name}.bin", dtype=dtype, mode="w+", shape=shape)
+
+
+def _row_shape(value: Any, name: str, count: int) -> tuple[int, ...]:
+    shape = leaf.shape_of(value)
+    if not shape or shape[0] != count:
+        raise ValueError(f"{name!r} wants {count} rows, found shape {shape}")
+    return shape[1:]
+
+
+def _checked(value: Any, column: Any, name: str, count: int) -> Any:
+    """Return rows [count, …] ready to be written, or raise: shape and dtype must be the column's."""
+    wanted = (count, *column.shape[1:])
+    if leaf.shape_of(value) != wanted:
+        raise ValueError(f"{name!r} is stored with shape {wanted[1:]}, found {leaf.shape_of(value)[1:]}")
+    return leaf.checked(value, wanted, column, repr(name))
+
+
+def as_rows(value: Any, name: str) -> Any:
+    """Return one step's value with a leading dimension of 1."""
+    if isinstance(value, Batch):
+        return _rows_of(value, name)
+    if value is None:
+        return None
+    if leaf.is_tensor(value):
+        return value.detach().unsqueeze(0)
+    return (value if isinstance(value, np.ndarray) else leaf.object_or_number(value))[None]
+
+
+def _rows_of(batch: Batch, name: str) -> Batch:
+    out = Batch()
+    for key, value in batch.items():
+        out.__dict__[key] = as_rows(value, f"{name}.{key}")
+    return out
+
+
+def leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ('obs.id', column) for every column of a storage."""
+    for key, value in batch.items():
+        if isinstance(value, Batch):
+            yield from leaves(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def take_rows(column: Any, array: NDArray[np.int64]) -> Any:
+    """Return rows of a column; an int index drops the leading dimension."""
+    if isinstance(column, Batch):
+        return tree.map(lambda inner: take_rows(inner, array), column)
+    if leaf.is_tensor(column):
+        import torch
+
+        return column[torch.from_numpy(np.atleast_1d(array)).to(column.device)].reshape(*array.shape, *column.shape[1:])
+    return np.asarray(column[array]) if array.ndim == 0 and column.dtype != object else column[array]
+
+
+def like_index(result: NDArray[np.int64], index: Any) -> Any:
+    """Return indices as the asker gave them: an int, an array, or a tensor."""
+    if leaf.is_tensor(index):
+        return leaf.to_tensor(np.asarray(result), device=index.device)
+    return int(result) if isinstance(index, (int, np.integer)) else np.asarray(result)

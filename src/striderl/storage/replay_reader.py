@@ -1,0 +1,210 @@
+"""Reading a replay by row number: columns, the next observation, and walking along episodes.
+
+    row number = place · N + env        places go round, see ring_index.py
+    next: + N, stays at the newest step and where an episode ended
+    prev: - N, stays at the oldest step, at the start of an episode and after a step that must not count
+
+While all envs are equally far, the oldest and newest places are plain numbers; otherwise they are looked up per env.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from striderl.storage.packed_rows import PackedRows
+from striderl.storage.replay_episodes import EpisodeTable
+from striderl.storage.replay_recurrent import StateRows
+from striderl.storage.ring_index import RingCursor
+
+
+class ReplayReader:
+    """What a view and an algorithm's `prepare` may do with a replay."""
+
+    def __init__(
+        self,
+        cursor: RingCursor,
+        steps: PackedRows,
+        frames: PackedRows,
+        finals: PackedRows,
+        episodes: EpisodeTable | None,
+        states: StateRows | None,
+    ) -> None:
+        """Read from these parts, which the replay owns."""
+        self.cursor = cursor
+        self.episodes, self.states = episodes, states
+        self._steps, self._frames, self._finals = steps, frames, finals
+        self.num_envs = cursor.num_envs
+        self.num_rows = cursor.rows * cursor.num_envs
+        block = next(iter(steps.arena.blocks.values()))
+        self.device = block.device
+        self.on_cpu = block.device.type == "cpu"
+        flags = steps.arena.blocks["bool"].view(self.num_rows, -1)
+        self._flags = flags[:, :3]
+        self.flag_array = self._flags.numpy() if self.on_cpu else np.zeros((0, 3), np.bool_)
+        """The same flags as `flags` returns, for all rows; on the CPU only."""
+        self._terminated, self._truncated, self._valid = flags[:, 0], flags[:, 1], flags[:, 2]
+        self._version = -1
+        self._per_env: tuple[Tensor, Tensor] = (torch.zeros(0), torch.zeros(0))
+
+    # -- walking -------------------------------------------------------------------------------------------------------
+
+    def position(self, index: Tensor) -> Tensor:
+        """Return how many steps alive of the same env are older, int64 like index; `size` or more in rows not alive."""
+        if self.cursor.even:
+            base = (self.cursor.total - self.cursor.size) % self.cursor.rows * self.num_envs
+            position = (index - base) % self.num_rows
+            return position if self.num_envs == 1 else position // self.num_envs
+        first, _ = self._env_tensors()
+        return (index // self.num_envs - first.index_select(0, index % self.num_envs)) % self.cursor.rows
+
+    def size_of(self, index: Tensor) -> Tensor | int:
+        """Return how many steps of these rows' envs are alive."""
+        if self.cursor.even:
+            return self.cursor.size
+        return self._env_tensors()[1].index_select(0, index % self.num_envs)
+
+    def alive(self, index: Tensor) -> Tensor:
+        """Tell which rows hold a step, bool like index."""
+        return self.position(index) < self.size_of(index)
+
+    def newest(self, index: Tensor) -> Tensor:
+        """Tell which rows are the newest step of their env, bool like index."""
+        return self.position(index) == self.size_of(index) - 1
+
+    def done(self, index: Tensor) -> Tensor:
+        """Tell at which of these steps an episode ended, bool like index."""
+        return self._terminated.index_select(0, index) | self._truncated.index_select(0, index)
+
+    def valid(self, index: Tensor) -> Tensor:
+        """Tell which of these steps count, bool like index."""
+        return self._valid.index_select(0, index)
+
+    def next(self, index: Tensor) -> Tensor:
+        """Return the rows one step on; the newest step and the end of an episode stay where they are."""
+        return torch.where(self.done(index) | self.newest(index), index, (index + self.num_envs) % self.num_rows)
+
+    def prev(self, index: Tensor) -> Tensor:
+        """Return the rows one step back; the oldest step and the start of an episode stay where they are."""
+        before = (index - self.num_envs) % self.num_rows
+        stays = (self.position(index) == 0) | self.done(before) | ~self.valid(before)
+        return torch.where(stays, index, before)
+
+    def shifted(self, index: Tensor, steps: int | Tensor) -> Tensor:
+        """Return the rows so many places on, whatever lies between."""
+        return (index + steps * self.num_envs) % self.num_rows
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    def columns(self, index: Tensor) -> dict[str, Any]:
+        """Read all columns but the observations, [B, …] each."""
+        return self._steps.gather(index)
+
+    def column(self, path: tuple[str, ...], index: Tensor) -> Tensor:
+        """Read one column, [B, …]; the path starts with 'obs' for an observation component."""
+        return self._frames.one(path[1:], index) if path[0] == "obs" else self._steps.one(path, index)
+
+    def obs(self, index: Tensor) -> dict[str, Any]:
+        """Read the observations of these steps, [B, …] each."""
+        return self._frames.gather(index)
+
+    def obs_next(self, index: Tensor) -> dict[str, Any]:
+        """Read what really followed these steps, [B, …] each: where an episode ended, its final observation."""
+        return self._mended(self._frames.gather(index + self.num_envs, "wrap"), index, self.done(index))
+
+    def flags(self, index: Tensor) -> Tensor:
+        """Return (terminated, truncated, valid) of these steps, bool [B, 3]."""
+        return self._flags.index_select(0, index)
+
+    def rows(self, index: Tensor, last: Tensor | None = None) -> dict[str, Any]:
+        """Read all columns of these steps with `obs` and `obs_next`, [B, …] each.
+
+        `obs_next` is what followed `last`, which is `index` unless told.
+        """
+        data: dict[str, Any] = {"obs": None, **self._steps.gather(index)}
+        last, known = (index, data) if last is None else (last, None)
+        if not self.on_cpu:
+            data["obs"] = self._frames.gather(index)
+            data["obs_next"] = self.obs_next(last)
+            return data
+        count = index.shape[0]
+        both = np.empty(2 * count, np.int64)
+        both[:count] = index.numpy()
+        np.add(last.numpy(), self.num_envs, out=both[count:])
+        data["obs"], following = self._frames.gather_halves(both)
+        done = self.done(last) if known is None else known["terminated"] | known["truncated"]
+        data["obs_next"] = self._mended(following, last, done)
+        return data
+
+    def _mended(self, following: dict[str, Any], index: Tensor, done: Tensor) -> dict[str, Any]:
+        """Put final observations where an episode ended; on the CPU only if there are any."""
+        if not self.on_cpu:
+            finals = self._finals.gather(index)
+            return _where(done, finals, following)
+        if done.numpy().any():
+            ended = done.nonzero().squeeze(1)
+            _put(following, ended, self._finals.gather(index.index_select(0, ended)))
+        return following
+
+    # -- drawing -------------------------------------------------------------------------------------------------------
+
+    def row_of(self, numbers: NDArray[np.float64] | Tensor) -> Tensor:
+        """Turn uniform numbers in [0, 1) into rows that are alive, each as likely as any other; int64 [B]."""
+        count = len(self.cursor)
+        if not self.cursor.even:
+            return self._uneven_row_of(torch.as_tensor(numbers), count)
+        base = (self.cursor.total - self.cursor.size) % self.cursor.rows * self.num_envs
+        if isinstance(numbers, np.ndarray):
+            chosen = (numbers * count).astype(np.int64)
+            chosen += base
+            if base + count > self.num_rows:
+                chosen %= self.num_rows
+            return torch.from_numpy(chosen)
+        return ((numbers * count).long() + base) % self.num_rows
+
+    def _uneven_row_of(self, numbers: Tensor, count: int) -> Tensor:
+        first, sizes = self._env_tensors()
+        chosen = (numbers * count).long()
+        ends = sizes.cumsum(0)
+        env = torch.searchsorted(ends, chosen, right=True)
+        step = chosen - (ends - sizes).index_select(0, env)
+        return (first.index_select(0, env) + step) % self.cursor.rows * self.num_envs + env
+
+    def chronological(self) -> Tensor:
+        """Return all rows alive, env by env, each in the order of time, int64 [n]."""
+        first, sizes = self.cursor.first_alive, self.cursor.sizes
+        parts = [
+            (start + np.arange(size)) % self.cursor.rows * self.num_envs + env
+            for env, (start, size) in enumerate(zip(first, sizes))
+        ]
+        return torch.from_numpy(np.concatenate(parts)).to(self.device)
+
+    def _env_tensors(self) -> tuple[Tensor, Tensor]:
+        """Return the place of the oldest step and the number alive of each env, on the device."""
+        if self._version != self.cursor.version:
+            first = torch.from_numpy(self.cursor.first_alive % self.cursor.rows).to(self.device)
+            self._per_env = (first, torch.from_numpy(self.cursor.sizes).to(self.device))
+            self._version = self.cursor.version
+        return self._per_env
+
+
+def _put(target: dict[str, Any], where: Tensor, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _put(target[name], where, value)
+        else:
+            target[name][where] = value
+
+
+def _where(condition: Tensor, yes: dict[str, Any], no: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in yes.items():
+        if isinstance(value, dict):
+            out[name] = _where(condition, value, no[name])
+        else:
+            out[name] = torch.where(condition.view(-1, *[1] * (value.ndim - 1)), value, no[name])
+    return out
