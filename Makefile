@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test setup lint types clean
 
 demo: setup
-	$(BIN)/python -m striderl.cli.selfcheck
+	$(BIN)/python -m striderl.cli.demo
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -8,20 +8,37 @@ from striderl._lazy import lazy
 
 if TYPE_CHECKING:
     from striderl.training.agent import Agent as Agent
+    from striderl.training.algorithm_table import ALGORITHMS as ALGORITHMS
     from striderl.training.distributed import RankLostError as RankLostError
     from striderl.training.distributed import Ranks as Ranks
     from striderl.training.distributed import setup as setup
     from striderl.training.evaluation import EvaluationResult as EvaluationResult
     from striderl.training.evaluation import evaluate as evaluate
+    from striderl.training.loading import LoadedRun as LoadedRun
+    from striderl.training.loading import load_run as load_run
     from striderl.training.plans import OfflinePlan as OfflinePlan
     from striderl.training.plans import OffPolicyPlan as OffPolicyPlan
     from striderl.training.plans import OnPolicyPlan as OnPolicyPlan
+    from striderl.training.policy_settings import EncoderSettings as EncoderSettings
+    from striderl.training.policy_settings import PolicySettings as PolicySettings
     from striderl.training.record import Record as Record
+    from striderl.training.run import Outcome as Outcome
+    from striderl.training.run import Run as Run
+    from striderl.training.run_config import CheckpointSettings as CheckpointSettings
+    from striderl.training.run_config import EnvSettings as EnvSettings
+    from striderl.training.run_config import EvaluationSettings as EvaluationSettings
+    from striderl.training.run_config import LoggingSettings as LoggingSettings
+    from striderl.training.run_config import RunConfig as RunConfig
+    from striderl.training.run_config import StopSettings as StopSettings
+    from striderl.training.run_config import read_run_config as read_run_config
+    from striderl.training.run_folder import RunFolder as RunFolder
+    from striderl.training.run_folder import new_run_folder as new_run_folder
     from striderl.training.runners.build import build_actor_critic as build_actor_critic
     from striderl.training.runners.build import build_runner as build_runner
     from striderl.training.runners.inference import InferencePolicy as InferencePolicy
     from striderl.training.runners.on_policy_runner import OnPolicyRunner as OnPolicyRunner
     from striderl.training.runners.runner_config import RunnerConfig as RunnerConfig
+    from striderl.training.signals import StopSignals as StopSignals
     from striderl.training.trainer import Trainer as Trainer
     from striderl.training.video import RecordedVideo as RecordedVideo
     from striderl.training.video import record_video as record_video
@@ -32,6 +49,9 @@ __getattr__, __dir__, __all__ = lazy(
         "agent": [
             "Agent",
         ],
+        "algorithm_table": [
+            "ALGORITHMS",
+        ],
         "distributed": [
             "RankLostError",
             "Ranks",
@@ -41,13 +61,38 @@ __getattr__, __dir__, __all__ = lazy(
             "EvaluationResult",
             "evaluate",
         ],
+        "loading": [
+            "LoadedRun",
+            "load_run",
+        ],
         "plans": [
             "OffPolicyPlan",
             "OfflinePlan",
             "OnPolicyPlan",
         ],
+        "policy_settings": [
+            "EncoderSettings",
+            "PolicySettings",
+        ],
         "record": [
             "Record",
+        ],
+        "run": [
+            "Outcome",
+            "Run",
+        ],
+        "run_config": [
+            "CheckpointSettings",
+            "EnvSettings",
+            "EvaluationSettings",
+            "LoggingSettings",
+            "RunConfig",
+            "StopSettings",
+            "read_run_config",
+        ],
+        "run_folder": [
+            "RunFolder",
+            "new_run_folder",
         ],
         "runners.build": [
             "build_actor_critic",
@@ -61,6 +106,9 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "runners.runner_config": [
             "RunnerConfig",
+        ],
+        "signals": [
+            "StopSignals",
         ],
         "trainer": [
             "Trainer",

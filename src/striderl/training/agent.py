@@ -1,6 +1,6 @@
 """`Agent`: numpy in, numpy out, around any policy.
 
-    agent = Agent(policy)
+    agent = Agent(policy)                             or Agent.load("runs/cartpole/2026-01-31_12-00-00")
     action = agent.predict({"joints": joints})        greedy, for evaluation
     action = agent.sample({"joints": joints})         exploring, for training
     agent.reset(dones)                                forget where an episode ended; agent.reset() forgets everything
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,11 @@ import torch
 from torch import Tensor
 
 from striderl.collect.noise_source import NoiseSource
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.export.array_layout import read_arrays, require_dones
 from striderl.networks.distribution import Distribution
+from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.facade import StatefulMutex
 from striderl.policies.mutex.policy import MutexPolicy
@@ -36,7 +37,7 @@ class Agent:
 
     def __init__(
         self,
-        policy: Policy | MutexPolicy | StatefulPolicy | StatefulMutex,
+        policy: Policy | ActorPolicy | MutexPolicy | StatefulPolicy | StatefulMutex,
         *,
         device: torch.device | str = "cpu",
         seed: int = 0,
@@ -59,6 +60,15 @@ class Agent:
         self._num_envs: int | None = None
         self._state: dict[str, Tensor] = {}
         self._source = NoiseSource({}, seed=seed, env_index=torch.arange(0))
+
+    @classmethod
+    def load(
+        cls, run: str | Path, which: str | int = "best", *, device: torch.device | str = "cpu", seed: int = 0
+    ) -> Agent:
+        """Play the policy of a run's folder: the 'best', the 'last', or that of a number of env steps."""
+        from striderl.training.loading import load_run  # a run knows all algorithms; an agent alone needs none
+
+        return cls(load_run(run, which, device=str(device)).policy, device=device, seed=seed)
 
     def predict(self, obs: Any) -> Any:
         """Return the greedy actions for a dict of arrays, or a flat array of all components in a row."""
@@ -132,13 +142,13 @@ class Agent:
         return distribution
 
 
-def _pure(given: Any) -> Policy | MutexPolicy:
+def _pure(given: Any) -> Policy | ActorPolicy | MutexPolicy:
     """Return the pure policy of what was given."""
     policy = given.policy if isinstance(given, (StatefulPolicy, StatefulMutex)) else given
-    if not isinstance(policy, (Policy, MutexPolicy)):
+    if not isinstance(policy, (Policy, ActorPolicy, MutexPolicy)):
         raise TypeError(
-            f"Agent wants a Policy, a MutexPolicy, or a model that has one as its attribute 'policy' (ActorCritic and "
-            f"the other classes of striderl.policies), found {type(given).__name__}"
+            f"Agent wants a Policy, a MutexPolicy, an ActorPolicy, or a model that has one as its attribute 'policy' "
+            f"(ActorCritic and the other classes of striderl.policies), found {type(given).__name__}"
         )
     if isinstance(policy, MutexPolicy) and policy.config.selection is None:
         raise ValueError(
@@ -148,15 +158,17 @@ def _pure(given: Any) -> Policy | MutexPolicy:
     return policy
 
 
-def _noise_of(policy: Policy | MutexPolicy) -> Mapping[str, NoiseSpec]:
+def _noise_of(policy: Policy | ActorPolicy | MutexPolicy) -> Mapping[str, NoiseSpec]:
     """Return the numbers that exploring wants for each env and step."""
     if isinstance(policy, MutexPolicy):
         return {**policy.noise(), "action": NoiseSpec(shape=policy.action_spec.shape, kind="normal")}
-    return PolicyActor(policy).noise()
+    spec = policy.head.noise_spec()
+    parts = {"action": spec} if isinstance(spec, NoiseSpec) else {f"action/{name}": part for name, part in spec.items()}
+    return {**policy.noise(), **parts}
 
 
 @contextmanager
-def _evaluating(policy: Policy | MutexPolicy) -> Iterator[None]:
+def _evaluating(policy: Policy | ActorPolicy | MutexPolicy) -> Iterator[None]:
     """Run in eval mode, in which nothing learns from being used, and put every module's mode back."""
     training = [module for module in policy.modules() if module.training]
     policy.eval()

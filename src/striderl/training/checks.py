@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data.naming import unknown
-from striderl.policies.policy import Policy
+from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.consumers.consumer import Consumer
 from striderl.training.consumers.evaluate import Evaluate
 from striderl.training.consumers.save import Save
 from striderl.training.consumers.video import Video
+from striderl.training.on_policy import OnPolicyAlgorithm
 from striderl.training.plans import OnPolicyPlan
 
 _log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ def check_collector(collector: object) -> None:
     if not isinstance(collector, Collector):
         raise TypeError(
             f"Trainer wants a Collector, found {type(collector).__name__}; "
-            "make one with Collector(env, PolicyActor(policy))"
+            "make one with Collector(env, algorithm.actor())"
         )
 
 
@@ -50,8 +51,9 @@ def check_consumers(consumers: Sequence[Consumer], collector: object) -> None:
             raise ValueError(f"{name} would reset the envs that train; give it an env object of its own")
 
 
-def check_policy(policy: Policy, collector: Collector) -> None:
+def check_policy(algorithm: OnPolicyAlgorithm, collector: Collector) -> None:
     """Raise unless the policy that learns is the one that acts, and reads what the env gives, where the env is."""
+    policy = algorithm.policy
     actor, spec, env = collector.actor, collector.obs_spec, type(collector.env).__name__
     if isinstance(actor, PolicyActor) and actor.policy is not policy:
         raise ValueError("the collector acts with another policy than the algorithm learns; give both the same object")
@@ -62,16 +64,17 @@ def check_policy(policy: Policy, collector: Collector) -> None:
             raise ValueError(
                 f"the policy wants component {name!r} of shape {component.shape}, {env} gives {spec[name].shape}"
             )
-    stored, wanted = collector.actor.columns(), PolicyActor(policy).columns()
+    stored, wanted = collector.actor.columns(), algorithm.actor().columns()
     for name in wanted:
         if name not in stored:
-            raise KeyError(unknown("column", name, stored, where=f"what {type(actor).__name__} stores with each step"))
+            where = f"collect with algorithm.actor(): what this {type(actor).__name__} stores with each step"
+            raise KeyError(unknown("column", name, stored, where=where))
     device = next(policy.parameters()).device
     if device.type != collector.env.device.type:
         raise ValueError(f"the policy is on {device}, {env} on {collector.env.device}; move one to the other's device")
 
 
-def check_storage(storage: RolloutStorage, collector: Collector, plan: OnPolicyPlan) -> None:
+def check_storage(storage: RolloutStorage | QueueRolloutStorage, collector: Collector, plan: OnPolicyPlan) -> None:
     """Raise unless the storage has the size of the plan's rollouts and the collector's columns."""
     wanted = (plan.num_steps_per_env, collector.env.num_envs)
     if (storage.num_steps, storage.num_envs) != wanted:
@@ -87,9 +90,9 @@ def check_storage(storage: RolloutStorage, collector: Collector, plan: OnPolicyP
         raise ValueError(f"the storage was made for other columns than the collector gives; {differing} differ")
 
 
-def warn_about_finals(storage: RolloutStorage, collector: Collector) -> None:
-    """Say once in the log when time-outs cannot be valued by what really followed."""
-    if storage.finals is None:
+def warn_about_finals(storage: RolloutStorage | QueueRolloutStorage, collector: Collector) -> None:
+    """Say once in the log when time-outs cannot be valued by what really followed; a queue is for no values at all."""
+    if isinstance(storage, RolloutStorage) and storage.finals is None:
         reason = "gives no final observations" if not collector.env.gives_final_obs else "has some that are not stored"
         _log.warning(
             "%s %s: a step that the time limit ended is valued with V(s_t), not V(final_obs)",

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from striderl.algorithms.sequence_learning import ReplayState
 from striderl.collect.collector import Collector
 from striderl.data.arena import Placement
 from striderl.data.noise import NoiseSpec, draw_all
@@ -57,8 +58,18 @@ class ReplayAlgorithm(Protocol):
         ...
 
 
+@runtime_checkable
+class LearnsSequences(Protocol):
+    """An algorithm whose replay keeps the memory of the actor."""
+
+    def replay_state(self) -> ReplayState:
+        """Return what of it is kept, and how often."""
+        ...
+
+
 def replay_for(collector: Collector, algorithm: ReplayAlgorithm, capacity: int, seed: int) -> Replay:
     """Make the replay that fits a collector and an algorithm, where the envs are."""
+    kept = algorithm.replay_state() if isinstance(algorithm, LearnsSequences) else None
     return Replay(
         collector.columns(),
         capacity,
@@ -66,6 +77,8 @@ def replay_for(collector: Collector, algorithm: ReplayAlgorithm, capacity: int, 
         placement=Placement(device=str(collector.env.device)),
         picker=algorithm.picker(seed),
         view=algorithm.view(),
+        state=None if kept is None else kept.columns,
+        state_every=1 if kept is None else kept.every,
     )
 
 

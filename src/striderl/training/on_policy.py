@@ -8,10 +8,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from striderl.algorithms.dagger import DAgger
 from striderl.collect.collector import Collector
+from striderl.collect.policy_actor import PolicyActor
+from striderl.data import tree
 from striderl.data.arena import Columns, Placement
 from striderl.data.noise import philox, stream_id
 from striderl.policies.policy import Policy
+from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
 
 
@@ -27,13 +31,17 @@ class OnPolicyAlgorithm(Protocol):
         """How many gradient steps one rollout is used for."""
         ...
 
+    def actor(self) -> PolicyActor:
+        """Return who collects."""
+        ...
+
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise when rollouts of this size, with these columns, cannot be used."""
         ...
 
     def prepare(
         self,
-        storage: RolloutStorage,
+        storage: Any,
         *,
         initial_state: dict[str, Tensor],
         last_obs: Mapping[str, Tensor],
@@ -70,6 +78,30 @@ def rollout_storage(collector: Collector, policy: Policy, num_steps: int) -> Rol
         final_obs=collector.obs_spec if gives else None,
         final_state=policy.state_spec() if gives else None,
     )
+
+
+def storage_for(
+    algorithm: OnPolicyAlgorithm, collector: Collector, num_steps: int
+) -> RolloutStorage | QueueRolloutStorage:
+    """Make the storage that an algorithm learns from: one rollout, or for a dilated DAgger the newest few."""
+    if not isinstance(algorithm, DAgger) or algorithm.buffer_dilation_ratio == 1.0:
+        return rollout_storage(collector, algorithm.policy, num_steps)
+    return QueueRolloutStorage(
+        collector.columns(),
+        num_steps,
+        collector.env.num_envs,
+        buffer_dilation_ratio=algorithm.buffer_dilation_ratio,
+        placement=Placement(device=str(collector.env.device)),
+    )
+
+
+def newest_rollout(storage: RolloutStorage | QueueRolloutStorage) -> dict[str, Any]:
+    """Return the columns of the rollout that was collected last; a queue must be in order, as `prepare` leaves it."""
+    data = storage.data
+    if isinstance(storage, RolloutStorage):
+        return data
+    newest: dict[str, Any] = tree.index(data, slice(-storage.num_steps, None))
+    return newest
 
 
 def order_generator(seed: int, iteration: int) -> torch.Generator:

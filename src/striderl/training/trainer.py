@@ -181,6 +181,11 @@ class Trainer:
         log_data: dict[str, Any] = {"log_type": log_type, "sample_step": self.env_steps}
         return {**log_data, "logs": logs} if logs else log_data
 
+    def repeat_consumer(self) -> None:
+        """Let the consumer that just raised take the record once more: it was interrupted, nothing is wrong with it."""
+        self._chain.step_back()
+        self.phase = "consume"
+
     # -- saving and closing --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:

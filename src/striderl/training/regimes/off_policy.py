@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector
@@ -23,6 +24,9 @@ from striderl.training.plans import OffPolicyPlan
 from striderl.training.regimes.on_policy import collected_numbers, count_collected, without_episodes
 from striderl.training.regimes.regime import Tally
 
+_FOLD = 256
+"""How many gradient steps' numbers wait to be added up together."""
+
 
 class Learner:
     """Takes gradient steps on samples of a replay and adds up what they report."""
@@ -32,8 +36,8 @@ class Learner:
         self.algorithm, self.replay, self.batch_size = algorithm, replay, batch_size
         device = next(algorithm.policy.parameters()).device
         self._noise = UpdateNoise(algorithm.noise(), batch_size, seed, device)
-        self._totals: dict[str, Tensor] = {}
-        self._count = 0
+        self._numbers: list[dict[str, Tensor]] = []
+        self._sums: dict[str, tuple[Tensor, int]] = {}
         self._last: Mapping[str, Any] | None = None
 
     def step(self, number: int) -> None:
@@ -42,17 +46,26 @@ class Learner:
         numbers = dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
         if "td_error" in numbers:
             self.replay.update_priorities(sample.ticket, numbers.pop("td_error"))
-        for name, value in numbers.items():
-            self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
-        self._count += 1
+        self._numbers.append(numbers)
+        if len(self._numbers) == _FOLD:
+            self._fold()
         self._last = sample.data
+
+    def _fold(self) -> None:
+        """Add up the numbers that have come together; a parted step of an actor reports in some steps only."""
+        for name in dict.fromkeys(name for numbers in self._numbers for name in numbers):
+            found = torch.stack([numbers[name] for numbers in self._numbers if name in numbers])
+            total, count = self._sums.get(name, (torch.zeros_like(found[0]), 0))
+            self._sums[name] = (total + found.sum(), count + len(found))
+        self._numbers = []
 
     def finish(self) -> dict[str, Tensor]:
         """Return the means since the last call under 'train/…', and let the normalisers learn from the last sample."""
         if self._last is not None:
             self.algorithm.absorb(self._last)
-        means = {f"train/{name}": total / self._count for name, total in self._totals.items()}
-        self._totals, self._count, self._last = {}, 0, None
+        self._fold()
+        means = {f"train/{name}": total / count for name, (total, count) in self._sums.items()}
+        self._sums, self._last = {}, None
         return means
 
 

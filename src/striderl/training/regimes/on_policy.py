@@ -20,9 +20,10 @@ from torch import Tensor
 from striderl.collect.collector import Collector
 from striderl.collect.statistics import OF_EPISODES
 from striderl.data import tree
+from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.checks import check_collector, check_policy, check_storage, warn_about_finals
-from striderl.training.on_policy import OnPolicyAlgorithm, order_generator, rollout_storage
+from striderl.training.on_policy import OnPolicyAlgorithm, newest_rollout, order_generator, storage_for
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.regimes.regime import Tally
 
@@ -42,7 +43,7 @@ class OnPolicyRegime:
         collector: Collector,
         plan: OnPolicyPlan,
         *,
-        storage: RolloutStorage | None = None,
+        storage: RolloutStorage | QueueRolloutStorage | None = None,
         seed: int = 0,
     ) -> None:
         """Put the parts together, or say which of them do not fit; nothing is run yet."""
@@ -52,11 +53,15 @@ class OnPolicyRegime:
                 f"{type(algorithm).__name__}"
             )
         check_collector(collector)
-        check_policy(algorithm.policy, collector)
+        check_policy(algorithm, collector)
         algorithm.check_rollout(plan.num_steps_per_env, collector.env.num_envs, collector.columns())
         if storage is None:
-            storage = rollout_storage(collector, algorithm.policy, plan.num_steps_per_env)
+            storage = storage_for(algorithm, collector, plan.num_steps_per_env)
         check_storage(storage, collector, plan)
+        if plan.warmup_steps and isinstance(storage, QueueRolloutStorage):
+            raise ValueError(
+                "warmup_steps and a dilated buffer: what the warm-up collects would be learned from; drop one"
+            )
         warn_about_finals(storage, collector)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.storage, self.seed = storage, seed
@@ -79,7 +84,7 @@ class OnPolicyRegime:
             elif phase == "update":
                 self._update(iteration)
             else:
-                self.algorithm.absorb(self.storage.data)
+                self.algorithm.absorb(newest_rollout(self.storage))
             self.tally.learning_seconds += time.perf_counter() - started
 
     def _warm_up(self) -> None:
@@ -97,7 +102,7 @@ class OnPolicyRegime:
         self._initial_state = self.collector.current_state
         self._fill(self.plan.num_steps_per_env)
         self.tally.numbers = collected_numbers(self.collector)
-        if self.storage.finals is not None:
+        if isinstance(self.storage, RolloutStorage) and self.storage.finals is not None:
             self.tally.numbers[_DROPPED] = (self.storage.finals.count - self.storage.finals.size).clamp(min=0)
 
     def _fill(self, num_steps: int) -> None:
@@ -138,14 +143,15 @@ class OnPolicyRegime:
         return self.plan.remaining_iterations(iteration, self.tally.env_steps, self.collector.env.num_envs)
 
     def state_dict(self, phase: str) -> dict[str, Any]:
-        """Return everything; the rollout only while it is in use."""
+        """Return everything; the rollout only while it is in use, a queue of them always."""
+        in_use = phase in ("prepare", "update", "absorb") or isinstance(self.storage, QueueRolloutStorage)
         return {
             "seed": self.seed,
             "env_steps": self.tally.env_steps,
             "num_updates": self.tally.num_updates,
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
-            "rollout": self._rollout_state() if phase in ("prepare", "update", "absorb") else None,
+            "rollout": self._rollout_state() if in_use else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:

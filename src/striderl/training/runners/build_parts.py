@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 
+from striderl.algorithms.dagger import DAgger
+from striderl.algorithms.estimator_ppo import estimations
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.term import Term
+from striderl.algorithms.tppo import TPPO
 from striderl.data.actions import BoxSpec, DictActionSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
@@ -34,6 +37,7 @@ from striderl.policies.stages import NormalizeObs
 from striderl.training.runners.mirrored import symmetry_term
 from striderl.training.runners.obs_sets import ObsSets, resolve_obs_sets
 from striderl.training.runners.runner_config import ModelPair, ModelSettings, PresetSettings, RunnerConfig
+from striderl.training.runners.teachers import build_teacher
 
 POLICIES: Mapping[str, Callable[..., StatefulPolicy]] = {
     "ActorCritic": ActorCritic,
@@ -75,10 +79,11 @@ def build_policy(config: RunnerConfig, env: VecEnv, device: torch.device, seed: 
 
 def build_algorithm(
     config: RunnerConfig, policy: Policy, env: VecEnv, user_env: Any, seed: int, *, reduce: AllReduce | None = None
-) -> PPO:
+) -> PPO | DAgger:
     """Build PPO with what is learned beside it; `user_env` is what a symmetry function is handed."""
     device = next(policy.parameters()).device
-    terms: list[Term] = list(config.estimation)
+    given = config.estimation
+    terms: list[Term] = [*(estimations(policy, given[0]) if len(given) == 1 else given)]
     if config.symmetry is not None:
         terms.append(symmetry_term(config.symmetry, user_env, env.obs_spec))
     if config.rnd is not None:
@@ -88,7 +93,21 @@ def build_algorithm(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + 1)
             terms.append(RandomNetworkDistillation(env.obs_spec, env.num_envs, rnd, device))
-    return PPO(policy, config.algorithm, terms=terms, mode=config.mode, reduce=reduce)
+    if config.teacher is None:
+        return PPO(policy, config.algorithm, terms=terms, mode=config.mode, reduce=reduce)
+    settings = replace(config.teacher.config, ppo=config.algorithm)
+    sets = resolve_sets(config, env)
+    seen = sets.critic if settings.label_action_with_critic_obs else sets.actor
+    teacher = build_teacher(
+        config.teacher.teacher, lambda preset: preset_policy(preset, env, replace(sets, actor=seen))
+    )
+    return TPPO(policy, teacher, settings, terms, mode=config.mode, reduce=reduce)
+
+
+def preset_policy(preset: PresetSettings, env: VecEnv, sets: ObsSets) -> Policy:
+    """Build the pure policy of a class for this env; its weights mean nothing yet."""
+    with torch.random.fork_rng(devices=[]):
+        return Policy(env.obs_spec, env.action_spec, _preset_config(preset, env, sets))
 
 
 def _completed(rnd: RNDConfig, env: VecEnv, components: tuple[str, ...]) -> RNDConfig:

@@ -16,9 +16,10 @@ from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.data.naming import unknown
 from striderl.training.runners.config_keys import Keys, as_tuple, bare_class_name
-from striderl.training.runners.runner_config import SymmetrySettings
+from striderl.training.runners.config_teacher import read_teacher
+from striderl.training.runners.runner_config import SymmetrySettings, TeacherSettings
 
-ALGORITHMS = ("PPO", "EstimatorPPO")
+ALGORITHMS = ("PPO", "EstimatorPPO", "TPPO", "EstimatorTPPO")
 """The algorithms a runner's config may name."""
 
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop"}
@@ -48,7 +49,9 @@ class AlgorithmPart:
     symmetry: SymmetrySettings | None
     """Mirroring, if wanted."""
     estimation: tuple[Estimation, ...]
-    """The estimator's loss, for EstimatorPPO."""
+    """The losses of estimators, for EstimatorPPO and EstimatorTPPO."""
+    teacher: TeacherSettings | None
+    """Whom a student learns from, for TPPO and EstimatorTPPO."""
     empirical_normalization: bool
     """Whether observations are normalised, which belongs to the policy's stages."""
     share_encoders: bool
@@ -66,7 +69,8 @@ def read_algorithm(given: Any, where: str, generation: str, *, class_name: str =
     rnd, symmetry = keys.take("rnd_cfg"), keys.take("symmetry_cfg")
     normalization = _flag(keys, "empirical_normalization")
     share = _flag(keys, "share_cnn_encoders")
-    estimation = (_estimation(keys),) if name == "EstimatorPPO" else ()
+    estimation = _estimations(keys) if name.startswith("Estimator") else ()
+    teacher = read_teacher(keys) if name.endswith("TPPO") else None
     config = _ppo_config(keys, newer=generation in ("v4", "v5"))
     flat = generation in ("v1", "v2")
     return AlgorithmPart(
@@ -74,6 +78,7 @@ def read_algorithm(given: Any, where: str, generation: str, *, class_name: str =
         rnd=None if rnd is None else _rnd(rnd, f"{where}['rnd_cfg']", gamma=config.gamma),
         symmetry=None if symmetry is None else _symmetry(symmetry, f"{where}['symmetry_cfg']", flat=flat),
         estimation=estimation,
+        teacher=teacher,
         empirical_normalization=normalization,
         share_encoders=share,
         ignored=keys.finish(IRRELEVANT),
@@ -106,12 +111,16 @@ def _ppo_config(keys: Keys, *, newer: bool) -> PPOConfig:
     return PPOConfig(**{**(NEWER_DEFAULTS if newer else {}), **given})
 
 
-def _estimation(keys: Keys) -> Estimation:
-    return Estimation(
-        weight=keys.take("estimator_loss_coef", 1.0),
-        loss=keys.take("estimator_loss_func", "mse_loss"),
-        loss_kwargs=dict(keys.take("estimator_loss_kwargs", {})),
-    )
+def _estimations(keys: Keys) -> tuple[Estimation, ...]:
+    """Read the estimator's loss; an adaptor has the same, unless it is given one of its own."""
+    estimator, adaptor = _estimation(keys, "estimator", "Estimate"), _estimation(keys, "adaptor", "Adapt")
+    return tuple(each for each in (estimator or Estimation(), adaptor) if each is not None)
+
+
+def _estimation(keys: Keys, who: str, stage: str) -> Estimation | None:
+    names = {"weight": f"{who}_loss_coef", "loss": f"{who}_loss_func", "loss_kwargs": f"{who}_loss_kwargs"}
+    given = {field: value for field, name in names.items() if (value := keys.take(name)) is not None}
+    return Estimation(stage=stage, **given) if given else None
 
 
 def _rnd(given: Any, where: str, *, gamma: float) -> RNDConfig:

@@ -170,6 +170,7 @@ def _with_algorithm(config: RunnerConfig, part: AlgorithmPart, ignored: tuple[st
         rnd=part.rnd,
         symmetry=part.symmetry,
         estimation=part.estimation,
+        teacher=part.teacher,
         ignored=(*config.ignored, *ignored, *part.ignored),
     )
 

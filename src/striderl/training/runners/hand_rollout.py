@@ -18,8 +18,9 @@ from torch import Tensor
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import Obs
 from striderl.policies.facade.inputs import Observations, named
+from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.on_policy import order_generator
+from striderl.training.on_policy import newest_rollout, order_generator
 from striderl.training.trainer import Trainer
 
 
@@ -43,7 +44,7 @@ class _Tap:
 
     balanced = True
 
-    def __init__(self, storage: RolloutStorage) -> None:
+    def __init__(self, storage: RolloutStorage | QueueRolloutStorage) -> None:
         self.storage = storage
         self.last: Transition | None = None
 
@@ -55,7 +56,7 @@ class _Tap:
 class HandRollout:
     """Fills the trainer's storage step by step and lets the algorithm learn from it."""
 
-    def __init__(self, trainer: Trainer, storage: RolloutStorage) -> None:
+    def __init__(self, trainer: Trainer, storage: RolloutStorage | QueueRolloutStorage) -> None:
         self.trainer, self.storage = trainer, storage
         self._initial_state: dict[str, Tensor] = {}
         self._given: Obs | None = None
@@ -91,7 +92,7 @@ class HandRollout:
             last_state=trainer.collector.current_state,
         )
         numbers = algorithm.update(prepared, order_generator(trainer.seed, trainer.iteration))
-        algorithm.absorb(self.storage.data)
+        algorithm.absorb(newest_rollout(self.storage))
         trainer.iteration += 1
         trainer.regime.tally.num_updates += algorithm.num_updates_per_rollout
         self._mine = False

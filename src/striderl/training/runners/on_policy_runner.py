@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
-from striderl.training.on_policy import rollout_storage
+from striderl.training.on_policy import storage_for
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
 from striderl.training.runners.adopt_env import adopt_env
@@ -79,9 +78,9 @@ class OnPolicyRunner:
         policy = build_policy(config, self.vec_env, self.device, self.seed)
         self.alg = build_algorithm(config, policy, self.vec_env, env, self.seed, reduce=ranks.reduce)
         ranks.share(self.alg)
-        collector = Collector(self.vec_env, PolicyActor(policy), CollectorConfig(seed=self.seed))
+        collector = Collector(self.vec_env, self.alg.actor(), CollectorConfig(seed=self.seed))
         plan = OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps)
-        self.storage = rollout_storage(collector, policy, plan.num_steps_per_env)
+        self.storage = storage_for(self.alg, collector, plan.num_steps_per_env)
         together = rank_consumers(ranks, self.alg)
         self.trainer = Trainer(self.alg, collector, plan, storage=self.storage, seed=self.seed, consumers=together)
         self.metric_hooks: dict[str, Metric] = dict(METRICS)

@@ -18,6 +18,7 @@ from typing import Any
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.algorithms.tppo import TPPOConfig
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
 from striderl.loggers.table import LOGGERS
@@ -112,6 +113,19 @@ class SymmetrySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherSettings:
+    """A teacher and what is learned from it."""
+
+    teacher: Any
+    """A Teacher, a TeacherRouter or a policy; or a dict with 'teacher_ac_path', see `teachers.py`."""
+    config: TPPOConfig = field(default_factory=TPPOConfig)
+    """How; its `ppo` gives way to the algorithm's settings."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunnerConfig:
     """Everything that a runner is built from, besides the env."""
 
@@ -125,6 +139,8 @@ class RunnerConfig:
     """Mirrored samples, or a mirror loss."""
     estimation: tuple[Estimation, ...] = ()
     """The losses of stages that predict components."""
+    teacher: TeacherSettings | None = None
+    """Learn from a teacher as well, or from it alone."""
     obs_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Who sees which groups or components: {'actor': ('policy',), 'critic': ('policy', 'critic')}."""
     num_steps_per_env: int = 24

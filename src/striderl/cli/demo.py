@@ -1,0 +1,167 @@
+"""`make demo`: the built-in quadruped learns to walk in about five minutes on two cores, with everything around it.
+
+    train ─▶ evaluate ─▶ video ─▶ plot ─▶ export, checked with onnxruntime ─▶ where everything is
+
+`python -m striderl.cli.demo [--steps N] [--envs N] [--runs FOLDER]`; a picture that cannot be drawn here is told, the
+rest goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from striderl.cli.options import parse
+from striderl.cli.terminal import UsageError, be_patient, complain, say
+from striderl.training.signals import StopSignals
+
+if TYPE_CHECKING:
+    from striderl.training.loading import LoadedRun
+
+MAX_SECONDS = 270.0
+"""The training ends after this many seconds of collecting and learning at the latest, so that all fits six minutes."""
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """How large the demonstration is."""
+
+    steps: int = 2_400_000
+    """Env steps of training; 2.4 million take about five minutes on two cores."""
+    envs: int = 256
+    """How many robots learn together."""
+    episodes: int = 32
+    """Episodes of the evaluation at the end."""
+    video_seconds: float = 10.0
+    """How long the video is."""
+    runs: str = "runs"
+    """Where the folder of the run is made."""
+
+
+def demo(words: list[str]) -> int:
+    """Do everything, and say where it is; returns the exit code."""
+    be_patient()
+    options = parse(DemoOptions, words, command="demo", description="Teach the built-in quadruped to walk.")
+    began = time.perf_counter()
+    with StopSignals() as signals:
+        code, folder = _train(options, signals)
+    if code:
+        return code
+    _show(folder, options)
+    say(f"\nall of it took {time.perf_counter() - began:.0f} s")
+    return 0
+
+
+def _train(options: DemoOptions, signals: StopSignals) -> tuple[int, Path]:
+    from striderl.recipes.quadruped import quadruped_demo
+    from striderl.training.run import Run
+    from striderl.training.run_folder import new_run_folder
+
+    config = quadruped_demo()
+    config = replace(
+        config,
+        env=replace(config.env, num_envs=options.envs),
+        plan=replace(config.plan, total_steps=options.steps),
+        stop=replace(config.stop, max_seconds=MAX_SECONDS),
+        evaluation=replace(config.evaluation, num_episodes=options.episodes, num_envs=options.episodes),
+    )
+    try:
+        folder = new_run_folder(config, options.runs)
+        run = Run(config, folder, signals=signals)
+    except (ImportError, OSError) as error:
+        complain(str(error))
+        return 1, Path(options.runs)
+    say(f"a quadruped with 12 joints learns to follow velocity commands: {folder.path}")
+    outcome = run.drive()
+    if outcome.exit_code:
+        complain(f"{outcome.reason}: saved; 'striderl resume {folder.path}' goes on")
+    return outcome.exit_code, folder.path
+
+
+def _show(folder: Path, options: DemoOptions) -> None:
+    """Evaluate, film, draw and export; what is not possible here is told."""
+    from striderl.cli.plot import draw
+    from striderl.cli.runs import load
+
+    loaded = load(folder, "last")
+    say("")
+    say(_evaluated(loaded, options.episodes))
+    places: dict[str, Any] = {
+        "config and metrics": lambda: folder,
+        "checkpoints": lambda: loaded.folder.checkpoints,
+        "video": lambda: _video(loaded, options.video_seconds),
+        "learning curves": lambda: draw([folder], loaded.folder.curves),
+        "exported policy": lambda: _exported(loaded),
+    }
+    for name, make in places.items():
+        try:
+            say(f"{name + ':':<20}{make()}")
+        except (UsageError, ImportError, RuntimeError, OSError) as error:
+            say(f"{name + ':':<20}not here: {error}")
+
+
+def _evaluated(loaded: LoadedRun, episodes: int) -> str:
+    """Return how well the greedy policy follows its commands, from a seed that training never saw."""
+    from striderl.collect.policy_actor import GreedyActor
+    from striderl.envs.tasks import make
+    from striderl.training.evaluation import evaluate
+
+    with make(loaded.config.env.task, num_envs=episodes, settings=loaded.config.env.settings) as env:
+        numbers = evaluate(env, GreedyActor(loaded.policy), episodes, seed=1).numbers()
+        longest = env.max_episode_length
+    return (
+        f"after {loaded.step:,} steps: tracking error {numbers['tracking_error']:.3f} m/s, "
+        f"return {numbers['return_mean']:.2f}, episode length {numbers['length_mean']:.0f} of {longest} "
+        f"({episodes} episodes)"
+    )
+
+
+def _video(loaded: LoadedRun, seconds: float) -> Path:
+    """Film the robot while it is asked to walk straight ahead."""
+    from striderl.collect.policy_actor import GreedyActor
+    from striderl.envs.mujoco.commands import CommandConfig
+    from striderl.envs.tasks import make
+    from striderl.training.run import num_video_steps
+    from striderl.training.video import record_video
+
+    ahead = CommandConfig(forward=(0.8, 0.8), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing=0.0)
+    with make(loaded.config.env.task, num_envs=1, settings={"commands": ahead}) as env:
+        steps = num_video_steps(seconds, env.step_dt)
+        return record_video(env, GreedyActor(loaded.policy), loaded.folder.videos / "walk.mp4", steps, 7).path
+
+
+def _exported(loaded: LoadedRun) -> str:
+    """Export, let onnxruntime walk the robot for two seconds, and return where the files are and how far it is off."""
+    import torch
+
+    from striderl.cli.export import export_loaded
+    from striderl.envs.tasks import make
+    from striderl.export.exported_policy import load_bundle
+    from striderl.training.agent import Agent
+
+    folder = export_loaded(loaded, loaded.folder.export, formats=("onnx",), overwrite=False).folder
+    exported, agent, worst = load_bundle(folder), Agent(loaded.policy), 0.0
+    with make(loaded.config.env.task, num_envs=4) as env:
+        obs = env.reset(seed=3)
+        for _ in range(100):
+            arrays = {name: value.numpy() for name, value in obs.items()}
+            action = exported.act({name: arrays[name] for name in exported.obs_spec})
+            worst = max(worst, float(abs(action - agent.predict(arrays)).max()))
+            obs = env.step(torch.from_numpy(action)).obs
+    return f"{folder} (onnxruntime differs by {worst:.1g} from the policy over 100 steps)"
+
+
+def main() -> int:
+    """Run the demonstration with the words of the command line."""
+    try:
+        return demo(sys.argv[1:])
+    except UsageError as error:
+        complain(str(error))
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

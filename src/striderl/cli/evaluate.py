@@ -1,0 +1,67 @@
+"""`striderl evaluate RUN`: whole episodes of the greedy policy, and what they gave."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from striderl.cli.options import Run, parse
+from striderl.cli.runs import load
+from striderl.cli.terminal import UsageError, message_of, say
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """How a run is evaluated."""
+
+    run: Run
+    """The folder of a run, or of several (runs/cartpole: the newest of them)."""
+    checkpoint: str = "best"
+    """'best', 'last', or a number of env steps."""
+    episodes: int = 20
+    """How many episodes are played."""
+    num_envs: int = 10
+    """In how many envs."""
+    seed: int = 1
+    """The seed of the envs."""
+    json: bool = False
+    """Print the numbers as JSON."""
+
+
+def evaluate_run(words: list[str]) -> int:
+    """Play, and print means and the interval of the mean return."""
+    options = parse(
+        EvaluateOptions,
+        words,
+        command="evaluate",
+        description="Play whole episodes of a run's greedy policy and print what they gave.",
+    )
+    if options.episodes < 1 or options.num_envs < 1:
+        raise UsageError(f"episodes and num_envs are at least 1, found {options.episodes} and {options.num_envs}")
+    loaded = load(options.run, options.checkpoint)
+    numbers = _play(loaded, options)
+    if options.json:
+        say(json.dumps({"step": loaded.step, **numbers}, allow_nan=True))
+        return 0
+    low, high = numbers.pop("return_low"), numbers.pop("return_high")
+    say(f"{loaded.folder.path} after {loaded.step:,} steps, {options.episodes} episodes, seed {options.seed}:")
+    say(f"  return  {numbers.pop('return_mean'):.4g}   95 % interval of the mean [{low:.4g}, {high:.4g}]")
+    width = max(len(name) for name in numbers)
+    for name, value in numbers.items():
+        say(f"  {name:<{width}}  {value:.4g}")
+    return 0
+
+
+def _play(loaded: Any, options: EvaluateOptions) -> dict[str, float]:
+    from striderl.collect.policy_actor import GreedyActor
+    from striderl.envs.tasks import make
+    from striderl.training.evaluation import evaluate
+
+    env = loaded.config.env
+    try:
+        built = make(env.task, num_envs=min(options.num_envs, options.episodes), settings=env.settings)
+    except (ImportError, KeyError, ValueError, RuntimeError) as error:
+        raise UsageError(message_of(error)) from error
+    with built:
+        return evaluate(built, GreedyActor(loaded.policy), options.episodes, options.seed).numbers()

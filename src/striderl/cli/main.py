@@ -1,0 +1,141 @@
+"""`striderl`: the command line.
+
+    striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
+    striderl play | evaluate | record | export | resume RUN                  use what a run has learned, or go on
+    striderl plot RUN …                                                      learning curves as a picture
+    striderl list [tasks | algorithms | recipes]
+
+Exit codes: 0 done, 1 something failed on the way, 2 the command line is wrong, 130 and 143 ended by SIGINT and SIGTERM
+after saving. Each command is a module that is loaded when it is used, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from striderl import __version__
+from striderl.cli.terminal import UsageError, be_patient, complain, message_of, say
+from striderl.data.naming import suggestion
+
+
+def _train(words: list[str]) -> int:
+    from striderl.cli.train import train
+
+    return train(words)
+
+
+def _resume(words: list[str]) -> int:
+    from striderl.cli.train import resume
+
+    return resume(words)
+
+
+def _play(words: list[str]) -> int:
+    from striderl.cli.play import play
+
+    return play(words)
+
+
+def _record(words: list[str]) -> int:
+    from striderl.cli.play import record
+
+    return record(words)
+
+
+def _evaluate(words: list[str]) -> int:
+    from striderl.cli.evaluate import evaluate_run
+
+    return evaluate_run(words)
+
+
+def _export(words: list[str]) -> int:
+    from striderl.cli.export import export_run
+
+    return export_run(words)
+
+
+def _plot(words: list[str]) -> int:
+    from striderl.cli.plot import plot
+
+    return plot(words)
+
+
+def _list(words: list[str]) -> int:
+    from striderl.cli.list_names import list_names
+
+    return list_names(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One word of the command line."""
+
+    summary: str
+    """What it does, in a line."""
+    run: Callable[[list[str]], int]
+    """Takes the words behind it and returns the exit code."""
+
+
+COMMANDS: dict[str, Command] = {
+    "train": Command(summary="train a policy for a task", run=_train),
+    "resume": Command(summary="go on with a run that was stopped", run=_resume),
+    "play": Command(summary="watch a run's policy in a window, or as a video where there is no display", run=_play),
+    "evaluate": Command(summary="play whole episodes and print returns and metrics", run=_evaluate),
+    "record": Command(summary="write a video of a run's policy", run=_record),
+    "export": Command(summary="write a run's policy as ONNX and torch files that need no striderl", run=_export),
+    "plot": Command(summary="draw the learning curves of one or several runs", run=_plot),
+    "list": Command(summary="list tasks, algorithms or recipes", run=_list),
+}
+"""Every command."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    be_patient()
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        say(overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        say(f"striderl {__version__}")
+        return 0
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    try:
+        if words[0] not in COMMANDS:
+            raise UsageError(
+                f"there is no command {words[0]!r}. {suggestion(words[0], COMMANDS)}Available: {', '.join(COMMANDS)}"
+            )
+        return COMMANDS[words[0]].run(words[1:])
+    except UsageError as error:
+        complain(message_of(error))
+        return 2
+    except SystemExit as ending:  # how the parser of flags ends after a message of its own
+        return ending.code if isinstance(ending.code, int) else 2
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return 130
+
+
+def overview() -> str:
+    """Return the help of the whole program."""
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: striderl COMMAND …",
+            "",
+            "Reinforcement learning for robots and beyond.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "'striderl COMMAND --help' explains a command. To begin: striderl train cartpole",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

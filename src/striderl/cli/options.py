@@ -1,0 +1,25 @@
+"""From a dataclass of options to flags with help: what every command but `train` uses."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import tyro
+
+OptionsT = TypeVar("OptionsT")
+
+Run = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""A run on the command line."""
+Runs = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN …")]
+"""Several of them."""
+
+
+def parse(kind: type[OptionsT], words: list[str], *, command: str, description: str) -> OptionsT:
+    """Read the words behind a command; a mistake ends the program with exit code 2 and a suggestion."""
+    return tyro.cli(
+        kind,
+        args=words,
+        prog=f"striderl {command}",
+        description=description,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )

@@ -1,0 +1,109 @@
+"""`striderl play RUN` and `striderl record RUN`: see what a policy does, in a window or in a video."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from striderl.cli.options import Run, parse
+from striderl.cli.runs import load
+from striderl.cli.terminal import UsageError, message_of, say
+
+if TYPE_CHECKING:
+    from striderl.training.loading import LoadedRun
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What is shown."""
+
+    run: Run
+    """The folder of a run, or of several (runs/cartpole: the newest of them)."""
+    checkpoint: str = "best"
+    """'best', 'last', or a number of env steps."""
+    seconds: float = 10.0
+    """How long, in seconds of the task's time; 25 steps are a second where it has no unit."""
+    seed: int = 7
+    """The seed of the env."""
+    output: str = ""
+    """The video's file, .mp4 or .gif; in the run's folder 'videos' unless given."""
+
+
+def play(words: list[str]) -> int:
+    """Show the policy in a window; without a display, write a video and say where it is."""
+    from striderl.cli.window import NoDisplayError, Window
+
+    options = _options(words, "play", "Watch a run's greedy policy in a window, or as a video without a display.")
+    loaded = load(options.run, options.checkpoint)
+    if not options.output:
+        try:
+            with Window(f"{loaded.config.env.task}, {loaded.step:,} steps") as window:
+                return _show(loaded, options, window)
+        except NoDisplayError as error:
+            say(f"no window ({error}); writing a video instead")
+    return _film(loaded, options, "play")
+
+
+def record(words: list[str]) -> int:
+    """Write a video."""
+    options = _options(words, "record", "Write a video of a run's greedy policy.")
+    return _film(load(options.run, options.checkpoint), options, "record")
+
+
+def _options(words: list[str], command: str, description: str) -> ViewOptions:
+    options = parse(ViewOptions, words, command=command, description=description)
+    if not options.seconds > 0.0:
+        raise UsageError(f"--seconds is positive, found {options.seconds}")
+    if options.output and Path(options.output).suffix not in (".mp4", ".gif"):
+        raise UsageError(f"--output ends in .mp4 or .gif, found {options.output!r}")
+    return options
+
+
+def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
+    from striderl.collect.policy_actor import GreedyActor
+    from striderl.training.run import num_video_steps
+    from striderl.training.video import record_video
+
+    path = Path(options.output) if options.output else loaded.folder.videos / f"{name}_{loaded.step}.mp4"
+    try:
+        with _env(loaded) as env:
+            steps = num_video_steps(options.seconds, env.step_dt)
+            video = record_video(env, GreedyActor(loaded.policy), path, steps, options.seed)
+    except (ImportError, RuntimeError, OSError) as error:
+        raise UsageError(f"no video: {message_of(error)}") from error
+    say(f"{video.path}: {video.num_frames} frames, {video.num_steps} steps, sum of rewards {video.total_reward:.4g}")
+    return 0
+
+
+def _show(loaded: LoadedRun, options: ViewOptions, window: Any) -> int:
+    """Step in real time until the time is over or the window is closed."""
+    import torch
+
+    from striderl.collect.policy_actor import GreedyActor
+    from striderl.training.run import num_video_steps
+
+    actor = GreedyActor(loaded.policy)
+    with _env(loaded) as env, torch.no_grad():
+        obs, state = env.reset(seed=options.seed), actor.initial_state(1, env.device)
+        duration = env.step_dt or 0.04
+        for _ in range(num_video_steps(options.seconds, env.step_dt)):
+            began = time.perf_counter()
+            if not window.show(env.render()):
+                break
+            acted = actor.act(obs, state, {})
+            step = env.step(acted.actions)
+            obs = step.obs
+            state = actor.initial_state(1, env.device) if bool(step.done[0]) else acted.state
+            time.sleep(max(0.0, duration - (time.perf_counter() - began)))
+    return 0
+
+
+def _env(loaded: LoadedRun) -> Any:
+    from striderl.envs.tasks import make
+
+    try:
+        return make(loaded.config.env.task, num_envs=1, settings=loaded.config.env.settings)
+    except (ImportError, KeyError, ValueError, RuntimeError) as error:
+        raise UsageError(message_of(error)) from error

@@ -1,0 +1,46 @@
+"""`striderl plot RUN …`: learning curves as a picture; runs of one task that differ in their seed become one curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from striderl.cli.options import Runs, parse
+from striderl.cli.runs import find_run
+from striderl.cli.terminal import UsageError, message_of, say
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """Which runs, and where to."""
+
+    runs: Runs
+    """Folders of runs; for a folder of several (runs/cartpole) the newest of them."""
+    metrics: tuple[str, ...] = ()
+    """Numbers of the log to draw, such as evaluate/return_mean; the usual ones if none are named."""
+    output: str = ""
+    """The picture's file; plots/curves.png in the folder of the first run unless given."""
+
+
+def plot(words: list[str]) -> int:
+    """Draw, and print where the picture is."""
+    options = parse(PlotOptions, words, command="plot", description="Draw the learning curves of one or several runs.")
+    if not options.runs:
+        raise UsageError("name at least one run: striderl plot RUN …")
+    folders = [find_run(run) for run in options.runs]
+    path = Path(options.output) if options.output else folders[0] / "plots" / "curves.png"
+    draw(folders, path, options.metrics)
+    say(str(path))
+    return 0
+
+
+def draw(folders: list[Path], path: Path, metrics: tuple[str, ...] = ()) -> Path:
+    """Draw runs into one picture."""
+    from striderl.loggers.plots import plot_runs
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        plot_runs(folders, path, metrics)
+    except (ImportError, ValueError, KeyError, OSError) as error:
+        raise UsageError(f"no plot: {message_of(error)}") from error
+    return path

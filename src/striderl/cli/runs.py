@@ -1,0 +1,61 @@
+"""Finding the run that somebody means, and loading what it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from striderl.cli.terminal import UsageError, message_of
+from striderl.data.naming import suggestion
+
+if TYPE_CHECKING:
+    from striderl.training.loading import LoadedRun
+
+CONFIG = "config.json"
+"""What makes a folder the folder of a run."""
+ROOT = Path("runs")
+"""Where runs are looked for when one is not found."""
+
+
+def find_run(name: str | Path) -> Path:
+    """Return the folder of a run; for a folder of runs, such as runs/cartpole, the newest of them."""
+    path = Path(name)
+    if (path / CONFIG).is_file():
+        return path
+    inside = known_runs(path)
+    if inside:
+        return max(inside, key=lambda run: run.name)
+    for found in known_runs(ROOT):
+        if found.name == str(name):
+            return found
+    what = "is not the folder of a run: it has no config.json" if path.is_dir() else "does not exist"
+    raise UsageError(f"the run {str(name)!r} {what}. {_near(str(name))}")
+
+
+def known_runs(root: Path) -> list[Path]:
+    """Return the runs in a folder, at most two levels down, in order."""
+    if not root.is_dir():
+        return []
+    return sorted(found.parent for depth in ("*", "*/*") for found in root.glob(f"{depth}/{CONFIG}"))
+
+
+def load(run: str | Path, checkpoint: str) -> LoadedRun:
+    """Load a run's policy; what is missing or damaged is a mistake of the command line, not a crash."""
+    folder = find_run(run)  # before anything large is loaded: a wrong name is told at once
+
+    from striderl.checkpoint.errors import CheckpointError
+    from striderl.training.loading import load_run
+
+    try:
+        return load_run(folder, int(checkpoint) if checkpoint.isdigit() else checkpoint)
+    except (CheckpointError, OSError, ValueError, KeyError, ImportError) as error:
+        raise UsageError(f"{folder}: {message_of(error)}") from error
+
+
+def _near(name: str) -> str:
+    runs: Iterable[str] = [str(run) for run in known_runs(ROOT)]
+    newest = sorted(runs)[-5:]
+    if not newest:
+        return f"There are no runs in {str(ROOT)!r} yet; striderl train TASK makes one."
+    return f"{suggestion(name, runs)}Newest runs: {', '.join(newest)}"

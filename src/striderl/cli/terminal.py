@@ -1,0 +1,36 @@
+"""What the commands say: results to the standard output, mistakes to the standard error, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+class UsageError(Exception):
+    """The command line asks for something that there is not; the message says what there is. Exit code 2."""
+
+
+def be_patient() -> None:
+    """Let torch's idle threads sleep instead of spin; has an effect before torch is loaded.
+
+    A thread that spins takes its core from the simulation and from everybody else: on two busy cores the quadruped
+    trains ten times slower with it (`OMP_WAIT_POLICY=ACTIVE` brings it back).
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def say(text: str = "") -> None:
+    """Write a line to the standard output."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Write a mistake to the standard error."""
+    sys.stderr.write(f"striderl: {text}\n")
+    sys.stderr.flush()
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says; a KeyError without the quotes that Python puts around it."""
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

@@ -1,0 +1,227 @@
+"""`striderl train` and `striderl resume`: a recipe, what the command line changes in it, and a run.
+
+striderl train cartpole --seed 3 --algorithm.learning-rate 1e-3 --env.settings.max_episode_length 200
+         │             └ any field of the config, by its place
+         └ the recipe of the task
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from striderl.cli.runs import find_run
+from striderl.cli.terminal import UsageError, complain, message_of, say
+from striderl.recipes.table import recipe, task_names
+from striderl.training.signals import StopSignals
+
+if TYPE_CHECKING:
+    from striderl.training.run import Run
+    from striderl.training.run_config import RunConfig
+    from striderl.training.run_folder import RunFolder
+
+_log = logging.getLogger(__name__)
+
+_SETTING = "--env.settings."
+
+TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--runs FOLDER] [--SETTING VALUE] …
+       striderl train --resume RUN [--SETTING VALUE] …
+
+Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
+
+  TASK                  {tasks},
+                        or 'gymnasium:' and any id of Gymnasium
+  --algorithm NAME      another algorithm than the usual one ('striderl list recipes')
+  --runs FOLDER         where the folder of the run is made (default: runs)
+  --resume RUN          go on with a run that was stopped, instead of starting one
+  --SETTING VALUE       any setting by its place in the config; the most useful:
+      --seed 1                          another seed
+      --env.num-envs 64                 how many envs learn together
+      --env.settings.NAME VALUE         a setting of the task itself
+      --plan.total-steps 1000000        how long
+      --algorithm.learning-rate 3e-4    settings of the algorithm
+      --policy.kind lstm                a policy with memory
+      --logging.trackers tensorboard    further loggers
+      --device cuda                     where to train
+
+'striderl train TASK --help' lists every setting of the task's recipe with its meaning and value.
+
+The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM and Ctrl-C
+save the run and end it with exit code 143 or 130; 'striderl resume RUN' goes on exactly there."""
+
+RESUME_HELP = """usage: striderl resume RUN [--SETTING VALUE] …
+
+Go on with a run from its newest good checkpoint, as if it had never been stopped.
+
+  RUN                   the folder of a run, or of several (runs/cartpole: the newest of them)
+  --SETTING VALUE       change a setting from here on, such as --plan.total-steps 2000000 for a run that has ended"""
+
+
+def train(words: list[str]) -> int:
+    """Start a run, or resume one with --resume; returns the exit code."""
+    with StopSignals() as signals:
+        words, given = _take(words, "--resume", "--runs", "--algorithm")
+        if "--resume" in given:
+            return _resume(given["--resume"], words, signals)
+        if not words or words[0] in ("-h", "--help"):
+            say(TRAIN_HELP.format(tasks=_wrapped(task_names())))
+            return 0 if words else 2
+        if words[0].startswith("-"):
+            raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
+        try:
+            config = recipe(words[0], given.get("--algorithm", ""))
+        except KeyError as error:
+            raise UsageError(message_of(error)) from error
+        config = overridden(config, words[1:], prog=f"striderl train {words[0]}")
+        return _start(config, Path(given.get("--runs", "runs")), signals)
+
+
+def resume(words: list[str]) -> int:
+    """Go on with a run; returns the exit code."""
+    if not words or words[0] in ("-h", "--help"):
+        say(RESUME_HELP)
+        return 0 if words else 2
+    with StopSignals() as signals:
+        return _resume(words[0], words[1:], signals)
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> RunConfig[Any, Any]:
+    """Return the config with what the flags change; a wrong flag or value ends the program with exit code 2."""
+    import tyro
+
+    from striderl.training.run_config import RunConfig
+
+    words, settings = _settings(words)
+    if settings:
+        config = replace(config, env=replace(config.env, settings={**config.env.settings, **settings}))
+    kind: Any = RunConfig[type(config.algorithm), type(config.plan)]  # type: ignore[misc]
+    found: RunConfig[Any, Any] = tyro.cli(
+        kind,
+        default=config,
+        args=words,
+        prog=prog,
+        description=f"Train {config.env.task} with {config.algorithm_name}. Values in brackets are the recipe's.",
+        config=(tyro.conf.FlagConversionOff,),
+    )
+    return found
+
+
+def _take(words: list[str], *flags: str) -> tuple[list[str], dict[str, str]]:
+    """Take flags with one value out of the words, as '--flag value' or '--flag=value'."""
+    left, given, position = [], dict[str, str](), 0
+    while position < len(words):
+        name, equals, value = words[position].partition("=")
+        if name in flags:
+            if not equals:
+                position += 1
+                if position == len(words) or words[position].startswith("--"):
+                    raise UsageError(f"{name} wants a value")
+                value = words[position]
+            given[name] = value
+        else:
+            left.append(words[position])
+        position += 1
+    return left, given
+
+
+def _settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take '--env.settings.NAME VALUE' out of the words; values are JSON, and what is not JSON is text."""
+    names = [word.partition("=")[0] for word in words if word.startswith(_SETTING)]
+    left, given = _take(words, *names)
+    return left, {name.removeprefix(_SETTING).replace("-", "_"): _value(text) for name, text in given.items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return {"True": True, "False": False}.get(text, text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _wrapped(names: list[str]) -> str:
+    """Return names as lines that fit under each other in the help."""
+    return ("\n" + 24 * " ").join(textwrap.wrap(", ".join(names), 90))
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+def _start(config: RunConfig[Any, Any], root: Path, signals: StopSignals) -> int:
+    from striderl.training.run_folder import new_run_folder
+
+    try:
+        folder = new_run_folder(config, root)
+    except OSError as error:
+        raise UsageError(f"no folder for the run: {error}") from error
+    try:
+        run = _build(config, folder, signals)
+    except UsageError:
+        shutil.rmtree(folder.path, ignore_errors=True)  # nothing was trained, so there is nothing to keep
+        raise
+    return _drive(run)
+
+
+def _resume(name: str, words: list[str], signals: StopSignals) -> int:
+    path = find_run(name)  # before anything large is loaded: a wrong name is told at once
+
+    from striderl.checkpoint.errors import CheckpointError
+    from striderl.training.config_json import ConfigError
+    from striderl.training.run_config import read_run_config
+    from striderl.training.run_folder import RunFolder
+
+    folder = RunFolder(path)
+    try:
+        before = read_run_config(folder.path)
+    except (ConfigError, OSError) as error:
+        raise UsageError(message_of(error)) from error
+    config = overridden(before, words, prog=f"striderl resume {name}")
+    run = _build(config, folder, signals)
+    try:
+        run.restore()
+    except (CheckpointError, ValueError, KeyError) as error:
+        run.close()
+        raise UsageError(f"{folder.path} cannot be resumed: {message_of(error)}") from error
+    if config != before:
+        run.trainer.go_on()
+        folder.write_config(config)
+    if run.trainer.finished:
+        run.close()
+        why = run.trainer.stop_reason or "its plan is fulfilled"
+        say(f"{folder.path} has ended: {why}. A longer plan goes on: --plan.total-steps N")
+        return 0
+    return _drive(run)
+
+
+def _build(config: RunConfig[Any, Any], folder: RunFolder, signals: StopSignals) -> Run:
+    """Build the run; parts that do not fit are a mistake of the command line, and named without a traceback."""
+    from striderl.training.run import Run
+
+    try:
+        return Run(config, folder, signals=signals)
+    except (KeyError, ValueError, TypeError, ImportError, RuntimeError, OSError) as error:
+        _log.debug("while building the run", exc_info=True)
+        raise UsageError(message_of(error)) from error
+
+
+def _drive(run: Run) -> int:
+    say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}: {run.folder.path}")
+    outcome = run.drive()
+    folder = run.folder.path
+    if outcome.exit_code:
+        complain(f"{outcome.reason}: saved; 'striderl resume {folder}' goes on")
+        return outcome.exit_code
+    say(f"ended: {outcome.reason}")
+    if run.evaluation.result is not None:
+        result = run.evaluation.result
+        say(f"greedy return {result.mean:.1f} over {len(result.returns)} episodes")
+    say(f"next: striderl play {folder}   |   record, evaluate, export, plot")
+    return 0

@@ -1,0 +1,131 @@
+"""The built-in quadruped: flat ground, rough ground seen, felt or filmed, and parkour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from striderl.algorithms.ppo import PPOConfig
+from striderl.collect.collector_config import CollectorConfig
+from striderl.training.plans import OnPolicyPlan
+from striderl.training.policy_settings import EncoderSettings, PolicySettings
+from striderl.training.run_config import (
+    CheckpointSettings,
+    EnvSettings,
+    EvaluationSettings,
+    LoggingSettings,
+    RunConfig,
+)
+
+Config = RunConfig[PPOConfig, OnPolicyPlan]
+
+
+def quadruped_ppo() -> Config:
+    """Follow velocity commands on flat ground; it walks after 2.5M steps, the rest makes it exact."""
+    return _quadruped("quadruped", total_steps=10_000_000)
+
+
+def quadruped_demo() -> Config:
+    """The same in 2.4M steps, about five minutes on two cores: what `make demo` trains."""
+    config = _quadruped("quadruped", total_steps=2_400_000)
+    return replace(
+        config,
+        evaluation=replace(config.evaluation, every=100),
+        checkpoints=replace(config.checkpoints, every=50),
+    )
+
+
+def quadruped_rough_ppo() -> Config:
+    """Rough ground with a height scan, which has an encoder of its own."""
+    config = _quadruped("quadruped_rough", total_steps=30_000_000)
+    scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
+    return replace(config, policy=replace(_wider(config.policy), encoders=(scan,)))
+
+
+def quadruped_blind_ppo() -> Config:
+    """Rough ground felt through the legs alone: the actor remembers, the critic sees."""
+    config = _quadruped("quadruped_blind", total_steps=30_000_000)
+    scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
+    policy = replace(config.policy, kind="gru", memory_size=128, encoders=(scan,))
+    return replace(config, policy=policy)
+
+
+def quadruped_depth_ppo() -> Config:
+    """Rough ground seen by a depth camera: the actor has the image, the critic the true heights."""
+    config = _quadruped("quadruped_depth", total_steps=30_000_000)
+    image = EncoderSettings(
+        component="forward_depth",
+        model="conv",
+        channels=(16, 32),
+        kernel_sizes=(5, 3),
+        strides=(2, 2),
+        hidden_sizes=(64,),
+        output_size=32,
+    )
+    scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
+    seen = ("base_ang_vel", "projected_gravity", "command", "joint_pos", "joint_vel", "last_action", "critic")
+    policy = replace(_wider(config.policy), encoders=(image, scan), critic_obs=seen)
+    return replace(config, policy=policy, env=replace(config.env, num_envs=128))
+
+
+def parkour_ppo() -> Config:
+    """A lane of obstacles; the next one is told to the actor, the ground is seen by the critic."""
+    config = _quadruped("parkour", total_steps=30_000_000)
+    scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
+    return replace(
+        config,
+        policy=replace(_wider(config.policy), encoders=(scan,)),
+        collector=replace(config.collector, decorrelation_steps=1199),
+    )
+
+
+def _wider(policy: PolicySettings) -> PolicySettings:
+    return replace(policy, actor_hidden_dims=(256, 128), critic_hidden_dims=(256, 128))
+
+
+def _quadruped(task: str, *, total_steps: int) -> Config:
+    """Return what the tasks have in common."""
+    return RunConfig(
+        env=EnvSettings(task=task, num_envs=256),
+        policy=PolicySettings(
+            normalize_obs=True,
+            actor_hidden_dims=(128, 128),
+            critic_hidden_dims=(128, 128),
+            activation="elu",
+            init_std=1.0,
+        ),
+        algorithm_name="ppo",
+        algorithm=PPOConfig(
+            num_learning_epochs=5,
+            num_mini_batches=4,
+            clip_param=0.2,
+            gamma=0.99,
+            lam=0.95,
+            value_loss_coef=1.0,
+            entropy_coef=0.005,
+            learning_rate=1e-3,
+            max_grad_norm=1.0,
+            use_clipped_value_loss=True,
+            schedule="adaptive",
+            desired_kl=0.01,
+            normalize_advantage_per_mini_batch=False,
+            optimizer_class_name="Adam",
+        ),
+        # episodes of different ages from the start, so that time-outs do not come all at once
+        collector=CollectorConfig(decorrelation_steps=999),
+        plan=OnPolicyPlan(num_steps_per_env=24, total_steps=total_steps),
+        evaluation=EvaluationSettings(every=50, num_episodes=32, num_envs=32),
+        checkpoints=CheckpointSettings(every=100),
+        logging=LoggingSettings(console_every=10),
+    )
+
+
+QUADRUPED: Mapping[tuple[str, str], Callable[[], RunConfig[Any, Any]]] = {
+    ("quadruped", "ppo"): quadruped_ppo,
+    ("quadruped_rough", "ppo"): quadruped_rough_ppo,
+    ("quadruped_blind", "ppo"): quadruped_blind_ppo,
+    ("quadruped_depth", "ppo"): quadruped_depth_ppo,
+    ("parkour", "ppo"): parkour_ppo,
+}
+"""The recipes of this file."""

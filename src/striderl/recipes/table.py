@@ -1,0 +1,114 @@
+"""The recipes by task and algorithm.
+
+config = recipe("cartpole")                          the first algorithm that the table has for the task
+config = recipe("cartpole", "a2c")
+config = recipe("gymnasium:LunarLander-v3")          any Gymnasium id: settings that often learn
+
+A family's file is loaded when one of its recipes is asked for, so the names can be listed in no time; the functions are
+in the family's own table of the same keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from striderl.data.naming import unknown
+
+if TYPE_CHECKING:
+    from striderl.training.run_config import RunConfig
+
+Recipe = Callable[[], "RunConfig[Any, Any]"]
+Key = tuple[str, str]
+"""Task and algorithm."""
+Family = Callable[[], Mapping[Key, Recipe]]
+
+
+def _classic_control() -> Mapping[Key, Recipe]:
+    from striderl.recipes.classic_control import CLASSIC_CONTROL
+
+    return CLASSIC_CONTROL
+
+
+def _replay() -> Mapping[Key, Recipe]:
+    from striderl.recipes.classic_control_replay import CLASSIC_CONTROL_REPLAY
+
+    return CLASSIC_CONTROL_REPLAY
+
+
+def _locomotion() -> Mapping[Key, Recipe]:
+    from striderl.recipes.locomotion import LOCOMOTION
+
+    return LOCOMOTION
+
+
+def _quadruped() -> Mapping[Key, Recipe]:
+    from striderl.recipes.quadruped import QUADRUPED
+
+    return QUADRUPED
+
+
+RECIPES: dict[Key, Family] = {
+    ("cartpole", "ppo"): _classic_control,
+    ("cartpole", "a2c"): _classic_control,
+    ("cartpole", "reinforce"): _classic_control,
+    ("cartpole", "dqn"): _replay,
+    ("pendulum", "ppo"): _classic_control,
+    ("pendulum", "sac"): _replay,
+    ("pendulum", "td3"): _replay,
+    ("acrobot", "ppo"): _classic_control,
+    ("mountain_car", "ppo"): _classic_control,
+    ("mountain_car_continuous", "ppo"): _classic_control,
+    ("half_cheetah", "ppo"): _locomotion,
+    ("hopper", "ppo"): _locomotion,
+    ("walker2d", "ppo"): _locomotion,
+    ("ant", "ppo"): _locomotion,
+    ("humanoid", "ppo"): _locomotion,
+    ("quadruped", "ppo"): _quadruped,
+    ("quadruped_rough", "ppo"): _quadruped,
+    ("quadruped_blind", "ppo"): _quadruped,
+    ("quadruped_depth", "ppo"): _quadruped,
+    ("parkour", "ppo"): _quadruped,
+}
+"""Every recipe and where it is; of a task with several, the first is what `striderl train TASK` takes."""
+
+GYMNASIUM = "gymnasium:"
+"""How the name of a task of Gymnasium begins."""
+
+
+def algorithms_for(task: str) -> tuple[str, ...]:
+    """Return the algorithms that there are recipes of for a task, the usual one first; none for an unknown task."""
+    if task.startswith(GYMNASIUM):
+        return ("ppo",)
+    return tuple(algorithm for name, algorithm in RECIPES if name == task)
+
+
+def task_names() -> list[str]:
+    """Return the tasks that have a recipe, in the order of the table."""
+    return list(dict.fromkeys(task for task, _ in RECIPES))
+
+
+def recipe(task: str, algorithm: str = "") -> RunConfig[Any, Any]:
+    """Return the settings for a task and an algorithm (empty: the usual one); wrong names get a suggestion."""
+    found = algorithms_for(task)
+    if not found:
+        raise KeyError(_unknown_task(task))
+    if algorithm and algorithm not in found:
+        raise KeyError(unknown("recipe with the algorithm", algorithm, found, where=f"the task {task!r}"))
+    if task.startswith(GYMNASIUM):
+        from striderl.recipes.gymnasium import gymnasium_ppo
+
+        return gymnasium_ppo(task)
+    key = (task, algorithm or found[0])
+    return RECIPES[key]()[key]()
+
+
+def _unknown_task(task: str) -> str:
+    """Say what a task may be called; somebody who writes a Gymnasium id is shown both ways to have it."""
+    if not re.search(r"-v\d+$", task):
+        return unknown("task", task, task_names(), where="striderl")
+    plain = task.rpartition("-v")[0].lower().replace("_", "")
+    builtin = [name for name in task_names() if name.replace("_", "") == plain]
+    also = f", or {builtin[0]!r} for the built-in one" if builtin else ""
+    return f"striderl has no task {task!r}. Write '{GYMNASIUM}{task}' for Gymnasium's env{also}."

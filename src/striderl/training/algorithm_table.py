@@ -1,0 +1,97 @@
+"""The algorithms that a run can be told by name: the one table, with the settings and the way to build each.
+
+    name ──▶ AlgorithmEntry: type of its settings, type of its plan, policy(config, specs), learner(config, env)
+                                                                                              │
+    Learner: the policy, who plays it greedily, and a function that makes the trainer for some consumers
+
+An off-policy algorithm is one more entry: its plan is another class, and its learner makes a replay buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from striderl.algorithms.a2c import A2CConfig
+from striderl.algorithms.dqn import DQNConfig
+from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.reinforce import REINFORCEConfig
+from striderl.algorithms.sac import SACConfig
+from striderl.algorithms.td3 import TD3Config
+from striderl.data.naming import unknown
+from striderl.training.algorithm_entry import AlgorithmEntry
+from striderl.training.on_policy_learners import make_a2c, make_ppo, make_reinforce, on_policy, policy_of
+from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
+from striderl.training.replay_learners import (
+    actor_policy_of,
+    make_dqn,
+    make_sac,
+    make_td3,
+    q_policy_of,
+    replay,
+)
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "ppo": AlgorithmEntry(
+        summary="proximal policy optimisation, on-policy",
+        config=PPOConfig,
+        plan=OnPolicyPlan,
+        policy=policy_of,
+        learner=on_policy(make_ppo),
+    ),
+    "a2c": AlgorithmEntry(
+        summary="advantage actor-critic, on-policy, one step per rollout",
+        config=A2CConfig,
+        plan=OnPolicyPlan,
+        policy=policy_of,
+        learner=on_policy(make_a2c),
+    ),
+    "reinforce": AlgorithmEntry(
+        summary="the policy gradient with or without a learned baseline",
+        config=REINFORCEConfig,
+        plan=OnPolicyPlan,
+        policy=policy_of,
+        learner=on_policy(make_reinforce),
+    ),
+    "dqn": AlgorithmEntry(
+        summary="deep Q-learning from replay, for choices",
+        config=DQNConfig,
+        plan=OffPolicyPlan,
+        policy=q_policy_of,
+        learner=replay(make_dqn, q_policy_of),
+    ),
+    "sac": AlgorithmEntry(
+        summary="soft actor-critic from replay, for real-valued actions",
+        config=SACConfig,
+        plan=OffPolicyPlan,
+        policy=actor_policy_of,
+        learner=replay(make_sac, actor_policy_of),
+    ),
+    "td3": AlgorithmEntry(
+        summary="twin delayed deterministic policy gradient from replay, for real-valued actions",
+        config=TD3Config,
+        plan=OffPolicyPlan,
+        policy=actor_policy_of,
+        learner=replay(make_td3, actor_policy_of),
+    ),
+}
+"""Every algorithm that a run can use."""
+
+
+def algorithm_entry(name: str) -> AlgorithmEntry:
+    """Return the entry of a name, or raise with a suggestion."""
+    if name not in ALGORITHMS:
+        raise KeyError(unknown("algorithm", name, ALGORITHMS, where="striderl"))
+    return ALGORITHMS[name]
+
+
+def check_algorithm(name: str, settings: Any, plan: Any) -> None:
+    """Raise unless settings and plan are those of the algorithm."""
+    if name not in ALGORITHMS:
+        raise ValueError(unknown("algorithm", name, ALGORITHMS, where="algorithm_name: striderl"))
+    entry = ALGORITHMS[name]
+    for what, value, wanted in (("algorithm", settings, entry.config), ("plan", plan, entry.plan)):
+        if not isinstance(value, wanted):
+            raise ValueError(
+                f"{what}: algorithm_name={name!r} wants a {wanted.__name__}, found {type(value).__name__}; "
+                "on the command line choose the algorithm with --algorithm"
+            )

@@ -1,0 +1,126 @@
+"""Configs as JSON and back, strictly: an unknown key gets a suggestion, a wrong type is named with its place.
+
+    to_plain(PPOConfig(clip_param=0.1))                     {"clip_param": 0.1, "gamma": 0.99, …}
+    from_plain(PPOConfig, {"clip_parm": 0.1}, "algorithm")  ValueError: algorithm has no setting 'clip_parm'. Did you …
+
+What a field may be is read from its annotation: numbers, strings, choices, tuples, tables of settings, other configs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from striderl.data.naming import unknown
+
+ConfigT = TypeVar("ConfigT")
+
+_PLAIN = (bool, int, float, str)
+
+
+class ConfigError(ValueError):
+    """A setting has a wrong name or a wrong value; the message says which, what was wanted and what was found."""
+
+
+def to_plain(value: Any) -> Any:
+    """Return a config, or a part of one, as dicts, lists, numbers and strings that JSON can hold."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): to_plain(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if value is None or isinstance(value, _PLAIN):
+        return value
+    raise ConfigError(
+        f"a setting is made of numbers, strings, tables and lists, found {type(value).__name__} {value!r}"
+    )
+
+
+def from_plain(kind: type[ConfigT], data: Any, where: str, given: Mapping[str, Any] | None = None) -> ConfigT:
+    """Build a config from plain data; settings that are missing have their defaults.
+
+    `given` are fields whose values are built already, because their type is not in the annotation.
+    """
+    given = given or {}
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where}: wanted a table of settings, found {type(data).__name__} {data!r}")
+    for name in data:
+        if name not in names:
+            raise ConfigError(unknown("setting", str(name), names, where=where))
+    values = {
+        name: given[name] if name in given else _read(hints[name], value, f"{where}.{name}")
+        for name, value in data.items()
+    }
+    try:
+        return kind(**{**given, **values})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _read(hint: Any, value: Any, where: str) -> Any:
+    """Return a value in the form that the annotation wants."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_plain(hint, value, where)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return _chosen(arguments, value, where)
+    if origin in (typing.Union, types.UnionType):
+        return _either(arguments, value, where)
+    if origin is tuple:
+        return _items(arguments, value, where)
+    if origin in (Mapping, dict) or hint is dict:
+        if not isinstance(value, Mapping):
+            raise _wrong(where, "a table of settings", value)
+        return {str(name): _frozen(item) for name, item in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint in _PLAIN and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
+        raise _wrong(where, hint.__name__, value)
+    return value
+
+
+def _chosen(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value not in choices:
+        raise ConfigError(unknown("choice", str(value), [str(choice) for choice in choices], where=where))
+    return value
+
+
+def _either(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in arguments:
+        return None
+    errors = []
+    for argument in arguments:
+        if argument is type(None):
+            continue
+        try:
+            return _read(argument, value, where)
+        except ConfigError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _items(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _wrong(where, "a list", value)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(_read(arguments[0], item, f"{where}.{number}") for number, item in enumerate(value))
+    if len(arguments) != len(value):
+        raise _wrong(where, f"a list of {len(arguments)}", value)
+    return tuple(_read(hint, item, f"{where}.{number}") for number, (hint, item) in enumerate(zip(arguments, value)))
+
+
+def _frozen(value: Any) -> Any:
+    """Return lists as the tuples that configs hold."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item) for item in value)
+    return {str(name): _frozen(item) for name, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _wrong(where: str, wanted: str, value: Any) -> ConfigError:
+    return ConfigError(f"{where}: wanted {wanted}, found {type(value).__name__} {value!r}")

@@ -1,0 +1,55 @@
+"""A run's policy out of its folder: the config says how it is built, a checkpoint what it has learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from striderl.checkpoint.errors import CheckpointMissing
+from striderl.checkpoint.store import Checkpoint, CheckpointStore
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.policy import Policy
+from striderl.training.algorithm_table import algorithm_entry
+from striderl.training.run_config import RunConfig, read_run_config
+from striderl.training.run_folder import RunFolder
+from striderl.training.run_specs import read_specs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRun:
+    """A policy and where it comes from."""
+
+    config: RunConfig[Any, Any]
+    """The settings of the run."""
+    folder: RunFolder
+    """Its folder."""
+    policy: Policy | ActorPolicy
+    """What it had learned, in eval mode."""
+    step: int
+    """After how many env steps."""
+    step_dt: float
+    """Seconds per step of the task; 0 where time has no meaning."""
+
+
+def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cpu") -> LoadedRun:
+    """Load a run's policy: the 'best' (the last one, where none was saved as the best), the 'last', or of a step."""
+    root = RunFolder(folder)
+    config = read_run_config(root.path)
+    obs_spec, action_spec, step_dt = read_specs(root.path)
+    checkpoint = _checkpoint(root, which)
+    entry = algorithm_entry(config.algorithm_name)
+    policy = entry.policy(replace(config, device=device), obs_spec, action_spec)
+    policy.load_state_dict(entry.weights(checkpoint.state))
+    policy.eval()
+    return LoadedRun(config=config, folder=root, policy=policy, step=checkpoint.step, step_dt=step_dt)
+
+
+def _checkpoint(root: RunFolder, which: str | int) -> Checkpoint:
+    store = CheckpointStore(root.checkpoints)
+    if which == "best":
+        try:
+            return store.load("best")
+        except CheckpointMissing:
+            return store.load("last")
+    return store.load(which)

@@ -1,0 +1,100 @@
+"""How DQN, SAC and TD3 are built from a run's config; another learner from replay is one more function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace as with_changes
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from striderl.algorithms.dqn import DQN, q_policy
+from striderl.algorithms.sac import SAC
+from striderl.algorithms.td3 import TD3
+from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.collect.collector import Collector
+from striderl.collect.policy_actor import GreedyActor
+from striderl.data.actions import ActionSpec
+from striderl.data.specs import ObsSpec
+from striderl.envs.vec_env import VecEnv
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.q_function import QFunction
+from striderl.training.algorithm_entry import Learner
+from striderl.training.policy_settings import actor_config, head_settings, q_function_config
+from striderl.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from striderl.training.run_config import RunConfig
+
+HEADS = {"sac": "squashed_gaussian", "td3": "deterministic"}
+"""The head that each of them learns with."""
+
+MakePolicy = Callable[["RunConfig[Any, Any]", ObsSpec, ActionSpec], ActorPolicy]
+MakeReplay = Callable[["RunConfig[Any, Any]", ActorPolicy, VecEnv], tuple[Any, BehaviourActor]]
+
+
+def q_policy_of(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec) -> ActorPolicy:
+    """Build a network of Q-values; the run's seed decides its first weights."""
+    head_settings(config.policy, action_spec)  # a setting of a head that is not there is refused
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return q_policy(obs_spec, action_spec, actor_config(config.policy, obs_spec, {})).to(config.device)
+
+
+def actor_policy_of(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec) -> ActorPolicy:
+    """Build an actor without a critic; the run's seed decides its first weights."""
+    wanted = HEADS[config.algorithm_name]
+    if config.policy.head != wanted:
+        raise ValueError(f"{config.algorithm_name} learns with policy.head={wanted!r}, found {config.policy.head!r}")
+    settings = actor_config(config.policy, obs_spec, head_settings(config.policy, action_spec))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return ActorPolicy(obs_spec, action_spec, settings).to(config.device)
+
+
+def replay(make: MakeReplay, make_policy: MakePolicy) -> Callable[[RunConfig[Any, Any], VecEnv], Learner]:
+    """Return how a learner from replay is built around an env."""
+
+    def learner(config: RunConfig[Any, Any], env: VecEnv) -> Learner:
+        if config.terms:
+            raise ValueError(f"{config.algorithm_name} takes no terms, found {list(config.terms)}; ppo does")
+        policy = make_policy(config, env.obs_spec, env.action_spec)
+        algorithm, actor = make(config, policy, env)
+        collector = Collector(env, actor, with_changes(config.collector, seed=config.seed))
+        return Learner(
+            policy=policy,
+            greedy=GreedyActor(policy),
+            trainer=lambda consumers: Trainer(algorithm, collector, config.plan, consumers=consumers, seed=config.seed),
+        )
+
+    return learner
+
+
+def make_dqn(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, BehaviourActor]:
+    """Build deep Q-learning."""
+    algorithm = DQN(policy, _settings(config))
+    return algorithm, algorithm.actor()
+
+
+def make_sac(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, BehaviourActor]:
+    """Build soft actor-critic."""
+    algorithm = SAC(policy, _critics(config, env), _settings(config))
+    return algorithm, algorithm.actor()
+
+
+def make_td3(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, BehaviourActor]:
+    """Build TD3."""
+    algorithm = TD3(policy, _critics(config, env), _settings(config))
+    return algorithm, algorithm.actor()
+
+
+def _critics(config: RunConfig[Any, Any], env: VecEnv) -> QFunction:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed + 1)
+        settings = q_function_config(config.policy, env.obs_spec)
+        return QFunction(env.obs_spec, env.action_spec, settings).to(config.device)
+
+
+def _settings(config: RunConfig[Any, Any]) -> Any:
+    """Return the settings of the algorithm in the run's mode; 'auto' leaves its own."""
+    return config.algorithm if config.mode == "auto" else with_changes(config.algorithm, mode=config.mode)

@@ -1,0 +1,101 @@
+"""The folder of a run.
+
+runs/cartpole/2026-01-31_12-00-00/
+  config.json            all settings; a resumed run begins with them
+  versions.json          of Python and packages, and the git commit of the working directory
+  specs.json             what the policy sees and does
+  metrics.csv            the numbers of every iteration; metrics.jsonl has the same
+  checkpoints/  videos/  export/  plots/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from striderl import __version__
+from striderl.export.commit import current_commit
+from striderl.training.run_config import CONFIG_FILE, RunConfig
+
+VERSIONS_FILE = "versions.json"
+_PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
+
+
+class RunFolder:
+    """Names the places of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the run is saved."""
+        return self.path / "checkpoints"
+
+    @property
+    def videos(self) -> Path:
+        """Where videos go."""
+        return self.path / "videos"
+
+    @property
+    def export(self) -> Path:
+        """Where the exported policy goes."""
+        return self.path / "export"
+
+    @property
+    def csv(self) -> Path:
+        """The numbers as a table."""
+        return self.path / "metrics.csv"
+
+    @property
+    def json_lines(self) -> Path:
+        """The numbers, one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def curves(self) -> Path:
+        """The picture of the learning curves."""
+        return self.path / "plots" / "curves.png"
+
+    def write_config(self, config: RunConfig[Any, Any]) -> None:
+        """Write the settings, whole or not at all."""
+        temporary = self.path / f".{CONFIG_FILE}.tmp"
+        temporary.write_text(config.to_json(), encoding="utf-8")
+        os.replace(temporary, self.path / CONFIG_FILE)
+
+    def write_versions(self) -> None:
+        """Write what the run is made with."""
+        versions = {"striderl": __version__, "python": platform.python_version(), "platform": platform.platform()}
+        versions |= {package: _version(package) for package in _PACKAGES}
+        versions["git_commit"] = current_commit()
+        (self.path / VERSIONS_FILE).write_text(json.dumps(versions, indent=2) + "\n", encoding="utf-8")
+
+
+def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs") -> RunFolder:
+    """Make the folder <root>/<task>/<time> with the config and the versions; two runs in one second get two."""
+    task = config.env.task.replace(":", "_").replace("/", "_")
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    parent = Path(root) / task
+    parent.mkdir(parents=True, exist_ok=True)
+    for turn in range(1, 1000):
+        folder = RunFolder(parent / (stamp if turn == 1 else f"{stamp}_{turn}"))
+        try:
+            folder.path.mkdir()
+        except FileExistsError:
+            continue
+        folder.write_config(config)
+        folder.write_versions()
+        return folder
+    raise FileExistsError(f"{parent} has a thousand runs of {stamp}")
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,73 @@
+"""What a run's policy sees and does, as a file of the run's folder: a policy is rebuilt from it without the env."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
+from striderl.data.naming import unknown
+from striderl.data.specs import ComponentSpec, ObsSpec
+from striderl.training.config_json import ConfigError, from_plain, to_plain
+
+SPECS_FILE = "specs.json"
+"""The file's name."""
+
+_KINDS: dict[str, type[Any]] = {"box": BoxSpec, "discrete": DiscreteSpec, "multi_discrete": MultiDiscreteSpec}
+
+
+def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> None:
+    """Write both specs and the seconds per step (0 where time has no meaning)."""
+    content = {
+        "observation": {name: to_plain(part) for name, part in obs_spec.items()},
+        "action": _plain_action(action_spec),
+        "step_dt": step_dt,
+    }
+    (folder / SPECS_FILE).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
+    """Read observation, action and seconds per step."""
+    path = Path(folder) / SPECS_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{str(folder)!r} has no {SPECS_FILE}: this run never got as far as building its env")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        parts = {str(name): from_plain(ComponentSpec, part, name) for name, part in content["observation"].items()}
+        return ObsSpec(parts), _read_action(content["action"]), float(content["step_dt"])
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} is damaged: {error!r}") from error
+
+
+def _plain_action(spec: ActionSpec) -> dict[str, Any]:
+    if isinstance(spec, DictActionSpec):
+        return {"kind": "dict", "parts": {name: _plain_action(part) for name, part in spec.parts.items()}}
+    kind = next(name for name, kind in _KINDS.items() if isinstance(spec, kind))
+    return {"kind": kind, **{name: _finite(value) for name, value in to_plain(spec).items()}}
+
+
+def _read_action(content: Mapping[str, Any]) -> ActionSpec:
+    kind = content["kind"]
+    if kind == "dict":
+        return DictActionSpec({name: _read_action(part) for name, part in content["parts"].items()})  # type: ignore[misc]
+    if kind not in _KINDS:
+        raise ConfigError(unknown("kind of action", str(kind), [*_KINDS, "dict"], where=SPECS_FILE))
+    values = {name: _number(value) for name, value in content.items() if name != "kind"}
+    spec: ActionSpec = _KINDS[kind](**values)
+    return spec
+
+
+def _finite(value: Any) -> Any:
+    """Return infinities as words, because JSON has none."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_number(item) for item in value)
+    return float(value) if value in ("inf", "-inf") else value

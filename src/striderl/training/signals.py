@@ -1,0 +1,66 @@
+"""Being asked to stop: SIGTERM and SIGINT are noted, the work comes to a good end, and then the process leaves.
+
+    first signal      noted; the phase under way is finished, the run saved, exit code 128 + signal (143 or 130)
+    second signal     the process ends at once with that code, as a checkpoint of earlier is on disk whole
+
+Nothing is raised into running code, so no tensor, file or simulation is left half changed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+"""The signals that are noted."""
+
+
+class Interrupted(BaseException):
+    """Raised between two steps of an evaluation when the run was asked to stop; it is done again after a resume.
+
+    Like KeyboardInterrupt it is no Exception: who goes on after failures must not go on after this.
+    """
+
+
+class StopSignals:
+    """Notes SIGTERM and SIGINT while it is entered; in another thread than the main one it notes nothing."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        """The first signal that came; 0 while none has."""
+        self._before: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """What a process that a signal ended returns: 143 for SIGTERM, 130 for SIGINT; 0 without one."""
+        return 128 + self.received if self.received else 0
+
+    @property
+    def name(self) -> str:
+        """The name of the signal; empty without one."""
+        return signal.Signals(self.received).name if self.received else ""
+
+    def check(self) -> None:
+        """Raise Interrupted when a signal has come."""
+        if self.received:
+            raise Interrupted(self.name)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received:
+            os._exit(128 + number)
+        self.received = number
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in STOPPING}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before = {}

@@ -1,0 +1,283 @@
+"""Runs: the folder has everything, a stopped run goes on bit for bit, signals save in every phase."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from run_cases import final_state, folder_at, main, tiny
+
+from striderl.checkpoint.errors import CheckpointError, LayoutMismatch
+from striderl.checkpoint.store import CheckpointStore
+from striderl.data import tree
+from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
+from striderl.data.specs import ObsSpec
+from striderl.training.agent import Agent
+from striderl.training.loading import load_run
+from striderl.training.run import Run, num_video_steps
+from striderl.training.run_config import LoggingSettings, read_run_config
+from striderl.training.run_folder import RunFolder, new_run_folder
+from striderl.training.run_specs import read_specs, write_specs
+from striderl.training.signals import StopSignals
+
+PROGRAM = Path(__file__).with_name("run_cases.py")
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def drive(kind: str, path: Path, iterations: int) -> int:
+    return main(kind, str(path), str(iterations))
+
+
+def in_a_process(*words: object) -> int:
+    return subprocess.run([sys.executable, str(PROGRAM), *map(str, words)], timeout=100, check=False).returncode
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_everything_in_its_folder(tmp_path):
+    config = tiny(iterations=10)
+    folder = new_run_folder(config, tmp_path)
+    assert folder.path.parent == tmp_path / "cartpole"
+    outcome = Run(config, folder).drive()
+    assert outcome.exit_code == 0 and outcome.reason == "the plan is fulfilled"
+    assert outcome.record is not None and outcome.record.iteration == 10
+    assert read_run_config(folder.path) == config
+    versions = json.loads((folder.path / "versions.json").read_text())
+    assert versions["torch"] and "git_commit" in versions
+    rows = list(csv.DictReader(folder.csv.open()))
+    assert [int(row["step"]) for row in rows] == [32 * count for count in range(1, 11)]
+    assert rows[4]["evaluate/return_mean"] and not rows[3]["evaluate/return_mean"]
+    lines = [json.loads(line) for line in folder.json_lines.read_text().splitlines()]
+    assert len(lines) == 10
+    assert CheckpointStore(folder.checkpoints).steps()[-1] == 320
+
+
+def test_two_runs_in_one_second_get_two_folders(tmp_path):
+    one, two = new_run_folder(tiny(), tmp_path), new_run_folder(tiny(), tmp_path)
+    assert one.path != two.path
+
+
+def test_specs_survive_their_file(tmp_path):
+    obs = ObsSpec.from_segments({"a": 3, "image": (1, 4, 5)})
+    parts = {
+        "arm": BoxSpec(shape=(2,), low=(-1.0, -float("inf")), high=float("inf"), names=("x", "y")),
+        "grip": DiscreteSpec(n=3, mask="a"),
+        "modes": MultiDiscreteSpec(nvec=(2, 3)),
+    }
+    for action in (*parts.values(), DictActionSpec(parts)):
+        write_specs(tmp_path, obs, action, 0.02)
+        assert read_specs(tmp_path) == (obs, action, 0.02)
+
+
+def test_a_video_is_as_long_as_it_says():
+    assert num_video_steps(10.0, 0.02) == 500
+    assert num_video_steps(2.0, 0.0) == 50  # no unit of time: 25 steps are a second
+
+
+# -- going on ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cartpole", "pendulum_lstm", "rnd", "dqn", "sac"])
+def test_twenty_iterations_are_ten_and_ten_in_another_process(kind, tmp_path):
+    assert drive(kind, tmp_path / "whole", 20) == 0
+    assert in_a_process(kind, tmp_path / "halves", 10) == 0
+    middle = final_state(tmp_path / "halves")
+    assert middle["iteration"] == 10
+    assert in_a_process(kind, tmp_path / "halves", 20) == 0
+    whole, halves = final_state(tmp_path / "whole"), final_state(tmp_path / "halves")
+    assert whole["iteration"] == 20
+    assert tree.equal(whole, halves)
+    assert not tree.equal(whole["algorithm"], middle["algorithm"])  # the comparison can fail
+    rows = [list(csv.DictReader(RunFolder(tmp_path / name).csv.open())) for name in ("whole", "halves")]
+    assert len(rows[0]) == 20 and [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]]
+
+
+def test_an_env_that_cannot_save_is_told_as_tier_b(tmp_path, caplog):
+    assert drive("gymnasium", tmp_path / "run", 4) == 0
+    with caplog.at_level(logging.WARNING):
+        assert drive("gymnasium", tmp_path / "run", 6) == 0
+    assert "tier B" in caplog.text and "new episodes begin" in caplog.text
+    assert final_state(tmp_path / "run")["iteration"] == 6
+
+
+def test_without_a_checkpoint_a_run_starts_again(tmp_path, caplog):
+    config = tiny(iterations=2)
+    folder = folder_at(tmp_path / "run", config)
+    folder.csv.write_text("step,train/kl\n32,0.5\n")  # what a run that was killed early may have left
+    run = Run(config, folder)
+    with caplog.at_level(logging.WARNING):
+        assert not run.restore()
+    assert "starts from the beginning" in caplog.text
+    assert run.drive().exit_code == 0
+    assert [row["step"] for row in csv.DictReader(folder.csv.open())] == ["32", "64"]
+
+
+def test_another_layout_is_refused(tmp_path):
+    drive("cartpole", tmp_path / "run", 2)
+    config = tiny("pendulum_lstm")
+    run = Run(config, RunFolder(tmp_path / "run"))
+    with pytest.raises(LayoutMismatch, match=r"observation 'obs': shape is \[3\], was \[4\]"):
+        run.restore()
+    run.close()
+
+
+def test_a_disk_that_is_full_does_not_stop_training(tmp_path, caplog, monkeypatch):
+    config = tiny(iterations=10)
+    run = Run(config, folder_at(tmp_path / "run", config))
+
+    def full(*_, **__):
+        raise CheckpointError("no space left on device")
+
+    monkeypatch.setattr(run.store, "save", full)
+    with caplog.at_level(logging.ERROR):
+        assert run.drive().reason == "the plan is fulfilled"
+    assert "not saved: no space left" in caplog.text
+
+
+def test_stop_rules(tmp_path):
+    config = tiny(stop=replace(tiny().stop, metric="evaluate/return_mean", value=1.0))
+    outcome = Run(config, folder_at(tmp_path / "metric", config)).drive()
+    assert outcome.record is not None and outcome.record.iteration == 5  # the first evaluation
+    assert "evaluate/return_mean" in outcome.reason
+    config = tiny(stop=replace(tiny().stop, max_seconds=1e-6))
+    outcome = Run(config, folder_at(tmp_path / "time", config)).drive()
+    assert "seconds is used up" in outcome.reason and outcome.record is not None
+    assert outcome.record.iteration == 1 and "evaluate/return_mean" in outcome.record.metrics  # the last one
+
+
+def test_a_resumed_run_may_get_other_limits(tmp_path):
+    drive("cartpole", tmp_path / "run", 2)
+    config = tiny(iterations=20, stop=replace(tiny().stop, max_seconds=1e-6))
+    run = Run(config, RunFolder(tmp_path / "run"))
+    assert run.restore()
+    outcome = run.drive()
+    assert outcome.record is not None and outcome.record.iteration == 3
+
+
+def test_an_agent_of_a_replay_learner(tmp_path):
+    config = tiny("sac", iterations=3)
+    Run(config, folder_at(tmp_path / "run", config)).drive()
+    agent = Agent.load(tmp_path / "run", "last")
+    actions = agent.predict(np.zeros((5, 3), np.float32))
+    assert actions.shape == (5, 1) and (abs(actions) <= 2.0).all()
+
+
+def test_heads_that_do_not_fit_are_refused(tmp_path):
+    config = tiny("sac")
+    wrong = replace(config, policy=replace(config.policy, head="gaussian"))
+    with pytest.raises(ValueError, match=r"sac learns with policy.head='squashed_gaussian', found 'gaussian'"):
+        Run(wrong, RunFolder(tmp_path))
+
+
+def test_videos_and_trackers(tmp_path):
+    settings = LoggingSettings(console="off", trackers=("tensorboard",), video_every=2, video_seconds=0.2)
+    config = tiny(iterations=4, logging=settings)
+    folder = folder_at(tmp_path / "run", config)
+    assert Run(config, folder).drive().exit_code == 0
+    assert sorted(path.name for path in folder.videos.iterdir()) == ["step_128.mp4", "step_64.mp4"]
+    assert list((folder.path / "tensorboard").glob("events*"))
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match="the device 'nonsense' cannot be used here"):
+        Run(tiny(device="nonsense"), RunFolder(tmp_path))
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+PHASES = ["start", "collect", "prepare", "update", "absorb", "consume", "evaluate", "save"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    assert drive("cartpole", path, 8) == 0
+    return final_state(path)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_signal_in_every_phase_saves_and_the_run_goes_on_exactly(phase, tmp_path, uninterrupted):
+    path = tmp_path / "run"
+    began = time.monotonic()
+    number = signal.SIGTERM if PHASES.index(phase) % 2 == 0 else signal.SIGINT
+    assert main("cartpole", str(path), "8", phase, str(int(number))) == 128 + number
+    assert time.monotonic() - began < 10.0
+    saved = CheckpointStore(RunFolder(path).checkpoints).steps()
+    assert bool(saved) == (phase != "start")
+    assert drive("cartpole", path, 8) == 0
+    assert tree.equal(final_state(path), uninterrupted)
+    rows = list(csv.DictReader(RunFolder(path).csv.open()))
+    assert [int(row["step"]) for row in rows] == [32 * count for count in range(1, 9)]
+    assert rows[4]["evaluate/return_mean"]  # an evaluation that was broken off is done again
+
+
+def test_a_signal_from_outside_ends_a_process_with_its_code(tmp_path):
+    process = subprocess.Popen([sys.executable, str(PROGRAM), "cartpole", str(tmp_path / "run"), "100000"])
+    csv_file = RunFolder(tmp_path / "run").csv
+    deadline = time.monotonic() + 60
+    while not csv_file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 143
+    assert final_state(tmp_path / "run")["iteration"] >= 1
+
+
+def test_the_second_signal_ends_at_once():
+    program = (
+        "import os, signal, time\n"
+        "from striderl.training.signals import StopSignals\n"
+        "with StopSignals() as signals:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    assert signals.exit_code == 143 and signals.name == 'SIGTERM'\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(30)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=20, check=False).returncode == 130
+
+
+def test_handlers_are_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals() as signals:
+        assert signal.getsignal(signal.SIGTERM) != before and signals.exit_code == 0
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+# -- what was learned --------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_loaded_from_a_folder(tmp_path):
+    config = tiny(iterations=5)
+    run = Run(config, folder_at(tmp_path / "run", config))
+    run.drive()
+    trained = Agent(run.learner.policy)
+    observations = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    for which in ("best", "last", 160):
+        agent = Agent.load(tmp_path / "run", which)
+        assert np.array_equal(agent.predict(observations), trained.predict(observations))
+    folder_config = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**folder_config, "device": "cuda:7"}))
+    assert load_run(tmp_path / "run").policy.value_head.layer.weight.device.type == "cpu"  # wherever it was trained
+    (tmp_path / "run" / "config.json").write_text(json.dumps(folder_config))
+    loaded = load_run(tmp_path / "run")
+    assert loaded.step == 160 and loaded.step_dt == 0.02 and loaded.config == config
+    fresh = Agent(Run(config, folder_at(tmp_path / "fresh", config)).learner.policy)
+    assert any(
+        not torch.equal(one, two) for one, two in zip(fresh.policy.parameters(), trained.policy.parameters())
+    )  # the comparison above can fail

@@ -1,0 +1,112 @@
+"""A run's config: it survives JSON, and every mistake is named with its place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from run_cases import tiny
+
+from striderl.algorithms.a2c import A2CConfig
+from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.envs.tasks import make
+from striderl.recipes.table import RECIPES, recipe
+from striderl.training.config_json import ConfigError
+from striderl.training.policy_settings import EncoderSettings, PolicySettings, build_policy
+from striderl.training.run_config import EnvSettings, LoggingSettings, RunConfig, read_run_config
+
+
+@pytest.mark.parametrize("key", [*RECIPES, ("gymnasium:CartPole-v1", "ppo")])
+def test_json_round_trip(key):
+    config = replace(recipe(*key), seed=5)
+    again = RunConfig.from_json(config.to_json())
+    assert again == config
+    assert type(again.algorithm) is type(config.algorithm)
+
+
+def test_settings_of_a_task_come_back_as_they_were():
+    config = tiny(env=EnvSettings(task="cartpole", settings={"max_episode_length": 7, "start_range": (0.1, 0.2)}))
+    again = RunConfig.from_json(config.to_json())
+    assert again.env.settings == {"max_episode_length": 7, "start_range": (0.1, 0.2)}
+
+
+def changed(*places, value):
+    data = json.loads(tiny().to_json())
+    inner = data
+    for place in places[:-1]:
+        inner = inner[place]
+    inner[places[-1]] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (changed("algoritm", value={}), r"config has no setting 'algoritm'. Did you mean 'algorithm'\?"),
+        (changed("algorithm", "clip_parm", value=0.1), r"algorithm has no setting 'clip_parm'. Did you mean 'clip_pa"),
+        (changed("algorithm", "gamma", value="0.9"), r"algorithm.gamma: wanted float, found str '0.9'"),
+        (changed("algorithm", "gamma", value=1.5), r"algorithm: gamma and lam are between 0 and 1"),
+        (changed("env", "num_envs", value=2.5), r"config.env.num_envs: wanted int, found float 2.5"),
+        (changed("env", "num_envs", value=True), r"config.env.num_envs: wanted int, found bool True"),
+        (changed("policy", "kind", value="lstn"), r"config.policy.kind has no choice 'lstn'. Did you mean 'lstm'\?"),
+        (changed("policy", "actor_hidden_dims", value=[4, "x"]), r"actor_hidden_dims.1: wanted int, found str 'x'"),
+        (changed("plan", value=[1]), r"plan: wanted a table of settings, found list"),
+        (changed("algorithm_name", value="pop"), r"striderl has no algorithm 'pop'. Did you mean 'ppo'\?"),
+        (changed("logging", "trackers", value=["wandbb"]), r"no tracker 'wandbb'. Did you mean 'wandb'\?"),
+        ([], "a config is a table of settings, found list"),
+    ],
+)
+def test_mistakes_are_named(data, message):
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.from_dict(data)
+
+
+def test_text_that_is_not_json():
+    with pytest.raises(ConfigError, match="not JSON"):
+        RunConfig.from_json("{")
+
+
+def test_settings_without_effect_are_refused():
+    with pytest.raises(ValueError, match="add 'rnd' to the terms"):
+        tiny(rnd=RNDConfig(weight=2.0))
+    with pytest.raises(ValueError, match=r"collector.seed=3 has no effect"):
+        tiny(collector=replace(tiny().collector, seed=3))
+    with pytest.raises(ValueError, match="memory_size and memory_layers have no effect with kind='mlp'"):
+        PolicySettings(memory_size=3)
+    with pytest.raises(ValueError, match="init_std has no effect with head='beta'"):
+        PolicySettings(head="beta", init_std=0.5)
+    with pytest.raises(ValueError, match="wants a PPOConfig, found A2CConfig"):
+        tiny(algorithm=A2CConfig())
+    with pytest.raises(ValueError, match=r"no mode 'compild'. Did you mean 'compiled'\?"):
+        tiny(mode="compild")
+    with pytest.raises(ValueError, match="no term 'rdn'"):
+        tiny(terms=("rdn",))
+    with pytest.raises(ValueError, match="console_every >= 1"):
+        LoggingSettings(console_every=0)
+
+
+def test_reading_from_a_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no run folder"):
+        read_run_config(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="not the folder of a run"):
+        read_run_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"env": {"taks": "cartpole"}}')
+    with pytest.raises(ConfigError, match=r"config.json: config.env has no setting 'taks'. Did you mean 'task'\?"):
+        read_run_config(tmp_path)
+
+
+def test_policies_are_built_as_told():
+    with make("quadruped_rough", num_envs=1) as env:
+        scan = EncoderSettings(component="height_scan", hidden_sizes=(8,), output_size=4)
+        settings = PolicySettings(kind="gru", memory_size=6, actor_hidden_dims=(5,), encoders=(scan,), init_std=0.5)
+        policy = build_policy(settings, env.obs_spec, env.action_spec)
+        kinds = [type(stage).__name__ for stage in policy.config.actor]
+        assert kinds == ["NormalizeObs", "Encode", "Remember"]
+        assert policy.config.actor[2].hidden_size == 6 and policy.config.head_settings == {"init_std": 0.5}
+        assert set(policy.critic_inputs) > set(policy.actor_inputs)  # the critic sees more
+        wrong = replace(settings, encoders=(replace(scan, component="height_scn"),))
+        with pytest.raises(KeyError, match=r"no component 'height_scn'. Did you mean 'height_scan'\?"):
+            build_policy(wrong, env.obs_spec, env.action_spec)
+    with make("cartpole", num_envs=1) as env, pytest.raises(ValueError, match=r"init_std=0.5 has no effect"):
+        build_policy(PolicySettings(init_std=0.5), env.obs_spec, env.action_spec)
