@@ -170,7 +170,9 @@ MISSING = [
     ("mujoco", "from striderl.envs.tasks import make; make('quadruped')", "mujoco"),
     (
         "imageio",
-        "from pathlib import Path; from striderl.cli.selfcheck import write_picture as w; w(Path('x'), 0)",
+        "from striderl.training.video import record_video; from striderl.envs.tasks import make; "
+        "from striderl.collect.actors import RandomActor; env = make('cartpole', num_envs=1); "
+        "record_video(env, RandomActor(env.action_spec), 'x.mp4', num_steps=2)",
         "video",
     ),
     ("onnx", EXPORT, "export"),
