@@ -5,7 +5,8 @@
                            backward ─▶ gradient blocks     └─▶ one packed vector [K] of all numbers
 
 `eager` runs Python as it is written and is the reference. `compiled` runs the same through torch's compiler, which
-merges the small operations that dominate small networks. Both see the same samples in the same order.
+merges the small operations that dominate small networks. `graphed` records the whole step, optimiser included, as a
+CUDA graph and plays it back. All see the same samples in the same order.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
+from striderl.execution.graphed import Graphs
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +50,8 @@ class ExecutionConfig:
     """How gradient steps are run."""
 
     mode: str = "eager"
-    """'eager', or 'compiled': faster for small networks after tens of seconds of compiling."""
+    """'eager'; 'compiled': faster for small networks after tens of seconds of compiling; 'graphed': CUDA graphs; or
+    'auto': graphed where the parameters are on a CUDA device, eager elsewhere."""
     strict: bool = False
     """Raise when the mode does not work here, instead of one warning and going on in eager mode."""
 
@@ -70,6 +73,19 @@ def evaluated(function: Function, minibatch: Any) -> Evaluated:
 class Mode(ABC):
     """One way of going forward and backward."""
 
+    records: bool = False
+    """Whether whole steps are recorded and played back."""
+    fixed_shapes: bool = False
+    """Whether minibatches of one shape are wanted: another shape is compiled or recorded anew."""
+
+    def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
+        """Return what `body(inputs)` returns; a mode that records does so under `key`, see `graphed.Graphs.play`."""
+        return body(inputs)
+
+    def wrap(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a pure function without gradients as this mode runs it."""
+        return function
+
     @abstractmethod
     def run(self, function: Function, minibatch: Any, clear: Callable[[], None]) -> Evaluated:
         """Add the gradient of the total to the parameters; `clear` sets the gradients to zero and is called here."""
@@ -88,6 +104,8 @@ class Eager(Mode):
 
 class Compiled(Mode):
     """Through torch's compiler: one program per function and per shape of a minibatch."""
+
+    fixed_shapes = True
 
     def __init__(self, strict: bool = False, backend: str | Callable[..., Any] = "inductor") -> None:
         """Compile nothing yet; `strict` raises what goes wrong later instead of falling back.
@@ -134,11 +152,45 @@ def _compiled(function: Function, backend: str | Callable[..., Any]) -> Callable
     return compiled
 
 
-MODES = ("eager", "compiled")
+class Graphed(Eager):
+    """As CUDA graphs: one recording per function and per shape of a minibatch."""
+
+    records = True
+    fixed_shapes = True
+
+    def __init__(self) -> None:
+        """Record nothing yet."""
+        self._graphs = Graphs()
+
+    def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
+        """Record the first time, play back from then on."""
+        return self._graphs.play(key, inputs, prepare, body)
+
+    def wrap(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the function as a recording of itself."""
+
+        def body(inputs: Any) -> Any:
+            with torch.no_grad():
+                return function(inputs)
+
+        return lambda inputs: self._graphs.play(function, inputs, body, body)
+
+
+MODES = ("auto", "eager", "compiled", "graphed")
 """The ways of running a step."""
 
 
-def mode_of(chosen: str | ExecutionConfig) -> Mode:
-    """Return the mode of a name or a config."""
+def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu") -> Mode:
+    """Return the mode of a name or a config, for parameters on this device; one line in the log says which and why."""
     config = ExecutionConfig(mode=chosen) if isinstance(chosen, str) else chosen
+    on_cuda = torch.device(device).type == "cuda"
+    if config.mode == "graphed" and not on_cuda:
+        reason = f"mode='graphed' records CUDA graphs, and the parameters are on {device}"
+        if config.strict:
+            raise ValueError(f"{reason}; move them there, or choose 'eager' or 'compiled'")
+        _log.warning("%s: gradient steps go on eagerly", reason)
+        return Eager()
+    if config.mode == "graphed" or (config.mode == "auto" and on_cuda):
+        _log.info("gradient steps are recorded as CUDA graphs (mode=%r)", config.mode)
+        return Graphed()
     return Compiled(config.strict) if config.mode == "compiled" else Eager()

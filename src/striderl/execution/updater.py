@@ -55,8 +55,14 @@ class Updater:
     ) -> None:
         """Take the groups by name; a parameter belongs to one of them."""
         self.groups = dict(groups)
-        self.mode = mode_of(mode)
+        first = next(iter(self.groups.values()), None)
+        self.mode = mode_of(mode, "cpu" if first is None else first.flat.flat.device)
         self.reduce = reduce
+        if reduce is not None and self.mode.records:
+            raise ValueError(
+                "mode='graphed' and several processes do not go together yet; choose 'eager' or 'compiled'"
+            )
+        self._names: dict[Any, tuple[str, ...]] = {}
         self._norm_names = tuple("grad_norm" if name == "policy" else f"{name}_grad_norm" for name in self.groups)
         owner: dict[int, str] = {}
         for name, group in self.groups.items():
@@ -97,6 +103,16 @@ class Updater:
         return Progress(dict(zip(names, mean.unbind())), dict(zip(names, first.unbind())), count)
 
     def _step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
+        key = (function, rule)
+
+        def whole(inputs: Any) -> Tensor:
+            self._names[key], numbers = self._whole_step(function, inputs, rule)
+            return numbers
+
+        numbers = self.mode.play(key, minibatch, lambda inputs: self._try_out(function, inputs), whole)
+        return self._names[key], numbers
+
+    def _whole_step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
         with self.pooled():
             found = self.mode.run(function, minibatch, self._clear)
         if self.reduce is not None:
@@ -106,6 +122,11 @@ class Updater:
             rule(dict(zip(found.names, found.numbers.unbind())), self.groups)
         norms = torch.stack([group.step() for group in self.groups.values()])
         return (*found.names, *self._norm_names), torch.cat([found.numbers, norms.to(found.numbers.dtype)])
+
+    def _try_out(self, function: Function, minibatch: Any) -> None:
+        """Go forward and backward without a step: what libraries allocate on the way is there afterwards."""
+        self.mode.run(function, minibatch, self._clear)
+        self._clear()
 
     def _clear(self) -> None:
         for group in self.groups.values():

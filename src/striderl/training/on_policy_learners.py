@@ -87,7 +87,7 @@ def make_reinforce(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[
 
 def _mode(config: RunConfig[Any, Any]) -> str:
     """Return how updates are run; 'auto' is eager, which starts at once and is exact everywhere."""
-    return "eager" if config.mode == "auto" else config.mode
+    return config.mode
 
 
 def _require_no_terms(config: RunConfig[Any, Any]) -> None:

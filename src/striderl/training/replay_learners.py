@@ -11,7 +11,7 @@ import torch
 from striderl.algorithms.dqn import DQN, q_policy
 from striderl.algorithms.sac import SAC
 from striderl.algorithms.td3 import TD3
-from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.collect.behaviour_actor import ExploringActor
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
@@ -30,7 +30,7 @@ HEADS = {"sac": "squashed_gaussian", "td3": "deterministic"}
 """The head that each of them learns with."""
 
 MakePolicy = Callable[["RunConfig[Any, Any]", ObsSpec, ActionSpec], ActorPolicy]
-MakeReplay = Callable[["RunConfig[Any, Any]", ActorPolicy, VecEnv], tuple[Any, BehaviourActor]]
+MakeReplay = Callable[["RunConfig[Any, Any]", ActorPolicy, VecEnv], tuple[Any, ExploringActor]]
 
 
 def q_policy_of(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec) -> ActorPolicy:
@@ -70,19 +70,19 @@ def replay(make: MakeReplay, make_policy: MakePolicy) -> Callable[[RunConfig[Any
     return learner
 
 
-def make_dqn(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, BehaviourActor]:
+def make_dqn(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, ExploringActor]:
     """Build deep Q-learning."""
     algorithm = DQN(policy, _settings(config))
     return algorithm, algorithm.actor()
 
 
-def make_sac(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, BehaviourActor]:
+def make_sac(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, ExploringActor]:
     """Build soft actor-critic."""
     algorithm = SAC(policy, _critics(config, env), _settings(config))
     return algorithm, algorithm.actor()
 
 
-def make_td3(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, BehaviourActor]:
+def make_td3(config: RunConfig[Any, Any], policy: ActorPolicy, env: VecEnv) -> tuple[Any, ExploringActor]:
     """Build TD3."""
     algorithm = TD3(policy, _critics(config, env), _settings(config))
     return algorithm, algorithm.actor()
@@ -97,4 +97,4 @@ def _critics(config: RunConfig[Any, Any], env: VecEnv) -> QFunction:
 
 def _settings(config: RunConfig[Any, Any]) -> Any:
     """Return the settings of the algorithm in the run's mode; 'auto' leaves its own."""
-    return config.algorithm if config.mode == "auto" else with_changes(config.algorithm, mode=config.mode)
+    return with_changes(config.algorithm, mode=config.mode)

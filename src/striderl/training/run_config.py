@@ -88,12 +88,15 @@ class StopSettings:
     """How often in a row that must be so."""
     max_seconds: float = 0.0
     """The run ends after this many seconds of collecting and learning; 0 means no limit."""
+    bad_iterations: int = 100
+    """The run ends when nothing could be learned in so many iterations in a row: all gradients were not finite."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        if self.times < 1 or self.max_seconds < 0.0:
+        if self.times < 1 or self.max_seconds < 0.0 or self.bad_iterations < 1:
             raise ValueError(
-                f"StopSettings: times >= 1 and max_seconds >= 0, found {self.times} and {self.max_seconds}"
+                "StopSettings: times and bad_iterations >= 1 and max_seconds >= 0, found "
+                f"{self.times}, {self.bad_iterations} and {self.max_seconds}"
             )
 
 
@@ -187,8 +190,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         check_algorithm(self.algorithm_name, self.algorithm, self.plan)
         if self.seed < 0 or self.num_threads < 0:
             raise ValueError(f"seed and num_threads are not negative, found {self.seed} and {self.num_threads}")
-        if self.mode not in ("auto", *MODES):
-            raise ValueError(unknown("mode", self.mode, ("auto", *MODES), where="RunConfig"))
+        if self.mode not in MODES:
+            raise ValueError(unknown("mode", self.mode, MODES, where="RunConfig"))
         if self.collector.seed not in (0, self.seed):
             raise ValueError(f"collector.seed={self.collector.seed} has no effect: set the seed of the run")
         if self.collector.previous_step:

@@ -1,0 +1,87 @@
+"""Mode 'graphed': whole gradient steps as CUDA graphs equal eager ones; elsewhere it says why it is eager."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
+from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
+from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.policy_actor import PolicyActor
+from striderl.envs.classic_control.cartpole import CartPole
+from striderl.envs.classic_control.pendulum import Pendulum
+from striderl.envs.on_device import OnDevice
+from striderl.execution.modes import Eager, ExecutionConfig, Graphed, mode_of
+from striderl.policies.actor_policy import ActorConfig, ActorPolicy
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.stages import NormalizeObs, Remember
+from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
+from striderl.training.trainer import Trainer
+
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+def test_the_mode_follows_the_device(caplog):
+    assert type(mode_of("auto", "cpu")) is Eager and type(mode_of("eager", "cuda")) is Eager
+    assert type(mode_of("auto", "cuda")) is Graphed and type(mode_of("graphed", "cuda")) is Graphed
+    with caplog.at_level(logging.WARNING):
+        assert type(mode_of("graphed", "cpu")) is Eager
+    assert "the parameters are on cpu: gradient steps go on eagerly" in caplog.text
+    with pytest.raises(ValueError, match="records CUDA graphs, and the parameters are on cpu"):
+        mode_of(ExecutionConfig(mode="graphed", strict=True), "cpu")
+
+
+def ppo_trainer(mode, kind):
+    env = OnDevice(Pendulum(12), "cuda")
+    torch.manual_seed(0)
+    stages = (NormalizeObs(), Remember(type="lstm", hidden_size=16)) if kind == "lstm" else (NormalizeObs(),)
+    settings = PolicyConfig(actor=stages, critic=stages, actor_hidden_dims=(32,), critic_hidden_dims=(32,))
+    policy = Policy(env.obs_spec, env.action_spec, settings).to("cuda")
+    terms = [RandomNetworkDistillation(env.obs_spec, 12, RNDConfig(num_outputs=8), "cuda")] if kind == "rnd" else []
+    config = PPOConfig(num_learning_epochs=3, num_mini_batches=4, schedule="adaptive", entropy_coef=0.01)
+    plan = OnPolicyPlan(num_steps_per_env=7, total_iterations=3)
+    return Trainer(PPO(policy, config, terms, mode=mode), Collector(env, PolicyActor(policy)), plan)
+
+
+def replay_trainer(mode, kind):
+    plan = OffPolicyPlan(num_steps_per_env=8, batch_size=32, learning_starts=40, buffer_size=200, total_iterations=3)
+    torch.manual_seed(0)
+    if kind == "dqn":
+        env = OnDevice(CartPole(3), "cuda")
+        policy = q_policy(env.obs_spec, env.action_spec, ActorConfig(hidden_dims=(32,))).to("cuda")
+        algorithm = DQN(policy, replace(DQNConfig(), mode=mode, prioritized=True, target_every=4))
+    else:
+        env = OnDevice(Pendulum(3), "cuda")
+        actor = ActorConfig(hidden_dims=(32,), head="squashed_gaussian")
+        policy = ActorPolicy(env.obs_spec, env.action_spec, actor).to("cuda")
+        critic = QFunction(env.obs_spec, env.action_spec, QFunctionConfig(hidden_dims=(32,))).to("cuda")
+        algorithm = SAC(policy, critic, replace(SACConfig(), mode=mode))
+    return Trainer(algorithm, Collector(env, algorithm.actor(), CollectorConfig(seed=0)), plan)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=ON_GPU) for kind in ("mlp", "lstm", "rnd", "dqn", "sac")])
+def test_graphed_training_equals_eager_training(kind):
+    make = replay_trainer if kind in ("dqn", "sac") else ppo_trainer
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False  # eager and recorded code may choose other kernels
+    try:
+        results = {}
+        for mode in ("eager", "graphed"):
+            trainer = make(mode, kind)
+            records = list(trainer)
+            results[mode] = (dict(trainer.algorithm.policy.state_dict()), dict(records[-1].metrics))
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    (weights, numbers), (other_weights, other_numbers) = results["eager"], results["graphed"]
+    for name, value in weights.items():
+        torch.testing.assert_close(other_weights[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert numbers.keys() == other_numbers.keys()
+    for name, value in numbers.items():
+        assert other_numbers[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
