@@ -14,8 +14,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs"))
 from rsl_rl_fakes import GroupsFake, LeggedGymFake
 
+from striderl.algorithms import ppo as core
 from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
+from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.teacher import Teacher
 from striderl.compat.ppo import PPO
 from striderl.data import tree
 from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
@@ -25,8 +29,10 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
+from striderl.training.plans import OnPolicyPlan
 from striderl.training.runners.on_policy_runner import OnPolicyRunner
 from striderl.training.runners.runner_config import RunnerConfig
+from striderl.training.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*offers no seed:UserWarning")
 
@@ -160,6 +166,23 @@ def test_a_term_beside_it_equals_the_runner():
     assert tree.equal(weights_of(alg.policy), weights_of(runner.alg.policy))
 
 
+def test_a_teacher_that_acts_beside_it_equals_the_trainer():
+    env = pendulum(True)
+    settings = PolicyConfig(actor=(Remember(hidden_size=5),), actor_hidden_dims=(8,), critic_hidden_dims=(8,))
+    teacher = Teacher(Policy(env.obs_spec, env.action_spec, PolicyConfig(actor_hidden_dims=(4,))))
+    policy, config = Policy(env.obs_spec, env.action_spec, settings), PPOConfig(num_mini_batches=2)
+    alg = PPO(copy.deepcopy(policy), config=config, seed=5, terms=[Distill(teacher)])
+    alg.init_storage(N, T)
+    learner = core.PPO(policy, config, [Distill(teacher)])
+    collector = Collector(env, learner.actor(), CollectorConfig(seed=5))
+    trainer = Trainer(learner, collector, OnPolicyPlan(num_steps_per_env=T, total_iterations=ITERATIONS), seed=5)
+    records = list(trainer)
+    said = hand_loop(alg, pendulum(True), ITERATIONS, seed=5)
+    assert tree.equal(weights_of(alg.policy), weights_of(policy))
+    losses, _ = said[-1]
+    assert float(losses["distillation_loss"]) == records[-1].metrics["train/distillation_loss"]
+
+
 # -- what the calls do -------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +277,40 @@ def test_a_bad_number_does_not_reach_the_weights():
     alg.update()
     assert alg.storage.num_envs == N
     assert all(torch.isfinite(parameter).all() for parameter in alg.policy.parameters())
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_an_episode_that_turns_bad_is_cut_before(recurrent):
+    # gamma 0.5, rewards 1: what follows step 1 of env 1 and the last step of env 2 is NaN, so both are 1 + 0.5 V(s_t)
+    alg = make_alg(recurrent, gamma=0.5, lam=0.0)
+    for step in range(T):
+        obs = torch.full((N, 4), float(step))
+        if step == 2:
+            obs[1, 0] = torch.nan
+        alg.act(obs, torch.ones(N, 3))
+        alg.process_env_step(torch.ones(N), torch.zeros(N), {})
+    last = torch.ones(N, 3)
+    last[2, 1] = torch.inf
+    alg.compute_returns(last)
+    value, returns = alg.storage.data["policy"]["value"], alg._prepared.returns
+    assert alg.storage.data["truncated"].nonzero().tolist() == [[1, 1], [T - 1, 2]]
+    assert float(returns[1, 1]) == pytest.approx(float(1.0 + 0.5 * value[1, 1]))
+    assert float(returns[T - 1, 2]) == pytest.approx(float(1.0 + 0.5 * value[T - 1, 2]))
+    assert float(returns[1, 0]) == pytest.approx(float(1.0 + 0.5 * value[2, 0]))
+    _, stats = alg.update(0)
+    assert int(stats["skipped_updates"]) == 0 and float(stats["first_ratio_error"]) <= 2e-6
+
+
+def test_counts_that_do_not_fit_are_named():
+    for given in (
+        {"rewards": torch.ones(N - 1)},
+        {"dones": torch.zeros(N + 1)},
+        {"infos": {"time_outs": torch.zeros(1)}},
+    ):
+        alg = make_alg()
+        alg.act(torch.ones(N, 4), torch.ones(N, 3))
+        with pytest.raises(ValueError, match=r"(rewards|dones|time_outs'\]) has \d entries for 4 envs"):
+            alg.process_env_step(**{"rewards": torch.ones(N), "dones": torch.zeros(N), **given})
 
 
 def test_saving_and_loading_goes_on_bit_for_bit():

@@ -36,7 +36,6 @@ class BufferWriter:
         """Whether steps are stored when their episode has ended."""
         self._waiting: list[list[Batch]] = [[] for _ in range(num_envs)]
         self._running = np.zeros((num_envs, 2))
-        self._previous: dict[str, Any] = {}
         self._warned = False
         self.begin_call()
 
@@ -55,7 +54,6 @@ class BufferWriter:
         """Expect new episodes in all envs; what was under way does not go on."""
         self._waiting = [[] for _ in range(self.num_envs)]
         self._running[:] = 0.0
-        self._previous = {}
         self._actor.previous = {}
         if self.buffer is not None:
             cut(self.buffer, range(self.num_envs))
@@ -104,9 +102,12 @@ class BufferWriter:
 
     def _show(self, rows: Batch, envs: slice) -> None:
         """Let the policy see reward, end and info of this step with its next observation."""
-        done = rows.terminated | rows.truncated
-        parts = {"rew": rows.rew, "done": done, "info": rows.info}
+        parts = {"rew": rows.rew, "done": rows.terminated | rows.truncated, "info": rows.info}
         if envs.stop - envs.start == self.num_envs:
+            self._actor.previous = parts
+        elif self._actor.previous:
+            parts, some = tree.copy(self._actor.previous), parts
+            tree.assign(parts, envs, some)
             self._actor.previous = parts
 
     def _store(self, rows: Batch, kept: Any, envs: slice) -> None:

@@ -15,9 +15,9 @@ class LoopStorage(RolloutStorage):
     A step that the clock ended and that has none is valued with V(s_t).
     """
 
-    def __init__(self, policy: Policy, num_envs: int, num_steps: int, device: str) -> None:
-        """Allocate what the policy's update reads back."""
-        columns = transition_columns(policy.obs_spec, policy.action_spec, {}, PolicyActor(policy).columns())
+    def __init__(self, actor: PolicyActor, policy: Policy, num_envs: int, num_steps: int, device: str) -> None:
+        """Allocate what the policy's update reads back, and what the actor's parts store beside it."""
+        columns = transition_columns(policy.obs_spec, policy.action_spec, {}, actor.columns())
         super().__init__(columns, num_steps, num_envs, placement=Placement(device=device))
         self._policy, self._placement = policy, Placement(device=device)
 

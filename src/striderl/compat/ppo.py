@@ -30,7 +30,6 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.actors import Acted
 from striderl.collect.group import where_env
 from striderl.collect.noise_source import NoiseSource
-from striderl.collect.policy_actor import PolicyActor
 from striderl.compat.final_observations import final_observations
 from striderl.compat.loop_storage import LoopStorage
 from striderl.data import tree
@@ -109,7 +108,7 @@ class PPO:
         self.transition = RolloutStorage.Transition()
         """The step that is under way, to look at: what `act` chose, and what `process_env_step` was told."""
         self.storage: LoopStorage | None = None
-        self._actor = PolicyActor(self.policy)
+        self._actor = self.learner.actor()
         self._step = self._iteration = 0
         self._state: dict[str, Tensor] = {}
         self._initial_state: dict[str, Tensor] = {}
@@ -137,10 +136,10 @@ class PPO:
         ):
             _check_shape(what, shape, size)
         self.learner.check_rollout(num_transitions_per_env, num_envs)
-        self.storage = LoopStorage(self.policy, num_envs, num_transitions_per_env, str(self.device))
+        self.storage = LoopStorage(self._actor, self.policy, num_envs, num_transitions_per_env, str(self.device))
         env_index = torch.arange(num_envs, device=self.device)
         self._noise = NoiseSource(self._actor.noise(), seed=self.seed, env_index=env_index)
-        self._fresh_state = self.policy.initial_state(num_envs, self.device)
+        self._fresh_state = self._actor.initial_state(num_envs, self.device)
         self._state = self._fresh_state
 
     def act(self, obs: Observations, critic_obs: Observations | None = None) -> Any:
@@ -152,7 +151,7 @@ class PPO:
             if count != storage.num_envs:
                 raise ValueError(f"init_storage was told {storage.num_envs} envs, the observations are of {count}")
             self._healthy = finite_rows(self._obs, torch.ones(count, dtype=torch.bool, device=self.device))
-            self._obs = where_env(self._healthy, self._obs, tree.map(torch.zeros_like, self._obs))
+            self._obs = self._cut_off(self._obs, self._healthy)
             if not len(storage):
                 self._initial_state = self._state
             self._acted = self._actor.act(self._obs, self._state, self._noise.at(self._step))
@@ -179,8 +178,12 @@ class PPO:
         with _outside_autograd():
             reward = torch.as_tensor(rewards, dtype=torch.float32, device=self.device).reshape(-1)
             done = as_dones(dones).to(self.device)
-            late = infos.get("time_outs")
-            truncated = torch.zeros_like(done) if late is None else as_dones(late).to(self.device) & done
+            given = infos.get("time_outs")
+            late = torch.zeros_like(done) if given is None else as_dones(given).to(self.device)
+            for what, value in (("rewards", reward), ("dones", done), ("infos['time_outs']", late)):
+                if len(value) != storage.num_envs:
+                    raise ValueError(f"{what} has {len(value)} entries for {storage.num_envs} envs")
+            truncated = late & done
             final_obs = final_observations(infos, self.policy, self._obs)
             self._tell(truncated, final_obs)
             sound = torch.isfinite(reward)
@@ -221,6 +224,8 @@ class PPO:
             missing = [name for name in self.policy.obs_spec if name not in last]
             if missing and len(self.learner.terms):
                 raise ValueError(f"terms may read {missing} of what followed; call compute_returns(critic_obs, obs)")
+            everybody = torch.ones(storage.num_envs, dtype=torch.bool, device=self.device)
+            last = self._cut_off(last, finite_rows(last, everybody))
             self._prepared = self.learner.prepare(
                 storage, initial_state=self._initial_state, last_obs=last, last_state=self._state
             )
@@ -295,6 +300,18 @@ class PPO:
             raise KeyError(f"the observations lack {missing}; give them by name, as a dict of components")
         return {name: found[name].to(self.device) for name in self.policy.obs_spec}
 
+    def _cut_off(self, obs: dict[str, Tensor], healthy: Tensor) -> dict[str, Tensor]:
+        """Return observations with zeros for bad ones; an episode that turned bad was cut by the step before.
+
+        So that step is valued with V(s_t), as a collector would do, and not with that of zeros or of NaN.
+        """
+        storage = self._ready()
+        before = len(storage) // storage.num_envs - 1
+        if before >= 0:
+            storage.data["truncated"][before].logical_or_(~healthy & ~storage.data["terminated"][before])
+        self._state = where_env(healthy, self._state, self._fresh_state)
+        return dict(where_env(healthy, obs, tree.map(torch.zeros_like, obs)))
+
     def _note(self, obs: Observations, critic_obs: Observations | None, acted: Acted) -> None:
         """Fill the record in, under the old names."""
         record, dist = self.transition, acted.columns["dist"]
@@ -303,7 +320,7 @@ class PPO:
         record.actions, record.actions_log_prob = acted.actions, acted.columns["log_prob"]
         record.values = value.unsqueeze(-1) if value.dim() == 1 else value
         record.action_mean, record.action_sigma = dist.get("mean"), dist.get("std")
-        record.hidden_states = _as_tuples(self.policy, self._state)
+        record.hidden_states = _as_tuples(self.policy, {name: self._state[name] for name in self.policy.state_spec()})
 
     def _tell(self, truncated: Tensor, final_obs: dict[str, Tensor] | None) -> None:
         """Say once that time-outs are valued with V(s_t); a GPU is not asked whether there was one."""

@@ -96,7 +96,9 @@ class Collector:
                 "collect(n_step=…, whole_episodes=True)"
             )
         if n_episode is not None or by_episode != writer.by_episode or self._fresh_next:
-            self._start_anew()
+            writer.begin_episodes()
+            if n_episode is None:
+                self._core.reset()
         writer.by_episode = by_episode
         self._actor.random = random
         writer.begin_call()
@@ -158,10 +160,6 @@ class Collector:
         """Start new episodes with the next call of `collect`."""
         self._fresh_next = True
 
-    def _start_anew(self) -> None:
-        self._writer.begin_episodes()
-        self._core.reset()
-
     def close(self) -> None:
         """Close the envs."""
         self.env.close()
@@ -183,5 +181,6 @@ def as_env(env: Any) -> VecEnv:
     if isinstance(env, (list, tuple)) and env and all(isinstance(each, Env) for each in env):
         return as_vec_env(list(env))
     raise TypeError(
-        f"Collector wants a VecEnv, a Gymnasium env, a Gymnasium vector env or a list of envs, found {type(env).__name__}"
+        "Collector wants a VecEnv, a Gymnasium env, a Gymnasium vector env or a list of envs, "
+        f"found {type(env).__name__}"
     )

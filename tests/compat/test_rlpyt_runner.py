@@ -1,0 +1,278 @@
+"""Agents, algorithms and runners of seed 001 over our core."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from striderl.algorithms.a2c import A2CConfig
+from striderl.algorithms.dqn import DQNConfig
+from striderl.algorithms.ppo_config import PPOConfig
+from striderl.checkpoint.store import CheckpointStore
+from striderl.collect.samplers import BatchSpec, SerialSampler, WaitResetCollector
+from striderl.compat.rlpyt_agents import AgentTrain, DqnAgent, PgAgent, SacAgent
+from striderl.compat.rlpyt_algorithms import A2C, DQN, PPO, SAC
+from striderl.compat.rlpyt_runner import MinibatchRl, MinibatchRlEval, logger_context
+from striderl.envs.tasks import make
+from striderl.policies.actor_policy import ActorConfig
+from striderl.policies.policy import PolicyConfig
+from striderl.policies.q_function import QFunctionConfig
+
+SMALL = PolicyConfig(actor_hidden_dims=(8,), critic_hidden_dims=(8,))
+
+
+class PgModel(nn.Module):
+    def __init__(self, observation_shape: tuple[int, ...], output_size: int) -> None:
+        super().__init__()
+        self.pi, self.v = nn.Linear(observation_shape[0], output_size), nn.Linear(observation_shape[0], 1)
+
+    def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any) -> tuple[Tensor, ...]:
+        return self.pi(observation), self.v(observation)
+
+
+class GaussianModel(PgModel):
+    def __init__(self, observation_shape: tuple[int, ...], output_size: int) -> None:
+        super().__init__(observation_shape, output_size)
+        self.log_std = nn.Parameter(torch.zeros(output_size))
+
+    def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any) -> tuple[Tensor, ...]:
+        return self.pi(observation), self.log_std, self.v(observation)
+
+
+class QModel(nn.Module):
+    def __init__(self, observation_shape: tuple[int, ...], output_size: int, action_size: int = 0) -> None:
+        super().__init__()
+        self.q = nn.Linear(observation_shape[0] + action_size, output_size)
+
+    def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any, action: Any = None) -> Tensor:
+        return self.q(observation if action is None else torch.cat([observation, action], -1))
+
+
+class MuModel(GaussianModel):
+    def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any) -> tuple[Tensor, ...]:
+        return self.pi(observation), self.log_std
+
+
+def sampler(task: str = "cartpole", T: int = 8, B: int = 2, **settings: Any) -> SerialSampler:
+    return SerialSampler(
+        EnvCls=make, env_kwargs={"task": task}, batch_T=T, batch_B=B, max_decorrelation_steps=0, **settings
+    )
+
+
+def start(algo: Any, agent: Any, task: str = "cartpole", T: int = 8, B: int = 2, **settings: Any) -> SerialSampler:
+    """Do what a runner does before its loop."""
+    torch.manual_seed(0)
+    made = sampler(task, T, B, **settings)
+    examples = made.initialize(agent, seed=1, bootstrap_value=algo.bootstrap_value)
+    algo.initialize(agent, 10, made.batch_spec, made.mid_batch_reset, examples)
+    return made
+
+
+# -- algorithms --------------------------------------------------------------------------------------------------------
+
+
+def test_ppo_gives_one_number_per_gradient_step():
+    algo = PPO(PPOConfig(num_learning_epochs=3, num_mini_batches=2))
+    agent = PgAgent(config=SMALL)
+    made = start(algo, agent)
+    samples, _ = made.obtain_samples(0)
+    before = agent.state_dict()
+    opt_info = algo.optimize_agent(0, samples)
+    assert opt_info._fields == ("loss", "gradNorm", "entropy", "perplexity")
+    assert [len(field) for field in opt_info] == [6] * 4 and algo.update_counter == 6
+    np.testing.assert_allclose(opt_info.perplexity, np.exp(opt_info.entropy), rtol=1e-6)
+    assert any(not torch.equal(value, before[name]) for name, value in agent.state_dict().items())
+    made.shutdown()
+
+
+def test_process_returns_by_hand():
+    algo = A2C(A2CConfig(gamma=0.5, lam=1.0))
+    agent = PgAgent(config=SMALL)
+    made = start(algo, agent, T=3, B=2)
+    samples, _ = made.obtain_samples(0)
+    env, info = samples.env, samples.agent.agent_info
+    env.reward[:] = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
+    info.value[:] = torch.tensor([[0.5, 0.5], [0.25, 8.0], [1.0, 1.0]])
+    samples.agent.bootstrap_value[:] = 10.0
+    for flag in (env.done, env.terminated, env.truncated):
+        flag[:] = False
+    env.terminated[0, 0], env.truncated[1, 1] = True, True
+    return_, advantage, valid = algo.process_returns(samples)
+    # column 0 terminates at once: 1 | 2 + .5·(4 + .5·10) | 4 + .5·10; in column 1 the clock stops step 1, worth V = 8
+    torch.testing.assert_close(return_, torch.tensor([[1.0, 1 + 0.5 * (2 + 0.5 * 8)], [6.5, 6.0], [9.0, 9.0]]))
+    torch.testing.assert_close(advantage, return_ - info.value)
+    assert valid is None
+    made.shutdown()
+
+
+def test_valid_after_an_end_when_resets_wait():
+    algo = PPO(PPOConfig())
+    made = start(algo, PgAgent(config=SMALL), T=60, B=3, CollectorCls=WaitResetCollector)
+    samples, _ = made.obtain_samples(0)
+    _, advantage, valid = algo.process_returns(samples)
+    done = samples.env.done.float()
+    expected = torch.cat([torch.ones(1, 3), 1 - done[:-1].cumsum(0).clamp(max=1)])
+    assert valid is not None and 0 < float(valid.mean()) < 1
+    torch.testing.assert_close(valid, expected)
+    assert float(advantage[valid == 0].abs().max()) == 0.0
+    algo.optimize_agent(0, samples)
+    made.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("task", "algo", "agent"),
+    [
+        ("cartpole", lambda: PPO(PPOConfig()), lambda: PgAgent(PgModel)),
+        ("cartpole", lambda: A2C(), lambda: PgAgent(PgModel)),
+        ("pendulum", lambda: PPO(PPOConfig()), lambda: PgAgent(GaussianModel)),
+        ("cartpole", lambda: DQN(batch_size=8, min_steps_learn=20), lambda: DqnAgent(QModel)),
+        (
+            "pendulum",
+            lambda: SAC(batch_size=8, min_steps_learn=20, replay_ratio=2.0),
+            lambda: SacAgent(MuModel, QModel),
+        ),
+    ],
+)
+def test_users_models_learn(task, algo, agent):
+    algo, agent = algo(), agent()
+    made = start(algo, agent, task)
+    before = {name: value.clone() for name, value in agent.model.state_dict().items()}
+    for itr in range(3):
+        opt_info = algo.optimize_agent(itr, made.obtain_samples(itr)[0])
+    assert len(opt_info[0]) >= 1 and all(np.isfinite(opt_info[0]))
+    assert any(not torch.equal(value, before[name]) for name, value in agent.model.state_dict().items())
+    made.shutdown()
+
+
+def test_replay_holds_every_step_with_what_followed():
+    algo = DQN(DQNConfig(gamma=0.9), batch_size=4, min_steps_learn=10_000)
+    made = start(algo, DqnAgent(config=ActorConfig(hidden_dims=(8,))), T=5, B=2)
+    actions = []
+    for itr in range(3):
+        samples, _ = made.obtain_samples(itr)
+        actions.append(samples.agent.action.clone())
+        assert algo.optimize_agent(itr, samples)._asdict() == {"loss": [], "gradNorm": [], "qValue": []}
+    # 15 steps of 2 envs, of which the last waits for what comes after it
+    assert len(algo.replay) == 28
+    rows = algo.replay.read.chronological()
+    stored = algo.replay.read.rows(rows)["act"]
+    torch.testing.assert_close(stored, torch.cat([torch.cat(actions)[:14, env] for env in range(2)]))
+    made.shutdown()
+
+
+def test_updates_follow_the_replay_ratio():
+    algo = DQN(batch_size=8, min_steps_learn=32, replay_ratio=2.0)
+    made = start(algo, DqnAgent(config=ActorConfig(hidden_dims=(8,))))
+    counts = [len(algo.optimize_agent(itr, made.obtain_samples(itr)[0]).loss) for itr in range(4)]
+    assert counts == [0, 4, 4, 4]  # 2 · 16 samples / 8 per update, from 32 steps on
+    made.shutdown()
+
+
+def test_what_does_not_fit_is_said():
+    with pytest.raises(RuntimeError, match=r"PPO.optimize_agent comes after initialize"):
+        PPO().optimize_agent(0, None)
+    with pytest.raises(TypeError, match="DQN wants a DqnAgent, found PgAgent"):
+        DQN().initialize(PgAgent(), 1, BatchSpec(4, 2))
+    with pytest.raises(RuntimeError, match="the agent has no policy yet"):
+        DQN().initialize(DqnAgent(), 1, BatchSpec(4, 2))
+    with pytest.raises(ValueError, match="both ModelCls and QModelCls"):
+        SacAgent(MuModel)
+    made = sampler()
+    with pytest.raises(TypeError, match=r"QModel.forward must return \(pi, v\)"):
+        made.initialize(PgAgent(QModel), seed=0)
+    algo, agent = PPO(), PgAgent(config=SMALL)
+    made = sampler()
+    made.initialize(agent, seed=0)  # without bootstrap_value
+    algo.initialize(agent, 1, made.batch_spec, True)
+    with pytest.raises(ValueError, match="wants samples with bootstrap_value"):
+        algo.optimize_agent(0, made.obtain_samples(0)[0])
+    made.shutdown()
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_says_what_it_stores():
+    agent = PgAgent(config=SMALL)
+    made = start(PPO(), agent)
+    samples, _ = made.obtain_samples(0)
+    info = samples.agent.agent_info
+    said = agent(samples.env.observation[0])
+    assert isinstance(said, AgentTrain)
+    torch.testing.assert_close(said.value, info.value[0])
+    torch.testing.assert_close(said.dist_info.log_probs, info.dist_info.log_probs[0])
+    chosen = said.dist_info.log_probs.gather(1, samples.agent.action[0].unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(chosen, info.log_prob[0])
+    made.shutdown()
+
+
+def test_evaluation_is_greedy():
+    agent = DqnAgent(config=ActorConfig(hidden_dims=(8,)))
+    made = start(DQN(DQNConfig()), agent)
+    x = torch.zeros(50, 4)
+    agent.sample_mode(0)
+    assert len(set(agent.step(x).action.tolist())) == 2  # ε is 1 at first
+    agent.eval_mode(0)
+    assert set(agent.step(x).action.tolist()) == {int(agent(x)[0].argmax())}
+    made.shutdown()
+
+
+# -- runners -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_runner_trains_and_reports(tmp_path):
+    torch.manual_seed(0)
+    algo, agent = PPO(PPOConfig(num_mini_batches=2)), PgAgent(config=SMALL)
+    runner = MinibatchRl(algo=algo, agent=agent, sampler=sampler(T=16), n_steps=100, seed=3, log_interval_steps=64)
+    with logger_context(tmp_path, 7, "ppo", {"game": "cartpole"}, snapshot_mode="last") as folder:
+        runner.train()
+    # 100 steps are 3 iterations of 32, rounded up to two reports of two iterations each
+    assert [row["CumSteps"] for row in runner.diagnostics] == [64, 128]
+    assert runner.diagnostics[-1]["CumUpdates"] == 8 and algo.n_itr == 4
+    assert {"ReturnAverage", "LengthMax", "lossMedian", "entropyStd", "gradNormMin"} <= set(runner.diagnostics[-1])
+    assert json.loads((folder / "params.json").read_text())["game"] == "cartpole"
+    with (folder / "progress.csv").open() as file:
+        assert [float(row["CumSteps"]) for row in csv.DictReader(file)] == [64, 128]
+    saved = CheckpointStore(folder / "snapshots").load().state
+    assert saved["itr"] == 3
+    for name, value in agent.state_dict().items():
+        torch.testing.assert_close(saved["agent_state_dict"][name], value)
+
+
+def test_evaluation_before_the_first_iteration_and_at_every_report():
+    algo = DQN(batch_size=8, min_steps_learn=16, replay_ratio=1.0)
+    agent = DqnAgent(config=ActorConfig(hidden_dims=(8,)))
+    made = sampler(T=8, eval_n_envs=2, eval_max_trajectories=3)
+    runner = MinibatchRlEval(algo=algo, agent=agent, sampler=made, n_steps=32, seed=0, log_interval_steps=16)
+    runner.train()
+    assert [(row["CumSteps"], row["TrajsInReport"]) for row in runner.diagnostics] == [(0, 3), (16, 3), (32, 3)]
+
+
+def test_the_same_seed_gives_the_same_run():
+    def run() -> list[float]:
+        torch.manual_seed(0)
+        algo = SAC(batch_size=8, min_steps_learn=16, replay_ratio=2.0)
+        agent = SacAgent(
+            config=ActorConfig(hidden_dims=(8,), head="squashed_gaussian"),
+            critic_config=QFunctionConfig(hidden_dims=(8,)),
+        )
+        runner = MinibatchRl(algo, agent, sampler("pendulum", T=8), n_steps=48, seed=5, log_interval_steps=16)
+        runner.train()
+        return [row.get("qLossAverage", 0.0) for row in runner.diagnostics]
+
+    first = run()
+    assert first[-1] > 0 and first == run()
+
+
+def test_gymnasium_envs_by_name():
+    algo, agent = PPO(), PgAgent(PgModel)
+    made = SerialSampler(EnvCls="CartPole-v1", env_kwargs={}, batch_T=8, batch_B=2, max_decorrelation_steps=3)
+    runner = MinibatchRl(algo, agent, made, n_steps=32, seed=0, log_interval_steps=16)
+    runner.train()
+    assert len(runner.diagnostics) == 2 and agent.obs_spec["obs"].shape == (4,)
