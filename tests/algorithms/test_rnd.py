@@ -125,6 +125,19 @@ def test_the_reward_is_divided_by_the_spread_of_its_discounted_sum():
     assert rewards(term, data, 4.0) == [round(4 / 1.51, 5), round(8 / 1.51, 5)]
 
 
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_that_sum_begins_again_with_each_episode_and_goes_on_across_rollouts(end):
+    term = linear_rnd(normalize_reward=True, gamma=0.5)
+    data = columns(term, [1.0, 2.0], [False, False])
+    data[end] = torch.tensor([[True], [False]])
+    term.absorb(data)
+    # novelty 2, 4; the episode of the first ended: sums 2 and 4, mean 3, std 1
+    assert rewards(term, columns(term, [0.0], [False]), 3.0) == [round(6 / 1.01, 5)]
+    term.absorb(columns(term, [1.0], [False]))
+    # the second episode goes on: 0.5 · 4 + 2 = 4; of 2, 4, 4 the std is sqrt(8 / 9)
+    assert rewards(term, columns(term, [0.0], [False]), 3.0) == [pytest.approx(6 / ((8 / 9) ** 0.5 + 0.01), abs=1e-4)]
+
+
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 

@@ -63,6 +63,10 @@ def test_explained_variance():
     assert float(explained_variance(numbers(3, 2, 1), returns, None)) == pytest.approx(-3)
 
 
+def test_returns_that_are_all_alike_leave_nothing_to_explain():
+    assert float(explained_variance(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 3.0]), None)) == 0.0
+
+
 @pytest.mark.parametrize(
     ("kl", "rate", "wanted"),
     [

@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from striderl.algorithms.behaviour_cloning import BehaviourCloningConfig as BehaviourCloningConfig
     from striderl.algorithms.c51 import Atoms as Atoms
     from striderl.algorithms.cql import CQL as CQL
+    from striderl.algorithms.crossq import CrossQ as CrossQ
+    from striderl.algorithms.crossq import CrossQConfig as CrossQConfig
+    from striderl.algorithms.crossq import crossq as crossq
+    from striderl.algorithms.ddpg import ddpg as ddpg
     from striderl.algorithms.dqn import DQN as DQN
     from striderl.algorithms.dqn import DQNConfig as DQNConfig
     from striderl.algorithms.dqn import Means as Means
     from striderl.algorithms.dqn import q_policy as q_policy
+    from striderl.algorithms.fast_td3 import fast_sac as fast_sac
+    from striderl.algorithms.fast_td3 import fast_td3 as fast_td3
     from striderl.algorithms.iql import IQL as IQL
     from striderl.algorithms.iql import IQLConfig as IQLConfig
     from striderl.algorithms.iqn import ImplicitQuantiles as ImplicitQuantiles
@@ -25,12 +31,18 @@ if TYPE_CHECKING:
     from striderl.algorithms.ppo import PPOConfig as PPOConfig
     from striderl.algorithms.qr_dqn import Quantiles as Quantiles
     from striderl.algorithms.rainbow import rainbow as rainbow
+    from striderl.algorithms.recurrent_dqn import RecurrentDQN as RecurrentDQN
+    from striderl.algorithms.recurrent_sac import RecurrentSAC as RecurrentSAC
     from striderl.algorithms.redq import redq as redq
     from striderl.algorithms.reinforce import REINFORCE as REINFORCE
     from striderl.algorithms.reinforce import REINFORCEConfig as REINFORCEConfig
     from striderl.algorithms.reward_groups import RewardGroups as RewardGroups
     from striderl.algorithms.sac import SAC as SAC
     from striderl.algorithms.sac import SACConfig as SACConfig
+    from striderl.algorithms.sac_discrete import DiscreteSAC as DiscreteSAC
+    from striderl.algorithms.sac_discrete import DiscreteSACConfig as DiscreteSACConfig
+    from striderl.algorithms.sac_discrete import discrete_sac as discrete_sac
+    from striderl.algorithms.sequence_learning import SequenceConfig as SequenceConfig
     from striderl.algorithms.td3 import TD3 as TD3
     from striderl.algorithms.td3 import TD3Config as TD3Config
     from striderl.algorithms.td3_bc import TD3BC as TD3BC
@@ -62,11 +74,23 @@ __getattr__, __dir__, __all__ = lazy(
         "cql": [
             "CQL",
         ],
+        "crossq": [
+            "CrossQ",
+            "CrossQConfig",
+            "crossq",
+        ],
+        "ddpg": [
+            "ddpg",
+        ],
         "dqn": [
             "DQN",
             "DQNConfig",
             "Means",
             "q_policy",
+        ],
+        "fast_td3": [
+            "fast_sac",
+            "fast_td3",
         ],
         "iql": [
             "IQL",
@@ -85,6 +109,12 @@ __getattr__, __dir__, __all__ = lazy(
         "rainbow": [
             "rainbow",
         ],
+        "recurrent_dqn": [
+            "RecurrentDQN",
+        ],
+        "recurrent_sac": [
+            "RecurrentSAC",
+        ],
         "redq": [
             "redq",
         ],
@@ -98,6 +128,14 @@ __getattr__, __dir__, __all__ = lazy(
         "sac": [
             "SAC",
             "SACConfig",
+        ],
+        "sac_discrete": [
+            "DiscreteSAC",
+            "DiscreteSACConfig",
+            "discrete_sac",
+        ],
+        "sequence_learning": [
+            "SequenceConfig",
         ],
         "td3": [
             "TD3",

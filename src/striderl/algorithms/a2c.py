@@ -26,6 +26,7 @@ from striderl.algorithms.on_policy_targets import (
     take_step,
     whole_targets,
 )
+from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types
@@ -105,6 +106,10 @@ class A2C:
     def num_updates_per_rollout(self) -> int:
         """How many gradient steps one rollout is used for: one."""
         return 1
+
+    def actor(self) -> PolicyActor:
+        """Return who collects: samples of the policy."""
+        return PolicyActor(self.policy)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise when the config looks further ahead than rollouts of this length go."""

@@ -1,6 +1,8 @@
 """Behaviour cloning: do what the data did.
 
 loss = -mean_B log π(a|s)      or      mean_B |mode π(s) - a|²      for real-valued actions
+
+Rewards and what followed are not looked at, so how episodes ended makes no difference.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import load_parts, module_updater, save_parts
+from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, save_parts
 from striderl.collect.behaviour_actor import BehaviourActor
 from striderl.collect.behaviours import Greedy
+from striderl.data.actions import BoxSpec
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
-from striderl.ops.losses import valid_mean
+from striderl.networks.heads import DeterministicHead
 from striderl.ops.td import weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.storage.pickers import Picker, Uniform
@@ -55,6 +58,10 @@ class BehaviourCloning:
         """Take the policy's parameters into an updater."""
         self.policy = policy
         self.config = config = config or BehaviourCloningConfig()
+        if config.loss == "log_prob":
+            check_likelihood(policy)
+        elif not isinstance(policy.action_spec, BoxSpec):
+            raise ValueError(f"loss 'mse' is for real-valued actions, found {type(policy.action_spec).__name__}")
         self.updater = module_updater("policy", policy, config.learning_rate, config.max_grad_norm, config.mode)
         self._actor = BehaviourActor(policy, Greedy())
 
@@ -77,12 +84,13 @@ class BehaviourCloning:
     def explore(self, env_steps: int, *, random: bool) -> None:
         """Act at random before learning starts."""
         self._actor.random = random
+        self._actor.at(env_steps)
 
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Take one step towards the actions of the sample."""
-        return self.updater.step(self.losses, {**sample, "weight": weight})
+        return self.updater.step(self.losses, {**cleaned(sample), "weight": weight})
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return how unlike the data the policy is."""
@@ -92,8 +100,7 @@ class BehaviourCloning:
             error = (distribution.mode() - minibatch["act"]).square().flatten(1).mean(dim=-1)
         else:
             error = -distribution.log_prob(minibatch["act"])
-        entropy = valid_mean(distribution.entropy().detach(), valid)
-        return {"imitation_loss": (1.0, weighted_mean(error, valid, minibatch["weight"]))}, {"entropy": entropy}
+        return {"imitation_loss": (1.0, weighted_mean(error, valid, minibatch["weight"]))}, {}
 
     @torch.no_grad()
     def absorb(self, columns: Mapping[str, Any]) -> None:
@@ -110,3 +117,9 @@ class BehaviourCloning:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what was saved."""
         load_parts(self._parts(), state)
+
+
+def check_likelihood(policy: ActorPolicy) -> None:
+    """Raise when a policy has no likelihood of actions to learn from: the loss would have no gradient."""
+    if isinstance(policy.head, DeterministicHead):
+        raise ValueError("a deterministic head has no likelihood to learn from; use another head, or loss='mse'")

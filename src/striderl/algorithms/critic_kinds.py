@@ -4,8 +4,10 @@
     ClippedMeans          one value          the least of all                       the least of all
     SubsetMeans (REDQ)    one value          the least of a random few              the mean of all
     TruncatedQuantiles    M quantiles        all of them sorted, the largest cut    the mean of all
+    CategoricalReturns    M probabilities    those of the member with the least     the least mean of all
+                          of fixed returns   mean, moved by reward and discount
 
-A kind is a part of SAC and its relatives; members are [K, B], or [K, B, M] for quantiles.
+A kind is a part of SAC, TD3 and their relatives; members are [K, B], or [K, B, M] for quantiles and atoms.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import torch
 from torch import Tensor
 
 from striderl.data.noise import NoiseSpec
-from striderl.ops.distributional import quantile_huber
+from striderl.ops.distributional import project_categorical, quantile_huber
+from striderl.ops.td import td_target
 
 
 class CriticKind(Protocol):
@@ -33,6 +36,16 @@ class CriticKind(Protocol):
 
     def for_target(self, members: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Return what the target networks say about the next action: [B], or samples [B, M]."""
+        ...
+
+    def bootstrap(
+        self, members: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the target: reward + discount · (what follows - cost), [B] or [B, M]; `cost` [B] is α log π."""
+        ...
+
+    def target_mean(self, target: Tensor) -> Tensor:
+        """Return the mean [B] of targets."""
         ...
 
     def for_actor(self, members: Tensor) -> Tensor:
@@ -62,6 +75,16 @@ class ClippedMeans:
     def for_target(self, members: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Return the least."""
         return members.amin(dim=0)
+
+    def bootstrap(
+        self, members: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the target of the value."""
+        return td_target(reward, discount, after_cost(self.for_target(members, noise), cost))
+
+    def target_mean(self, target: Tensor) -> Tensor:
+        """Return the targets."""
+        return target
 
     def for_actor(self, members: Tensor) -> Tensor:
         """Return the least."""
@@ -97,6 +120,16 @@ class SubsetMeans:
         """Return the least of those drawn."""
         chosen = noise["members"][0].topk(self.subset).indices
         return members.index_select(0, chosen).amin(dim=0)
+
+    def bootstrap(
+        self, members: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the target of the value."""
+        return td_target(reward, discount, after_cost(self.for_target(members, noise), cost))
+
+    def target_mean(self, target: Tensor) -> Tensor:
+        """Return the targets."""
+        return target
 
     def for_actor(self, members: Tensor) -> Tensor:
         """Return the mean."""
@@ -135,6 +168,18 @@ class TruncatedQuantiles:
         together = members.permute(1, 0, 2).flatten(1).sort(dim=-1).values
         return together[:, : members.shape[0] * (members.shape[2] - self.num_dropped)]
 
+    def bootstrap(
+        self, members: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the target of every quantile."""
+        return td_target(
+            reward.unsqueeze(-1), discount.unsqueeze(-1), after_cost(self.for_target(members, noise), cost)
+        )
+
+    def target_mean(self, target: Tensor) -> Tensor:
+        """Return the mean of the quantiles."""
+        return target.mean(dim=-1)
+
     def for_actor(self, members: Tensor) -> Tensor:
         """Return the mean."""
         return members.mean(dim=(0, 2))
@@ -149,6 +194,65 @@ class TruncatedQuantiles:
     def means(self, members: Tensor) -> Tensor:
         """Return the mean of each member's quantiles."""
         return members.mean(dim=-1)
+
+
+class CategoricalReturns:
+    """Probabilities of fixed returns (Bellemare et al. 2017), read like a double critic; FastTD3 learns with it."""
+
+    def __init__(self, *, low: float, high: float, num_atoms: int = 101) -> None:
+        """Take the range of returns and how many there are in it."""
+        if num_atoms < 2 or not low < high:
+            raise ValueError(f"CategoricalReturns wants 2 atoms and more, low < high; found {num_atoms}, {low}, {high}")
+        self.low, self.high, self.num_atoms = low, high, num_atoms
+
+    def check(self, num_members: int, num_outputs: int) -> None:
+        """Want one number per atom."""
+        if num_outputs != self.num_atoms:
+            raise ValueError(f"CategoricalReturns has {self.num_atoms} atoms, the Q-function num_outputs={num_outputs}")
+
+    def noise(self, num_members: int) -> Mapping[str, NoiseSpec]:
+        """Return nothing."""
+        return {}
+
+    def for_target(self, members: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+        """Return the probabilities [B, M] of the member with the least mean, sample by sample."""
+        least = self.means(members).argmin(dim=0)
+        index = least.view(1, -1, 1).expand(1, -1, members.shape[-1])
+        return members.softmax(dim=-1).gather(0, index).squeeze(0)
+
+    def bootstrap(
+        self, members: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the probabilities of reward + discount · (return - cost)."""
+        if cost is not None:
+            reward = td_target(reward, discount, -cost)
+        return project_categorical(reward, discount, self.for_target(members, noise), self._atoms(members))
+
+    def target_mean(self, target: Tensor) -> Tensor:
+        """Return the mean of the distribution."""
+        return (target * self._atoms(target)).sum(dim=-1)
+
+    def for_actor(self, members: Tensor) -> Tensor:
+        """Return the least mean."""
+        return self.means(members).amin(dim=0)
+
+    def loss(self, members: Tensor, target: Tensor) -> Tensor:
+        """Return the cross-entropies, summed over members."""
+        return -(target * members.log_softmax(dim=-1)).sum(dim=-1).sum(dim=0)
+
+    def means(self, members: Tensor) -> Tensor:
+        """Return the mean of each member's distribution."""
+        return (members.softmax(dim=-1) * self._atoms(members)).sum(dim=-1)
+
+    def _atoms(self, like: Tensor) -> Tensor:
+        return torch.linspace(self.low, self.high, self.num_atoms, dtype=like.dtype, device=like.device)
+
+
+def after_cost(value: Tensor, cost: Tensor | None) -> Tensor:
+    """Return values [B] or [B, M] less the cost [B] of what was done, if it has one."""
+    if cost is None:
+        return value
+    return value - (cost if value.dim() == cost.dim() else cost.unsqueeze(-1))
 
 
 def _one_output(num_outputs: int, who: str) -> None:

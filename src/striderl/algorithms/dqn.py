@@ -5,13 +5,12 @@
 
 `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included. Choices that a mask forbids in
 s' are never a*. What is learned about a choice is a part of its own, handed in as `kind`: its mean (`Means`, here), or
-its distribution (`c51.py`, `qr_dqn.py`, `iqn.py`). `q_policy` makes the network
-that fits.
+its distribution (`c51.py`, `qr_dqn.py`, `iqn.py`). `q_policy` makes the network that fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -19,9 +18,11 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.replay_parts import cleaned, counted, load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.target_network import TargetNetwork
-from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.algorithms.terms.term import Term
+from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
 from striderl.collect.behaviours import EpsilonGreedy
 from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types
@@ -30,13 +31,11 @@ from striderl.data.specs import ObsSpec
 from striderl.networks.deterministic import QValues
 from striderl.networks.head import NO_OBS, Head
 from striderl.networks.value_heads import QHead
-from striderl.ops.losses import valid_mean
 from striderl.ops.ramps import Ramp
-from striderl.ops.td import huber, td_target, weighted_mean
+from striderl.ops.td import counted_mean, huber, rescaled, td_target, unscaled, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.storage.pickers import Picker
 from striderl.storage.replay import View
-from striderl.storage.views import NStep
 
 _LOOKS = ("now", "next", "target")
 """The network on this state, on the next one to choose, and the target on the next one."""
@@ -124,9 +123,9 @@ class Seen(Protocol):
 class Means:
     """Learns the mean of the returns: plain Q-learning."""
 
-    def __init__(self, *, dueling: bool = False, noisy: bool = False) -> None:
-        """Choose the form of the head."""
-        self.dueling, self.noisy = dueling, noisy
+    def __init__(self, *, dueling: bool = False, noisy: bool = False, rescale: bool = False) -> None:
+        """Choose the form of the head; `rescale` learns h(Q) instead of Q, for returns of very different sizes."""
+        self.dueling, self.noisy, self.rescale = dueling, noisy, rescale
 
     def head(self, input_size: int, action_spec: DiscreteSpec) -> Head[Any]:
         """Build one Q-value per choice."""
@@ -139,8 +138,10 @@ class Means:
     def targets(self, seen: Seen, choice: Tensor | None, minibatch: Mapping[str, Any]) -> Tensor:
         """Return r + discount · Q'(s', a*)."""
         slow: QValues = seen()
-        chosen = slow.mode() if choice is None else choice
-        return td_target(minibatch["rew"], minibatch["discount"], slow.value_of(chosen))
+        value = slow.values.amax(dim=-1) if choice is None else slow.value_of(choice)
+        if not self.rescale:
+            return td_target(minibatch["rew"], minibatch["discount"], value)
+        return rescaled(td_target(minibatch["rew"], minibatch["discount"], unscaled(value)))
 
     def judge(self, seen: Seen, minibatch: Mapping[str, Any]) -> Judged:
         """Return the Huber loss."""
@@ -163,24 +164,36 @@ def q_policy(
 class DQN:
     """Losses, targets and the update of DQN for a Q-network."""
 
-    def __init__(self, policy: ActorPolicy, config: DQNConfig | None = None, kind: QKind | None = None) -> None:
-        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with."""
+    def __init__(
+        self,
+        policy: ActorPolicy,
+        config: DQNConfig | None = None,
+        kind: QKind | None = None,
+        *,
+        actor: ExploringActor | None = None,
+        terms: Sequence[Term] = (),
+    ) -> None:
+        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with.
+
+        `actor` collects instead of ε-greedy choices; the rewards of `terms` are added when samples are read.
+        """
         self.policy, self.kind = policy, kind or Means()
         self.config = config = config or DQNConfig()
         self.updater = module_updater("policy", policy, config.learning_rate, config.max_grad_norm, config.mode)
         self.target = TargetNetwork(policy)
         self.num_updates = 0
-        self._actor = BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
+        self._actor = actor or BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
+        self.terms = RewardTerms(terms, policy, config.mode)
 
     # -- what the trainer asks -----------------------------------------------------------------------------------------
 
-    def actor(self) -> BehaviourActor:
+    def actor(self) -> ExploringActor:
         """Return who collects: ε-greedy, and noisy where the head is."""
         return self._actor
 
     def view(self) -> View:
         """Return n-step samples."""
-        return NStep(self.config.n_step, gamma=self.config.gamma)
+        return self.terms.view(self.config.n_step, self.config.gamma)
 
     def picker(self, seed: int) -> Picker:
         """Return uniform or prioritized picking."""
@@ -195,7 +208,7 @@ class DQN:
     def explore(self, env_steps: int, *, random: bool) -> None:
         """Set ε, or act at random before learning starts."""
         self._actor.random = random
-        self._actor.behaviour.at(env_steps)
+        self._actor.at(env_steps)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
@@ -203,9 +216,11 @@ class DQN:
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Step the network, and move the target when it is time."""
-        minibatch = {**sample, "weight": weight, "noise": noise}
-        minibatch["target"] = self.targets(minibatch)
+        minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
+        if self.config.prioritized:
+            minibatch["target"] = self.targets(minibatch)
         numbers = self.updater.step(self.losses, minibatch)
+        numbers |= self.terms.step(minibatch)
         self.num_updates += 1
         if self.num_updates % self.config.target_every == 0:
             self.target.follow(self.config.tau)
@@ -217,14 +232,17 @@ class DQN:
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
         """Return what the network should say about the actions taken."""
-        choice = self._look("next", self.policy, minibatch)().mode() if self.config.double else None
+        # forbidden choices have the least value there is
+        choice = self._look("next", self.policy, minibatch)().values.argmax(dim=-1) if self.config.double else None
         return self.kind.targets(self._look("target", self.target.network, minibatch), choice, minibatch)
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the loss of the actions taken."""
+        """Return the loss of the actions taken; targets that are not given are computed, as a part of one program."""
+        if "target" not in minibatch:
+            minibatch = {**minibatch, "target": self.targets(minibatch)}
         judged = self.kind.judge(self._look("now", self.policy, minibatch), minibatch)
-        loss = weighted_mean(judged.loss, minibatch["valid"], minibatch["weight"])
-        return {"q_loss": (1.0, loss)}, {"q_value": valid_mean(judged.value, minibatch["valid"])}
+        loss = weighted_mean(judged.loss, counted(minibatch), minibatch["weight"])
+        return {"q_loss": (1.0, loss)}, {"q_value": counted_mean(judged.value, counted(minibatch))}
 
     def _look(self, look: str, policy: ActorPolicy, minibatch: Mapping[str, Any]) -> Seen:
         """Return a network on this state or the next, with noise of its own in noisy layers."""
@@ -241,11 +259,18 @@ class DQN:
     def absorb(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
         self.policy.absorb(columns["obs"], columns["valid"])
+        self.terms.absorb(columns)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, Any]:
-        return {"policy": self.policy, "target": self.target, "updater": self.updater}
+        return {
+            "policy": self.policy,
+            "target": self.target,
+            "updater": self.updater,
+            "actor": self._actor,
+            "terms": self.terms,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of everything learned."""

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from striderl.algorithms.behaviour_cloning import check_likelihood
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, picker_for, save_parts
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.collect.behaviour_actor import BehaviourActor
 from striderl.collect.behaviours import Sample
@@ -25,6 +26,7 @@ from striderl.ops.losses import valid_mean
 from striderl.ops.offline import advantage_weight, expectile
 from striderl.ops.td import td_target, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunction
 from striderl.policies.value_function import ValueFunction
 from striderl.storage.pickers import Picker
@@ -65,9 +67,19 @@ class IQL:
     """Losses, targets and the update of IQL."""
 
     def __init__(
-        self, policy: ActorPolicy, critic: QFunction, value: ValueFunction, config: IQLConfig | None = None
+        self,
+        policy: ActorPolicy,
+        critic: QFunction | ChoiceQFunction,
+        value: ValueFunction,
+        config: IQLConfig | None = None,
     ) -> None:
-        """Take the parameters of all three into updaters, and copy the critics as targets."""
+        """Take the parameters of all three into updaters, and copy the critics as targets.
+
+        Choices have critics of their own, a `ChoiceQFunction`.
+        """
+        check_likelihood(policy)
+        if isinstance(critic, QFunction) and critic.config.num_outputs != 1:
+            raise ValueError(f"IQL wants critics with one value each, found num_outputs={critic.config.num_outputs}")
         self.policy, self.critic, self.value = policy, critic, value
         self.config = config = config or IQLConfig()
         rate, norm = config.learning_rate, config.max_grad_norm
@@ -96,6 +108,7 @@ class IQL:
     def explore(self, env_steps: int, *, random: bool) -> None:
         """Act at random before learning starts."""
         self._actor.random = random
+        self._actor.at(env_steps)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
@@ -103,14 +116,14 @@ class IQL:
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Step the value, the actor and the critics, then let the targets follow."""
-        minibatch = {**sample, "weight": weight}
+        minibatch = {**cleaned(sample), "weight": weight}
         with torch.no_grad():
-            minibatch["q_value"] = self.target.network(sample["obs"], sample["act"]).amin(dim=0)
+            minibatch["q_value"] = members_of(self.target.network, minibatch).amin(dim=0)
         numbers = self._value_updater.step(self.value_losses, minibatch)
         with torch.no_grad():
-            minibatch["advantage"] = minibatch["q_value"] - self.value(sample["obs"], sample["valid"])
-            following = self.value(sample["obs_next"], sample["valid"])
-            minibatch["target"] = td_target(sample["rew"], sample["discount"], following)
+            minibatch["advantage"] = minibatch["q_value"] - self.value(minibatch["obs"])
+            following = self.value(minibatch["obs_next"])
+            minibatch["target"] = td_target(minibatch["rew"], minibatch["discount"], following)
         numbers |= self._actor_updater.step(self.actor_losses, minibatch)
         numbers |= self._critic_updater.step(self.critic_losses, minibatch)
         self.target.follow(self.config.tau)
@@ -118,7 +131,7 @@ class IQL:
 
     def value_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return how far V is from the expectile of Q over the actions of the data."""
-        value = self.value(minibatch["obs"], minibatch["valid"])
+        value = self.value(minibatch["obs"])
         error = expectile(minibatch["q_value"] - value, self.config.expectile)
         loss = weighted_mean(error, minibatch["valid"], minibatch["weight"])
         return {"value_loss": (1.0, loss)}, {"value": valid_mean(value.detach(), minibatch["valid"])}
@@ -132,7 +145,7 @@ class IQL:
 
     def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return the squared errors of all critics."""
-        members = self.critic(minibatch["obs"], minibatch["act"])
+        members = members_of(self.critic, minibatch)
         loss = weighted_mean((members - minibatch["target"]).square(), minibatch["valid"], minibatch["weight"])
         return {"critic_loss": (1.0, loss)}, {}
 
@@ -162,3 +175,13 @@ class IQL:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what was saved."""
         load_parts(self._parts(), state)
+
+
+def members_of(critic: QFunction | ChoiceQFunction, minibatch: Mapping[str, Any]) -> Tensor:
+    """Return what each critic says about the actions of a minibatch, [K, B]."""
+    if isinstance(critic, QFunction):
+        values: Tensor = critic(minibatch["obs"], minibatch["act"])
+        return values
+    every: Tensor = critic(minibatch["obs"])
+    taken = minibatch["act"].long().view(1, -1, 1).expand(every.shape[0], -1, 1)
+    return every.gather(-1, taken).squeeze(-1)

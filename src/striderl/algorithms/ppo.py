@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.algorithms.mixed_precision import run_in_bfloat16
 from striderl.algorithms.on_policy_targets import Losses, finite_rows, next_values, zero_where_not
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.reward_groups import RewardGroups
+from striderl.algorithms.rollout_minibatches import check_minibatches, rollout_minibatches, run_policy
 from striderl.algorithms.std_floor import StdFloor
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.algorithms.terms.term_list import TermList
+from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
-from striderl.execution.epochs import shuffled_minibatches
-from striderl.execution.modes import Eager, ExecutionConfig
+from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.networks.return_normalizers import ValueNormalizer
 from striderl.ops.losses import adapted_learning_rate, clipped_surrogate, mean_std, valid_mean, value_loss
@@ -66,6 +66,8 @@ class Prepared(NamedTuple):
     """False where a sample is not valid and its observation is not finite: no network may read it."""
     info: dict[str, Tensor]
     """The info columns that terms asked for."""
+    parts: dict[str, Any]
+    """What the acting parts of terms stored, by term."""
     numbers: dict[str, Tensor]
     """What the terms want logged of this rollout, such as the mean of each reward they added."""
     initial_state: dict[str, Tensor]
@@ -109,25 +111,23 @@ class PPO:
         self._std_floor = StdFloor(policy.head, config.clip_min_std)
         name = config.lr_scheduler_class_name
         self._scheduler = learning_rate_rule(name, config.learning_rate, config.lr_scheduler) if name else None
-        self._follow_scheduler()
+        self._follow_schedules()
 
     @property
     def num_updates_per_rollout(self) -> int:
         """How many gradient steps one rollout is used for."""
         return self.config.num_learning_epochs * self.config.num_mini_batches
 
+    def actor(self) -> PolicyActor:
+        """Return who collects: samples of the policy, with what terms do to them."""
+        return PolicyActor(self.policy, self.terms.acting())
+
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise unless rollouts of this size, and with these columns where they are given, fit the config."""
         if columns is not None:
             self.reward_groups.check(columns, has_terms=len(self.terms) > 0)
-        recurrent = bool(self.policy.state_spec())
-        count = num_envs if recurrent else num_steps * num_envs
-        if count < self.config.num_mini_batches:
-            what = f"{num_envs} envs, which a policy with memory takes whole" if recurrent else f"{count} samples"
-            raise ValueError(
-                f"num_mini_batches={self.config.num_mini_batches} cannot be made of {what}; "
-                f"set it to {count} or less, or use more {'envs' if recurrent else 'envs or steps'}"
-            )
+        padded = self.updater.mode.fixed_shapes
+        check_minibatches(self.policy, self.terms, self.config.num_mini_batches, (num_steps, num_envs), padded=padded)
 
     # -- once per rollout ----------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class PPO:
     ) -> Prepared:
         """Add the terms' rewards, value what followed each step and work out returns and advantages."""
         data = storage.data
-        valid = data["valid"]
+        valid, parts = data["valid"], self.terms.parts(data["policy"])
         info, added = self.terms.info(data), self.terms.rewards(Read(data, last_obs))
         reward = self.reward_groups.rewards(data["rew"], data["info"], added)
         said = data["policy"]["value"]
@@ -160,7 +160,8 @@ class PPO:
         with self.updater.pooled():
             numbers = {**self.terms.numbers(added, valid), **self.reward_groups.reward_numbers(reward, valid)}
             if not self.config.normalize_advantage_per_mini_batch:
-                advantage = self.reward_groups.combined(advantage, valid)
+                counted = self.terms.in_surrogate({"valid": valid, "parts": parts})
+                advantage = self.reward_groups.combined(advantage, counted)
             raw_returns = returns = zero_where_not(returns, valid)
             if self.value_normalizer is not None:
                 returns = zero_where_not(self.value_normalizer.normalize_ahead(raw_returns, valid), valid)
@@ -175,8 +176,9 @@ class PPO:
             advantage=zero_where_not(advantage, valid),
             resets=torch.cat([torch.zeros_like(done[:1]), done[:-1]]),
             readable=valid | finite_rows(data["obs"], valid),
-            initial_state=initial_state,
+            initial_state={name: initial_state[name] for name in self.policy.state_spec()},
             info=info,
+            parts=parts,
             numbers=numbers,
         )
 
@@ -188,19 +190,15 @@ class PPO:
 
     def minibatches(self, prepared: Prepared, generator: torch.Generator) -> Iterator[dict[str, Any]]:
         """Yield minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
-        whole, num_envs = self._whole(prepared), prepared.advantage.shape[1]
-        self.check_rollout(prepared.advantage.shape[0], num_envs)
-        recurrent = bool(prepared.initial_state)
-        if not recurrent:
-            whole = tree.map(lambda leaf: leaf.flatten(0, 1), whole)
-        dims = {**dict.fromkeys(whole, int(recurrent)), "state": 0}
-        yield from shuffled_minibatches(
-            {**whole, "state": prepared.initial_state},
-            dims,
+        self.check_rollout(*prepared.advantage.shape)
+        yield from rollout_minibatches(
+            self._whole(prepared),
+            prepared.initial_state,
+            self.terms,
             num_mini_batches=self.config.num_mini_batches,
             num_epochs=self.config.num_learning_epochs,
             generator=generator,
-            padded=not isinstance(self.updater.mode, Eager),
+            padded=self.updater.mode.fixed_shapes,
         )
 
     @staticmethod
@@ -219,6 +217,7 @@ class PPO:
             "resets": prepared.resets,
             "readable": prepared.readable,
             "info": prepared.info,
+            "parts": prepared.parts,
         }
 
     # -- one minibatch -------------------------------------------------------------------------------------------------
@@ -230,14 +229,14 @@ class PPO:
         the policy), 'log_prob', 'ratio' and 'advantage', for subclasses that add losses of their own.
         """
         minibatch = self.terms.extend(minibatch)
-        config, valid = self.config, minibatch["valid"]
+        config, valid, counted = self.config, minibatch["valid"], self.terms.in_surrogate(minibatch)
         output = self._run(minibatch)
         advantage = minibatch["advantage"]
         if config.normalize_advantage_per_mini_batch:
-            advantage = self.reward_groups.combined(advantage, valid)
+            advantage = self.reward_groups.combined(advantage, counted)
         # chosen before exp: what overflows in a sample that does not count would come back as zero times infinity
-        log_prob = torch.where(valid, output.distribution.log_prob(minibatch["act"]), minibatch["log_prob"])
-        surrogate, ratio = clipped_surrogate(log_prob, minibatch["log_prob"], advantage, config.clip_param, valid)
+        log_prob = torch.where(counted, output.distribution.log_prob(minibatch["act"]), minibatch["log_prob"])
+        surrogate, ratio = clipped_surrogate(log_prob, minibatch["log_prob"], advantage, config.clip_param, counted)
         clip = config.clip_param if config.use_clipped_value_loss else None
         value = value_loss(output.value, minibatch["value"], minibatch["returns"], clip, valid)
         entropy = valid_mean(output.distribution.entropy(), valid)
@@ -254,7 +253,8 @@ class PPO:
             "ratio": ratio,
             "advantage": advantage,
         }
-        return losses, inter_vars, {"entropy": entropy.detach(), **self._statistics(minibatch, output, ratio)}
+        stats = {**self._statistics(minibatch, output, ratio, counted), **self.terms.statistics(minibatch, output)}
+        return losses, inter_vars, {"entropy": entropy.detach(), **stats}
 
     def _run(self, minibatch: Mapping[str, Any]) -> PolicyOutput:
         """Return what the policy says about a minibatch now.
@@ -263,28 +263,21 @@ class PPO:
         rollout. An error in the mean counts in units of the std: with a std of 1 the worst of some hundred ratios was
         off by less than 0.05, with one of 0.05 by 0.15 to 0.33. So keep `clip_min_std` well above that.
         """
-        valid = minibatch["valid"]
-        # a sample that does not count may still have been seen by the memory, so it is run unless it cannot be
-        resets = minibatch["resets"] if valid.dim() == 2 else None
-
-        def run() -> PolicyOutput:
-            output: PolicyOutput = self.policy(
-                minibatch["obs"], minibatch["state"], minibatch["memo"], resets, minibatch["readable"]
-            )
-            return output
-
-        return run_in_bfloat16(self.policy, valid.device.type, run) if self.config.use_mixed_precision else run()
+        return run_policy(self.policy, minibatch, mixed_precision=self.config.use_mixed_precision)
 
     @torch.no_grad()
-    def _statistics(self, minibatch: Mapping[str, Any], output: PolicyOutput, ratio: Tensor) -> dict[str, Tensor]:
+    def _statistics(
+        self, minibatch: Mapping[str, Any], output: PolicyOutput, ratio: Tensor, in_surrogate: Tensor
+    ) -> dict[str, Tensor]:
         """Return how far the policy has moved and how good the values are, on samples that were collected."""
         counted = collected(minibatch)
+        compared = counted & in_surrogate
         old = self.policy.head.from_params(minibatch["dist"])
         return {
             "kl": valid_mean(old.kl(output.distribution), counted),
-            "clip_fraction": valid_mean(((ratio - 1.0).abs() > self.config.clip_param).float(), counted),
+            "clip_fraction": valid_mean(((ratio - 1.0).abs() > self.config.clip_param).float(), compared),
             **self.reward_groups.value_numbers(output.value, minibatch["returns"], counted),
-            "ratio_error": torch.where(counted, (ratio - 1.0).abs(), 0.0).amax(),
+            "ratio_error": torch.where(compared, (ratio - 1.0).abs(), 0.0).amax(),
             **mean_std(output.distribution.params(), counted),
         }
 
@@ -327,10 +320,11 @@ class PPO:
             with self.updater.pooled():
                 self.value_normalizer.update(prepared.raw_returns, prepared.columns["valid"])
         self.iteration += 1
-        self._follow_scheduler()
+        self._follow_schedules()
 
-    def _follow_scheduler(self) -> None:
-        """Set the learning rate of the present iteration; that of a term's own parameters is its own."""
+    def _follow_schedules(self) -> None:
+        """Set the learning rate of the present iteration, and the terms' schedules."""
+        self.terms.at(self.iteration)
         if self._scheduler is not None:
             self.updater.groups["policy"].learning_rate.copy_(self._scheduler(self.iteration))
 
@@ -359,6 +353,7 @@ class PPO:
         self.updater.load_state_dict(state["updater"])
         self.terms.load_state_dict(state["terms"])
         self.iteration.copy_(state["iteration"])
+        self.terms.at(self.iteration)
         saved = state["value_normalizer"]
         if bool(saved) != (self.value_normalizer is not None):
             raise ValueError(

@@ -34,6 +34,7 @@ from striderl.algorithms.on_policy_targets import (
     whole_targets,
     zero_where_not,
 )
+from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types
@@ -106,6 +107,10 @@ class REINFORCE:
     def num_updates_per_rollout(self) -> int:
         """How many gradient steps one rollout is used for: one."""
         return 1
+
+    def actor(self) -> PolicyActor:
+        """Return who collects: samples of the policy."""
+        return PolicyActor(self.policy)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Accept rollouts of any size; how many samples an episode that is cut costs is in `used_fraction`."""

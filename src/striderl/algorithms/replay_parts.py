@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from striderl.data import tree
@@ -36,15 +37,46 @@ def sample_noise_spec(policy: Acting) -> NoiseSpec:
     return spec
 
 
-def module_updater(name: str, module: nn.Module, learning_rate: float, max_grad_norm: float, mode: str) -> Updater:
-    """Return an updater with one group: all parameters of a module, under Adam."""
-    group = GroupConfig(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
+def module_updater(
+    name: str, module: nn.Module, learning_rate: float, max_grad_norm: float, mode: str, weight_decay: float = 0.0
+) -> Updater:
+    """Return an updater with one group: all parameters of a module, under Adam, or AdamW with a weight decay."""
+    kind = "AdamW" if weight_decay else "Adam"
+    group = GroupConfig(
+        optimizer=kind, learning_rate=learning_rate, max_grad_norm=max_grad_norm, weight_decay=weight_decay
+    )
     return Updater({name: ParameterGroup(module.parameters(), group)}, mode=mode)
 
 
 def picker_for(seed: int, prioritized: bool, *, alpha: float = 0.6, beta: float = 0.4) -> Picker:
     """Return prioritized or uniform picking."""
     return Prioritized(seed=seed, alpha=alpha, beta=beta) if prioritized else Uniform(seed=seed)
+
+
+_READ = ("obs", "obs_next", "act", "rew", "discount")
+"""The columns of a sample that networks and targets read."""
+
+
+def cleaned(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample with zeros where it must not count: NaN there would reach gradients even under a mask.
+
+    'counted' is then what means are taken over: None where all samples are known to be valid.
+    """
+    valid: Tensor = sample["valid"]
+    # on the CPU a look costs less than the work that it saves; a GPU would have to be asked
+    if valid.device.type == "cpu" and valid.numpy().all():
+        return {**sample, "counted": None}
+
+    def zeroed(leaf: Tensor) -> Tensor:
+        return torch.where(valid.view(*valid.shape, *[1] * (leaf.dim() - valid.dim())), leaf, torch.zeros_like(leaf))
+
+    return {**sample, "counted": valid, **{name: tree.map(zeroed, sample[name]) for name in _READ if name in sample}}
+
+
+def counted(minibatch: Mapping[str, Any]) -> Tensor | None:
+    """Return which samples of a minibatch means are taken over; None for all."""
+    found: Tensor | None = minibatch["counted"] if "counted" in minibatch else minibatch["valid"]
+    return found
 
 
 def save_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,8 +88,3 @@ def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Give every part the state that the one of its name had."""
     for name, part in parts.items():
         part.load_state_dict(state[name])
-
-
-def like(per_sample: Tensor, value: Tensor) -> Tensor:
-    """Return numbers [B] so that they broadcast over values [B] or [B, M]."""
-    return per_sample if value.dim() == per_sample.dim() else per_sample.unsqueeze(-1)

@@ -14,36 +14,38 @@ noise: the same sample and noise give the same step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from striderl.algorithms.critic_kinds import ClippedMeans, CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    cleaned,
+    counted,
     frozen,
-    like,
     load_parts,
     module_updater,
     picker_for,
     sample_noise_spec,
     save_parts,
 )
+from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.target_network import TargetNetwork
-from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.algorithms.temperature import Temperature
+from striderl.algorithms.terms.term import Term
+from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
 from striderl.collect.behaviours import Sample, box_bounds
 from striderl.data.checked_fields import check_field_types
 from striderl.data.noise import NoiseSpec
-from striderl.ops.losses import valid_mean
-from striderl.ops.td import td_target, weighted_mean
+from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
 from striderl.storage.pickers import Picker
 from striderl.storage.replay import View
-from striderl.storage.views import NStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,8 @@ class SACConfig:
     """Steps of the critics per step of the actor; the actor makes up for those it sat out."""
     max_grad_norm: float = 0.0
     """Gradients are scaled down to this norm; 0 means never."""
+    weight_decay: float = 0.0
+    """Decay of the weights of policy and critics (AdamW); 0 for none."""
     prioritized: bool = False
     """Sample by TD error instead of uniformly."""
     mode: str = "eager"
@@ -96,37 +100,44 @@ class SAC:
         critic: QFunction,
         config: SACConfig | None = None,
         kind: CriticKind | None = None,
+        *,
+        actor: ExploringActor | None = None,
+        terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parameters of both into updaters, and copy the critics as targets."""
+        """Take the parameters of both into updaters, and copy the critics as targets.
+
+        `actor` collects instead of samples of the policy; the rewards of `terms` are added when samples are read.
+        """
         self.policy, self.critic, self.kind = policy, critic, kind or ClippedMeans()
         self.kind.check(critic.config.num_members, critic.config.num_outputs)
         self.config = config = config or SACConfig()
         device = next(policy.parameters()).device
-        self.temperature = _Temperature(config.init_temperature).to(device)
+        self.temperature = Temperature(config.init_temperature).to(device)
         low, _, _ = box_bounds(policy.action_spec, "SAC")
         self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
         self._actor_updater = module_updater(
-            "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode
+            "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
         self._critic_updater = module_updater(
-            "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode
+            "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
         self._temperature_updater = module_updater(
             "temperature", self.temperature, config.temperature_learning_rate, config.max_grad_norm, config.mode
         )
         self.target = TargetNetwork(critic)
         self.num_updates = 0
-        self._actor = BehaviourActor(policy, Sample())
+        self._actor = actor or BehaviourActor(policy, Sample())
+        self.terms = RewardTerms(terms, policy, config.mode)
 
     # -- what the trainer asks -----------------------------------------------------------------------------------------
 
-    def actor(self) -> BehaviourActor:
+    def actor(self) -> ExploringActor:
         """Return who collects: samples of the policy."""
         return self._actor
 
     def view(self) -> View:
         """Return n-step samples."""
-        return NStep(self.config.n_step, gamma=self.config.gamma)
+        return self.terms.view(self.config.n_step, self.config.gamma)
 
     def picker(self, seed: int) -> Picker:
         """Return uniform or prioritized picking."""
@@ -140,6 +151,7 @@ class SAC:
     def explore(self, env_steps: int, *, random: bool) -> None:
         """Act at random before learning starts."""
         self._actor.random = random
+        self._actor.at(env_steps)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
@@ -147,8 +159,9 @@ class SAC:
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Step the critics, then the actor and the temperature, then let the targets follow."""
-        minibatch = {**sample, "weight": weight, "noise": noise}
-        minibatch["target"] = self.targets(minibatch)
+        minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
+        if self.config.prioritized:
+            minibatch["target"] = self.targets(minibatch)
         numbers = self._critic_updater.step(self.critic_losses, minibatch)
         if self.num_updates % self.config.actor_every == 0:
             for _ in range(self.config.actor_every):
@@ -156,7 +169,8 @@ class SAC:
                     numbers |= self._actor_updater.step(self.actor_losses, minibatch)
                 if self.config.learn_temperature:
                     minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
-                    numbers |= self._temperature_updater.step(self.temperature_losses, minibatch)
+                    numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+        numbers |= self.terms.step(minibatch)
         self.target.follow(self.config.tau)
         self.num_updates += 1
         numbers["temperature"] = self.temperature.value().detach()
@@ -169,38 +183,30 @@ class SAC:
         """Return what the critics should say."""
         distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["next_action"])
-        value = self.kind.for_target(self.target.network(minibatch["obs_next"], action), minibatch["noise"])
-        return td_target(
-            like(minibatch["rew"], value),
-            like(minibatch["discount"], value),
-            value - like(self.temperature.value() * log_prob, value),
-        )
+        members = self.target.network(minibatch["obs_next"], action)
+        cost = self.temperature.value() * log_prob
+        return self.kind.bootstrap(members, minibatch["rew"], minibatch["discount"], cost, minibatch["noise"])
 
     def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the squared errors of all critics."""
+        """Return the errors of all critics; targets that are not given are computed, as a part of one program."""
+        target = minibatch["target"] if "target" in minibatch else self.targets(minibatch)
         members = self.critic(minibatch["obs"], minibatch["act"])
-        loss = weighted_mean(self.kind.loss(members, minibatch["target"]), minibatch["valid"], minibatch["weight"])
+        loss = weighted_mean(self.kind.loss(members, target), counted(minibatch), minibatch["weight"])
         value = self.kind.means(members.detach()).mean(dim=0)
-        return {"critic_loss": (1.0, loss)}, {"q_value": valid_mean(value, minibatch["valid"])}
+        return {"critic_loss": (1.0, loss)}, {"q_value": counted_mean(value, counted(minibatch))}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return how far the policy is from the soft-greedy one."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["action"])
         value = self.kind.for_actor(self.critic(minibatch["obs"], action))
-        loss = valid_mean(self.temperature.value().detach() * log_prob - value, minibatch["valid"])
-        return {"actor_loss": (1.0, loss)}, {"entropy": -valid_mean(log_prob.detach(), minibatch["valid"])}
-
-    def temperature_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return log α times how much more entropy there is than wanted."""
-        return {"temperature_loss": (1.0, self.temperature.log_value * minibatch["entropy_gap"])}, {}
+        loss = counted_mean(self.temperature.value().detach() * log_prob - value, counted(minibatch))
+        return {"actor_loss": (1.0, loss)}, {"entropy": -counted_mean(log_prob.detach(), counted(minibatch))}
 
     @torch.no_grad()
     def _td_error(self, minibatch: Mapping[str, Any]) -> Tensor:
         means = self.kind.means(self.critic(minibatch["obs"], minibatch["act"]))
-        target = minibatch["target"]
-        target = target if target.dim() == 1 else target.mean(dim=-1)
-        error: Tensor = (means - target).abs().mean(dim=0)
+        error: Tensor = (means - self.kind.target_mean(minibatch["target"])).abs().mean(dim=0)
         return error
 
     @torch.no_grad()
@@ -208,6 +214,7 @@ class SAC:
         """Let the normalisers learn from samples."""
         self.policy.absorb(columns["obs"], columns["valid"])
         self.critic.absorb(columns["obs"], columns["valid"])
+        self.terms.absorb(columns)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -220,6 +227,8 @@ class SAC:
             "actor_updater": self._actor_updater,
             "critic_updater": self._critic_updater,
             "temperature_updater": self._temperature_updater,
+            "actor": self._actor,
+            "terms": self.terms,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -230,15 +239,3 @@ class SAC:
         """Go on with what was saved."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])
-
-
-class _Temperature(nn.Module):
-    """α > 0, learned as its logarithm."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.log_value = nn.Parameter(torch.tensor(value).log())
-
-    def value(self) -> Tensor:
-        """Return α."""
-        return self.log_value.exp()

@@ -10,27 +10,36 @@ terminated and gamma^n elsewhere, time limits included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.critic_kinds import ClippedMeans, CriticKind
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import frozen, load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.replay_parts import (
+    cleaned,
+    counted,
+    frozen,
+    load_parts,
+    module_updater,
+    picker_for,
+    save_parts,
+)
+from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.target_network import TargetNetwork
-from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.algorithms.terms.term import Term
+from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
 from striderl.collect.behaviours import Behaviour, GaussianNoise, box_bounds
 from striderl.data.checked_fields import check_field_types
 from striderl.data.noise import NoiseSpec
-from striderl.ops.losses import valid_mean
-from striderl.ops.td import td_target, weighted_mean
+from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
 from striderl.storage.pickers import Picker
 from striderl.storage.replay import View
-from striderl.storage.views import NStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +66,8 @@ class TD3Config:
     """That noise is kept within this."""
     max_grad_norm: float = 0.0
     """Gradients are scaled down to this norm; 0 means never."""
+    weight_decay: float = 0.0
+    """Decay of the weights of policy and critics (AdamW); 0 for none."""
     prioritized: bool = False
     """Sample by TD error instead of uniformly."""
     mode: str = "eager"
@@ -92,15 +103,25 @@ class TD3:
         config: TD3Config | None = None,
         *,
         behaviour: Behaviour | None = None,
+        kind: CriticKind | None = None,
+        actor: ExploringActor | None = None,
+        terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parameters of both into updaters, and copy both as targets; Gaussian noise explores unless told."""
-        self.policy, self.critic = policy, critic
+        """Take the parameters of both into updaters, and copy both as targets; Gaussian noise explores unless told.
+
+        `kind` is how the critics are read, `actor` collects instead of the policy with a behaviour, and the rewards of
+        `terms` are added when samples are read.
+        """
+        self.policy, self.critic, self.kind = policy, critic, kind or ClippedMeans()
+        self.kind.check(critic.config.num_members, critic.config.num_outputs)
+        if behaviour is not None and actor is not None:
+            raise ValueError("TD3 takes a behaviour or an actor; the actor has a behaviour of its own")
         self.config = config = config or TD3Config()
         self._actor_updater = module_updater(
-            "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode
+            "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
         self._critic_updater = module_updater(
-            "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode
+            "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
         self.target_policy, self.target_critic = TargetNetwork(policy), TargetNetwork(critic)
         low, high, scale = box_bounds(policy.action_spec, "TD3")
@@ -109,30 +130,32 @@ class TD3:
         self.num_updates = 0
         if behaviour is None:
             behaviour = GaussianNoise(policy.action_spec, config.exploration_std)
-        self._actor = BehaviourActor(policy, behaviour)
+        self._actor = actor or BehaviourActor(policy, behaviour)
+        self.terms = RewardTerms(terms, policy, config.mode)
 
     # -- what the trainer asks -----------------------------------------------------------------------------------------
 
-    def actor(self) -> BehaviourActor:
+    def actor(self) -> ExploringActor:
         """Return who collects: the policy with noise."""
         return self._actor
 
     def view(self) -> View:
         """Return n-step samples."""
-        return NStep(self.config.n_step, gamma=self.config.gamma)
+        return self.terms.view(self.config.n_step, self.config.gamma)
 
     def picker(self, seed: int) -> Picker:
         """Return uniform or prioritized picking."""
         return picker_for(seed, self.config.prioritized)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the smoothing noise."""
-        return {"smoothing": NoiseSpec(shape=tuple(self._low.shape), kind="normal")}
+        """Return the smoothing noise, and that of the critics' kind."""
+        smoothing = NoiseSpec(shape=tuple(self._low.shape), kind="normal")
+        return {"smoothing": smoothing, **self.kind.noise(self.critic.config.num_members)}
 
     def explore(self, env_steps: int, *, random: bool) -> None:
         """Set the noise, or act at random before learning starts."""
         self._actor.random = random
-        self._actor.behaviour.at(env_steps)
+        self._actor.at(env_steps)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
@@ -140,9 +163,11 @@ class TD3:
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Step the critics; every so often the actor, and let the targets follow."""
-        minibatch = {**sample, "weight": weight, "noise": noise}
-        minibatch["target"] = self.targets(minibatch)
+        minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
+        if self.config.prioritized:
+            minibatch["target"] = self.targets(minibatch)
         numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers |= self.terms.step(minibatch)
         self.num_updates += 1
         if self.num_updates % self.config.actor_every == 0:
             with frozen(self.critic):
@@ -161,24 +186,27 @@ class TD3:
             -self.config.smoothing_clip, self.config.smoothing_clip
         )
         action = (distribution.mode() + self._scale * wobble).clamp(self._low, self._high)
-        value = self.target_critic.network(minibatch["obs_next"], action).amin(dim=0)
-        return td_target(minibatch["rew"], minibatch["discount"], value)
+        members = self.target_critic.network(minibatch["obs_next"], action)
+        return self.kind.bootstrap(members, minibatch["rew"], minibatch["discount"], None, minibatch["noise"])
 
     def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the squared errors of all critics."""
-        value = self.critic(minibatch["obs"], minibatch["act"])
-        loss = weighted_mean((value - minibatch["target"]).square(), minibatch["valid"], minibatch["weight"])
-        return {"critic_loss": (1.0, loss)}, {"q_value": valid_mean(value.detach().mean(dim=0), minibatch["valid"])}
+        """Return the errors of all critics; targets that are not given are computed, as a part of one program."""
+        target = minibatch["target"] if "target" in minibatch else self.targets(minibatch)
+        members = self.critic(minibatch["obs"], minibatch["act"])
+        loss = weighted_mean(self.kind.loss(members, target), counted(minibatch), minibatch["weight"])
+        value = self.kind.means(members.detach()).mean(dim=0)
+        return {"critic_loss": (1.0, loss)}, {"q_value": counted_mean(value, counted(minibatch))}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return minus the value of the policy's actions."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
-        value = self.critic(minibatch["obs"], distribution.mode())[0]
-        return {"actor_loss": (1.0, -valid_mean(value, minibatch["valid"]))}, {}
+        value = self.kind.means(self.critic(minibatch["obs"], distribution.mode()))[0]
+        return {"actor_loss": (1.0, -counted_mean(value, counted(minibatch)))}, {}
 
     @torch.no_grad()
     def _td_error(self, minibatch: Mapping[str, Any]) -> Tensor:
-        error: Tensor = (self.critic(minibatch["obs"], minibatch["act"]) - minibatch["target"]).abs().mean(dim=0)
+        means = self.kind.means(self.critic(minibatch["obs"], minibatch["act"]))
+        error: Tensor = (means - self.kind.target_mean(minibatch["target"])).abs().mean(dim=0)
         return error
 
     @torch.no_grad()
@@ -186,6 +214,7 @@ class TD3:
         """Let the normalisers learn from samples."""
         self.policy.absorb(columns["obs"], columns["valid"])
         self.critic.absorb(columns["obs"], columns["valid"])
+        self.terms.absorb(columns)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -197,6 +226,8 @@ class TD3:
             "target_critic": self.target_critic,
             "actor_updater": self._actor_updater,
             "critic_updater": self._critic_updater,
+            "actor": self._actor,
+            "terms": self.terms,
         }
 
     def state_dict(self) -> dict[str, Any]:

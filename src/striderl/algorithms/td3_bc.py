@@ -2,18 +2,21 @@
 
     actor   -mean_B λ Q_0(s, π(s)) + mean_B |π(s) - a|²,      λ = bc_alpha / mean_B |Q_0(s, π(s))|
 
-Actions are compared in units of half their range.
+Critics and targets are TD3's. Actions are compared in units of half their range; the paper normalises observations
+too, which is the stage `NormalizeObs` here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from striderl.algorithms.critic_kinds import CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.td3 import TD3, TD3Config
+from striderl.algorithms.terms.term import Term
 from striderl.ops.losses import valid_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
@@ -23,12 +26,19 @@ class TD3BC(TD3):
     """TD3 whose actor is also judged by its distance from the data."""
 
     def __init__(
-        self, policy: ActorPolicy, critic: QFunction, config: TD3Config | None = None, *, bc_alpha: float = 2.5
+        self,
+        policy: ActorPolicy,
+        critic: QFunction,
+        config: TD3Config | None = None,
+        *,
+        bc_alpha: float = 2.5,
+        kind: CriticKind | None = None,
+        terms: Sequence[Term] = (),
     ) -> None:
         """Take the parts of TD3, and how much the value counts beside the distance; 0 is behaviour cloning."""
         if bc_alpha < 0.0:
             raise ValueError(f"bc_alpha is not negative, found {bc_alpha}")
-        super().__init__(policy, critic, config)
+        super().__init__(policy, critic, config, kind=kind, terms=terms)
         self.bc_alpha = bc_alpha
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
@@ -36,7 +46,7 @@ class TD3BC(TD3):
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         valid = minibatch["valid"]
         action = distribution.mode()
-        value = self.critic(minibatch["obs"], action)[0]
+        value = self.kind.means(self.critic(minibatch["obs"], action))[0]
         size = valid_mean(value.detach().abs(), valid).clamp(min=1e-6)
         distance = ((action - minibatch["act"]) / self._scale).square().flatten(1).mean(dim=-1)
         return {

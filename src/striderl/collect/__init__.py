@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from striderl.collect.behaviours import Greedy as Greedy
     from striderl.collect.behaviours import OrnsteinUhlenbeck as OrnsteinUhlenbeck
     from striderl.collect.behaviours import Sample as Sample
+    from striderl.collect.behaviours import SpreadNoise as SpreadNoise
     from striderl.collect.collector import Collected as Collected
     from striderl.collect.collector import Collector as Collector
     from striderl.collect.collector import CollectorConfig as CollectorConfig
     from striderl.collect.delivery import Storage as Storage
+    from striderl.collect.parameter_noise import ParameterNoiseActor as ParameterNoiseActor
     from striderl.collect.policy_actor import GreedyActor as GreedyActor
     from striderl.collect.policy_actor import PolicyActor as PolicyActor
     from striderl.collect.quarantine import Fault as Fault
@@ -68,6 +70,7 @@ __getattr__, __dir__, __all__ = lazy(
             "Greedy",
             "OrnsteinUhlenbeck",
             "Sample",
+            "SpreadNoise",
         ],
         "collector": [
             "Collected",
@@ -76,6 +79,9 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "delivery": [
             "Storage",
+        ],
+        "parameter_noise": [
+            "ParameterNoiseActor",
         ],
         "policy_actor": [
             "GreedyActor",

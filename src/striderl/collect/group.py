@@ -172,12 +172,18 @@ class EnvGroup:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the group sees and remembers."""
-        return {"obs": tree.copy(self.obs), "state": tree.copy(self.state), "step": self.step}
+        return {
+            "obs": tree.copy(self.obs),
+            "state": tree.copy(self.state),
+            "step": self.step,
+            "sick": self.quarantine.sick.clone(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another group stood."""
         self.obs, self.state, self.step = tree.copy(state["obs"]), tree.copy(state["state"]), int(state["step"])
-        self.quarantine.check_start({name: self.obs[name] for name in self.env.obs_spec}, self.step)
+        # saved by itself: what a sick env showed was replaced by zeros, so its observation does not tell
+        self.quarantine.sick = state["sick"].clone()
 
 
 def where_env(mask: Tensor, yes: Any, no: Any) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,8 @@ class Fault:
     """How many steps this collector had taken in that env."""
     value: float
     """The magnitude of the worst number in that env's row: nan, inf, or how large it was."""
+    count: int = 1
+    """How many rows of this component were bad since the last report, this one included."""
 
     def __str__(self) -> str:
         return f"{self.component} of env {self.env} was {self.value} at step {self.step}"
@@ -116,37 +119,49 @@ class Quarantine:
             return []
         notes = torch.stack(list(self._notes.values())).tolist()
         found = [
-            Fault(name, self._first + int(env), int(step), value)
-            for name, (seen, env, step, value) in zip(self._notes, notes)
-            if seen
+            Fault(name, self._first + int(env), int(step), value, int(count))
+            for name, (count, env, step, value) in zip(self._notes, notes)
+            if count
         ]
         self._notes = {}
         return found
 
     def _looks_fine(self, reward: Tensor, obs: Obs, final_obs: Obs | None, done: Tensor) -> bool:
-        """Look at sums only: a bad number shows in the sum of everything; on the CPU this saves most of the work."""
+        """Look at sums of squares only, in which a bad number shows; on the CPU this saves most of the work."""
         if not self._sums_are_fine(reward, obs):
             return False
         if final_obs is None or not any_true(done):
             return True
         ends = [value[done] for value in final_obs.values() if value.is_floating_point()]
-        return all(abs(float(value.sum())) <= self.limit for value in ends)
+        return all(self._is_small(value) for value in ends)
 
     def _sums_are_fine(self, reward: Tensor, obs: Obs) -> bool:
-        if not abs(float(reward.sum())) <= self.limit:  # NaN compares false
+        if not self._is_small(reward):
             return False
-        return all(abs(float(value.sum())) <= self.limit for value in obs.values() if value.is_floating_point())
+        return all(self._is_small(value) for value in obs.values() if value.is_floating_point())
+
+    def _is_small(self, value: Tensor) -> bool:
+        """Tell whether the squares add up to no more than the limit's: two bad numbers cannot cancel out in them."""
+        if value.dtype not in (torch.float32, torch.float64):
+            return False  # squares of half precision overflow early; the long way looks at each number
+        flat = value.detach().numpy().ravel()
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(flat.dot(flat) <= self.limit**2)  # NaN compares false
 
     def _bad(self, name: str, value: Tensor, step: int) -> Tensor:
-        """Return which rows are bad, bool [N], and note the first that ever was: (seen, env, step, magnitude)."""
+        """Return which rows are bad, bool [N], and note how many and the first: (count, env, step, magnitude)."""
         largest = value.abs() if value.ndim == 1 else value.abs().flatten(1).amax(dim=1)
         rows = ~(largest <= self.limit)  # NaN compares false
         env = rows.int().argmax()
         now = torch.full_like(env, step)
         worst = largest.index_select(0, env.view(1)).squeeze(0)
-        note = torch.stack([rows.any().double(), env.double(), now.double(), worst.double()])
+        note = torch.stack([rows.sum().double(), env.double(), now.double(), worst.double()])
         before = self._notes.get(name)
-        self._notes[name] = note if before is None else torch.where(before[0] > 0, before, note)
+        if before is not None:
+            count = before[0] + note[0]
+            note = torch.where(before[0] > 0, before, note)
+            note[0] = count
+        self._notes[name] = note
         return rows
 
     def _mend_finals(self, final_obs: Obs, previous: Obs, done: Tensor, cut: Tensor, step: int) -> Obs:

@@ -77,7 +77,9 @@ class BatchRenorm(nn.Module):
     def absorb(self, moments: Moments) -> None:
         """Move the running moments towards those of a batch; moments that are not finite change nothing."""
         fine = moments.mean.isfinite().all() & moments.variance.isfinite().all()
-        share = torch.where(fine, 1.0 - self.momentum, 0.0).to(self.mean.dtype)
+        # the first moments count like all later ones; so nothing of the start, mean 0 and variance 1, is left
+        share = (1.0 / (self.count + 1.0)).clamp(min=1.0 - self.momentum)
+        share = torch.where(fine, share, torch.zeros_like(share)).to(self.mean.dtype)
         zeros = torch.zeros_like(self.mean)
         self.mean.lerp_(torch.where(fine, moments.mean, zeros), share)
         self.variance.lerp_(torch.where(fine, moments.variance, zeros), share)

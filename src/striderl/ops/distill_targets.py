@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-_LOWEST_LOG = -100.0
-
 
 def real(student: Tensor, teacher: Tensor) -> Tensor:
     """Return the length of the difference; its gradient where there is none is 0."""
-    return torch.linalg.vector_norm(student - teacher, dim=-1)
+    length: Tensor = torch.linalg.vector_norm(student - teacher, dim=-1)
+    return length
 
 
 def mse_sum(student: Tensor, teacher: Tensor) -> Tensor:
@@ -45,15 +44,11 @@ def scaled_tanh(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return -t log p - (1 - t) log(1 - p), logarithms cut off at -100 as torch's does, without its range check.
-
-    That check asks the device.
-    """
+    """Return -t log p - (1 - t) log(1 - p); torch's own asks the device whether the numbers are probabilities."""
     p, t = (0.5 * (x.clamp(-1.0, 1.0) + 1.0) for x in (student, teacher))
-    # log of exactly 0 has an infinite slope, and the cut-off would turn it into 0 times infinity
+    # the logarithm of exactly 0 is infinite, and so is its slope
     tiny = torch.finfo(p.dtype).tiny
-    positive, negative = p.clamp(min=tiny).log(), (1.0 - p).clamp(min=tiny).log()
-    return -(t * positive.clamp(min=_LOWEST_LOG) + (1.0 - t) * negative.clamp(min=_LOWEST_LOG))
+    return -(t * p.clamp(min=tiny).log() + (1.0 - t) * (1.0 - p).clamp(min=tiny).log())
 
 
 def before_tanh(x: Tensor, limit: float = 1.0 - 1e-6) -> Tensor:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from striderl.ops.td import huber
 
-
 _AT_ONCE = 2**24
 """About how many numbers a projection holds at once."""
 
@@ -23,7 +22,7 @@ def project_categorical(reward: Tensor, discount: Tensor, probs: Tensor, atoms: 
     moved = (reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms).clamp(low, high)
     # [B, M, M] numbers are too many for large batches: so many fixed atoms at a time
     each = max(1, _AT_ONCE // max(1, moved.numel()))
-    return torch.cat([_shared(moved, probs, some, width) for some in atoms.split(each)], dim=-1)
+    return torch.cat([_shared(moved, probs, some, width) for some in torch.split(atoms, each)], dim=-1)
 
 
 def _shared(moved: Tensor, probs: Tensor, atoms: Tensor, width: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | 
 
 
 def explained_variance(value: Tensor, returns: Tensor, valid: Tensor | None) -> Tensor:
-    """Return 1 - Var(returns - value) / Var(returns): 1 is perfect, 0 is no better than the mean.
+    """Return 1 - Var(returns - value) / Var(returns): 1 is perfect, 0 is no better than the mean, or nothing to explain.
 
     Several values [.., V] give one number each, [V].
     """
@@ -69,7 +69,8 @@ def explained_variance(value: Tensor, returns: Tensor, valid: Tensor | None) -> 
     residual = returns - value
     around = valid_mean((residual - valid_mean(residual, valid)).square(), valid)
     total = valid_mean((returns - valid_mean(returns, valid)).square(), valid)
-    return 1.0 - around / total.clamp(min=1e-12)
+    # returns that are all alike leave nothing to explain; the quotient would be an absurd number in the log
+    return torch.where(total > 1e-12, 1.0 - around / total.clamp(min=1e-12), 0.0)
 
 
 def mean_std(parameters: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-
 from torch.nn import functional
 
 from striderl.ops.losses import valid_mean
@@ -33,3 +32,21 @@ def counted_mean(x: Tensor, valid: Tensor | None) -> Tensor:
 def huber(difference: Tensor, delta: float = 1.0) -> Tensor:
     """Return d²/2 within ±delta and delta · (|d| - delta/2) beyond, entry by entry."""
     return functional.huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=delta)
+
+
+_SLOPE = 1e-3
+"""How much of a value is kept linearly, so that the rescaling can be undone."""
+
+
+def rescaled(value: Tensor) -> Tensor:
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, which brings returns of all sizes together (R2D2)."""
+    return value.sign() * ((value.abs() + 1.0).sqrt() - 1.0) + _SLOPE * value
+
+
+def unscaled(value: Tensor) -> Tensor:
+    """Return the x whose h(x) this is."""
+    # with u = sqrt(|x| + 1), |h| = u - 1 + e (u² - 1): the positive root of e u² + u - (1 + e + |h|). Written so that
+    # nothing is subtracted from a number of nearly the same size
+    rest = value.abs() + 1.0 + _SLOPE
+    root = 2.0 * rest / (1.0 + (1.0 + 4.0 * _SLOPE * rest).sqrt())
+    return value.sign() * (root.square() - 1.0)

@@ -1,10 +1,10 @@
 """How a number falls while a student learns: how often the teacher acts, how much a loss counts.
 
-    x / scale     0      1/2    1      2          x is the learning iteration
-    'linear'      1      0.5    0      0          max(0, 1 - x / scale)
-    'exp'         1      0.60   0.37   0.13       (1 - 1 / scale)^x, here for scale 100
-    'tanh'        0.88   0.73   0.5    0.12       (1 - tanh((x - scale) / scale)) / 2
-    0.3           0.3    0.3    0.3    0.3        a number stays
+x / scale     0      1/2    1      2          x is the learning iteration
+'linear'      1      0.5    0      0          max(0, 1 - x / scale)
+'exp'         1      0.60   0.37   0.13       (1 - 1 / scale)^x, here for scale 100
+'tanh'        0.88   0.73   0.5    0.12       (1 - tanh((x - scale) / scale)) / 2
+0.3           0.3    0.3    0.3    0.3        a number stays
 """
 
 from __future__ import annotations

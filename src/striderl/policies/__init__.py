@@ -9,6 +9,7 @@ from striderl._lazy import lazy
 if TYPE_CHECKING:
     from striderl.policies.actor_policy import ActorConfig as ActorConfig
     from striderl.policies.actor_policy import ActorPolicy as ActorPolicy
+    from striderl.policies.choice_q_function import ChoiceQFunction as ChoiceQFunction
     from striderl.policies.encode import Encode as Encode
     from striderl.policies.estimate import Adapt as Adapt
     from striderl.policies.estimate import Estimate as Estimate
@@ -64,6 +65,9 @@ __getattr__, __dir__, __all__ = lazy(
         "actor_policy": [
             "ActorConfig",
             "ActorPolicy",
+        ],
+        "choice_q_function": [
+            "ChoiceQFunction",
         ],
         "encode": [
             "Encode",

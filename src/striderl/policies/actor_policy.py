@@ -21,11 +21,12 @@ from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.distribution import Distribution
 from striderl.networks.head import Head
-from striderl.networks.mlp import MlpModel, as_sizes
+from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
 from striderl.policies.arguments import as_names
 from striderl.policies.estimate_checks import check_order
 from striderl.policies.head_settings import build_head
+from striderl.policies.lean_calls import lean_call, run_body
 from striderl.policies.policy import masked
 from striderl.policies.stage import (
     Flow,
@@ -86,6 +87,7 @@ class ActorPolicy(nn.Module):
         self.critic_inputs = ObsSpec({})
         self.actor = Pipeline(self.actor_inputs, config.stages, obs_spec, name="actor")
         self.actor_body = MlpModel(self.actor.output_spec.size, config.hidden_dims, None, config.activation)
+        self._plain = plain_component(self.actor_inputs, config.stages)
         size = self.actor_body.output_size
         self.head: Head[Any] = (
             build_head(action_spec, size, config.head, config.head_settings) if make_head is None else make_head(size)
@@ -128,7 +130,7 @@ class ActorPolicy(nn.Module):
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
         """Run one step [B, …] or a sequence [T, B, …]; returns (distribution, state, aux)."""
         features, new_state, aux, given = self.features(obs, state, memo, resets, valid)
-        distribution: Distribution[Any] = self.head(features, given)
+        distribution: Distribution[Any] = lean_call(self.head, features, given)
         return distribution, new_state, aux
 
     forward = act
@@ -137,6 +139,8 @@ class ActorPolicy(nn.Module):
         self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """Run all but the head; returns (features, state, aux, the observation that masks are read from)."""
+        if self._plain in obs and valid is None and obs[self._plain].dtype is weight_dtype(self.actor_body):
+            return run_body(self.actor_body, obs[self._plain]), dict(state), {}, dict(obs)
         given = Flow(masked(obs, valid), state, memo, resets, valid)
         passed: Passed = self.actor(
             given._replace(
@@ -146,5 +150,11 @@ class ActorPolicy(nn.Module):
                 whole=given.obs,
             )
         )
-        features: Tensor = self.actor_body(flat_features(passed.obs, self.actor.output_spec, self))
+        features = run_body(self.actor_body, flat_features(passed.obs, self.actor.output_spec, self))
         return features, {**state, **outer(passed.state, "actor")}, outer(passed.aux, "actor"), dict(given.obs)
+
+
+def plain_component(inputs: ObsSpec, stages: tuple[StageRecipe, ...]) -> str:
+    """Return the one component that goes into the layers as it is; empty when there are stages or several."""
+    (name, *others) = inputs
+    return name if not stages and not others and len(inputs[name].shape) == 1 else ""

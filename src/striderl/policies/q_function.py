@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec, BoxSpec
 from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.networks.batch_renorm import RenormEnsembleMlp
 from striderl.networks.ensemble import EnsembleMlp
-from striderl.networks.mlp import as_sizes
+from striderl.networks.mlp import as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
+from striderl.policies.actor_policy import plain_component
 from striderl.policies.arguments import as_names
 from striderl.policies.policy import masked
 from striderl.policies.stage import (
@@ -50,11 +52,17 @@ class QFunctionConfig:
     """Numbers per member: 1 for a value, more for quantiles or atoms."""
     layer_norm: bool = False
     """Normalise each hidden layer before its nonlinearity."""
+    batch_renorm: bool = False
+    """Renormalise the input and each hidden layer over the batch; for `CrossQ` only, which keeps the statistics."""
+    renorm_warmup: int = 100_000
+    """Gradient steps in which that is plain batch normalisation."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "obs", as_names(self.obs, "QFunctionConfig.obs"))
         object.__setattr__(self, "hidden_dims", as_sizes(self.hidden_dims))
         object.__setattr__(self, "stages", as_stages(self.stages, "QFunctionConfig.stages"))
+        if self.batch_renorm and self.layer_norm:
+            raise ValueError("QFunctionConfig: layer_norm and batch_renorm exclude each other")
 
 
 class QFunction(nn.Module):
@@ -71,15 +79,9 @@ class QFunction(nn.Module):
             wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
         self.inputs = obs_spec.select(wanted)
         self.pipeline = Pipeline(self.inputs, config.stages, obs_spec, name="critic")
+        self._plain = plain_component(self.inputs, config.stages)
         size = self.pipeline.output_spec.size + action_spec.tensor.size
-        self.members = EnsembleMlp(
-            config.num_members,
-            size,
-            config.hidden_dims,
-            config.num_outputs,
-            config.activation,
-            layer_norm=config.layer_norm,
-        )
+        self.members: EnsembleMlp | RenormEnsembleMlp = _members(config, size)
         self._event_dims = len(action_spec.shape)
 
     def state_spec(self) -> dict[str, TensorSpec]:
@@ -94,6 +96,8 @@ class QFunction(nn.Module):
         self, obs: Obs, state: State, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Run the stages on one step or a sequence; returns (features, the new memory)."""
+        if self._plain in obs and valid is None and obs[self._plain].dtype is weight_dtype(self.members):
+            return obs[self._plain], {}
         given = masked(obs, valid)
         flow = Flow(only(given, self.inputs, who="the Q-function"), state, {}, resets, valid)
         passed: Passed = self.pipeline(flow._replace(whole=given))
@@ -101,13 +105,24 @@ class QFunction(nn.Module):
 
     def value(self, features: Tensor, action: Tensor) -> Tensor:
         """Return [K, ...] (or [K, ..., O]) for features [..., F] and actions [..., …]."""
-        flat = action.flatten(-self._event_dims) if self._event_dims else action.unsqueeze(-1)
-        joined = torch.cat([features, flat.to(features.dtype)], dim=-1)
+        joined = self.joined(features, action)
         leading = joined.shape[:-1]
         output: Tensor = self.members(joined.reshape(-1, joined.shape[-1]))
         output = output.reshape(output.shape[0], *leading, output.shape[-1])
         return output.squeeze(-1) if self.config.num_outputs == 1 else output
 
+    def joined(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return what the members read, [..., F + A]."""
+        flat = action.flatten(-self._event_dims) if self._event_dims else action.unsqueeze(-1)
+        return torch.cat([features, flat.to(features.dtype)], dim=-1)
+
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Return the values of actions in single steps [B, …], for Q-functions without memory."""
         return self.value(self.features(obs, {})[0], action)
+
+
+def _members(config: QFunctionConfig, size: int) -> EnsembleMlp | RenormEnsembleMlp:
+    shape = (config.num_members, size, config.hidden_dims, config.num_outputs, config.activation)
+    if config.batch_renorm:
+        return RenormEnsembleMlp(*shape, warmup=config.renorm_warmup)
+    return EnsembleMlp(*shape, layer_norm=config.layer_norm)

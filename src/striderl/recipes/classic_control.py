@@ -131,6 +131,9 @@ def pendulum_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
             use_clipped_value_loss=False,
             schedule="fixed",
             desired_kl=0.01,
+            lr_scheduler_class_name="LinearLR",
+            # smaller steps towards the end of the 98 rollouts: the last policy is to be as good as the best one
+            lr_scheduler={"start_factor": 1.0, "end_factor": 0.1, "total_iters": 98},
             normalize_advantage_per_mini_batch=False,
             normalize_values=True,
             optimizer_class_name="Adam",

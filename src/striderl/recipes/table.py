@@ -43,6 +43,12 @@ def _locomotion() -> Mapping[Key, Recipe]:
     return LOCOMOTION
 
 
+def _locomotion_replay() -> Mapping[Key, Recipe]:
+    from striderl.recipes.locomotion_replay import LOCOMOTION_REPLAY
+
+    return LOCOMOTION_REPLAY
+
+
 def _quadruped() -> Mapping[Key, Recipe]:
     from striderl.recipes.quadruped import QUADRUPED
 
@@ -61,6 +67,7 @@ RECIPES: dict[Key, Family] = {
     ("mountain_car", "ppo"): _classic_control,
     ("mountain_car_continuous", "ppo"): _classic_control,
     ("half_cheetah", "ppo"): _locomotion,
+    ("half_cheetah", "sac"): _locomotion_replay,
     ("hopper", "ppo"): _locomotion,
     ("walker2d", "ppo"): _locomotion,
     ("ant", "ppo"): _locomotion,

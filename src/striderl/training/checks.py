@@ -67,7 +67,7 @@ def check_policy(algorithm: OnPolicyAlgorithm, collector: Collector) -> None:
     stored, wanted = collector.actor.columns(), algorithm.actor().columns()
     for name in wanted:
         if name not in stored:
-            where = f"collect with algorithm.actor(): what this {type(actor).__name__} stores with each step"
+            where = f"collect with algorithm.actor(): what {type(actor).__name__} stores with each step"
             raise KeyError(unknown("column", name, stored, where=where))
     device = next(policy.parameters()).device
     if device.type != collector.env.device.type:

@@ -187,6 +187,8 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     on_gpu = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     where = torch.device("cpu")
+    if on_gpu and not torch.cuda.is_available():
+        raise RuntimeError(f"device {device!r} is wanted, but torch finds no GPU here; use device='cpu'")
     if on_gpu:
         where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(where)

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from striderl.checkpoint.errors import CheckpointMissing
+from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import Checkpoint, CheckpointStore
+from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.training.algorithm_table import algorithm_entry
 from striderl.training.run_config import RunConfig, read_run_config
 from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import read_specs
+from striderl.training.run_specs import read_specs, run_layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,14 @@ class LoadedRun:
     """After how many env steps."""
     step_dt: float
     """Seconds per step of the task; 0 where time has no meaning."""
+    layout: dict[str, Any]
+    """What its observations and actions are made of."""
+
+    def check_env(self, env: VecEnv) -> None:
+        """Raise LayoutMismatch, with every difference by name, for an env that shows or takes something else."""
+        normalized = self.config.policy.normalize_obs
+        now = run_layout(env.obs_spec, env.action_spec, normalize_obs=normalized)
+        check_layout(self.layout, now, where=f"the run {self.folder.path}")
 
 
 def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cpu") -> LoadedRun:
@@ -38,11 +48,13 @@ def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cp
     config = read_run_config(root.path)
     obs_spec, action_spec, step_dt = read_specs(root.path)
     checkpoint = _checkpoint(root, which)
+    layout = run_layout(obs_spec, action_spec, normalize_obs=config.policy.normalize_obs)
+    check_layout(checkpoint.layout, layout, where=str(checkpoint.path))
     entry = algorithm_entry(config.algorithm_name)
     policy = entry.policy(replace(config, device=device), obs_spec, action_spec)
     policy.load_state_dict(entry.weights(checkpoint.state))
     policy.eval()
-    return LoadedRun(config=config, folder=root, policy=policy, step=checkpoint.step, step_dt=step_dt)
+    return LoadedRun(config=config, folder=root, policy=policy, step=checkpoint.step, step_dt=step_dt, layout=layout)
 
 
 def _checkpoint(root: RunFolder, which: str | int) -> Checkpoint:

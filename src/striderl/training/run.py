@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
-from striderl.checkpoint.layout import check_layout, describe
+from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.actors import Acted, Actor
 from striderl.data import tree
@@ -44,10 +44,12 @@ from striderl.training.consumers.save import Save
 from striderl.training.consumers.stop import Stop
 from striderl.training.consumers.stop_rules import Budget, Threshold
 from striderl.training.consumers.video import Video
+from striderl.training.fault_report import FAULTS_FILE, FaultReport
+from striderl.training.guard import DivergedError
 from striderl.training.record import Record
-from striderl.training.run_config import RunConfig
+from striderl.training.run_config import CONFIG_FILE, RunConfig
 from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import write_specs
+from striderl.training.run_specs import SPECS_FILE, run_layout, write_specs
 from striderl.training.signals import Interrupted, StopSignals
 from striderl.training.trainer import Trainer
 
@@ -61,9 +63,11 @@ class Outcome:
     reason: str
     """Why: the plan, a stop rule, or the name of a signal."""
     exit_code: int
-    """0, or 143 (SIGTERM) and 130 (SIGINT)."""
+    """0, or 143 (SIGTERM) and 130 (SIGINT), or 1 when learning came to nothing for too long."""
     record: Record | None
     """The last record, if there was any."""
+    saved: bool = True
+    """Whether the state that it ended with is on the disk; a full disk may have refused it, and the log says why."""
 
 
 class Run:
@@ -86,7 +90,9 @@ class Run:
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)
         self.env = _make_env(config, config.env.num_envs)
         self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env)
-        write_specs(folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
+        if not self.store.steps() or not (folder.path / SPECS_FILE).exists():
+            # beside checkpoints they stay what they were: an env that has changed is refused by `restore`
+            write_specs(folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
         self.evaluation = self._evaluation()
         self.log = Log(*make_loggers(("csv", "jsonl", *config.logging.trackers), folder.path))
         for logger in self.log.loggers:
@@ -102,7 +108,10 @@ class Run:
             self._save(),
         ]
         self.trainer: Trainer = self.learner.trainer(consumers)
-        self._saved_step = -1
+        self.trainer.regime.guard.patience = config.stop.bad_iterations
+        self._faults.write_to(folder.path / FAULTS_FILE)
+        self._saved: tuple[Any, ...] = ()
+        self._trouble: set[str] = set()
 
     # -- the parts -----------------------------------------------------------------------------------------------------
 
@@ -156,38 +165,66 @@ class Run:
 
     # -- saving and going on -------------------------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Save the present state, whatever phase it is in; a failure is logged, and training may go on."""
-        self._keep(self.trainer.state_dict(), "last")
+    def save(self) -> bool:
+        """Save the present state, whatever phase it is in, and tell whether it is on the disk; training may go on."""
+        state = self.trainer.state_dict()
+        self._keep(state, "last")
+        return self._saved == _place(state)
 
     def _keep(self, state: dict[str, Any], name: str) -> None:
-        step = int(state["env_steps"])
-        if name != "best" and step == self._saved_step:
+        if name != "best" and self._saved == _place(state):
             return  # 'iteration_50' and 'last' of one record are one and the same state
+        step, config = int(state["env_steps"]), to_plain(self.config)
         try:
-            self.store.save(state, step=step, best=name == "best", config=to_plain(self.config), layout=self._layout())
-        except CheckpointError as error:
-            _log.error("not saved: %s", error)
+            self._restore_folder()
+            self.store.save(state, step=step, best=name == "best", config=config, layout=self._layout())
+        except (CheckpointError, OSError) as error:
+            self._complain(error, step)
             return
-        self._saved_step = step
+        if self._trouble:
+            _log.warning("saved again, at step %d", step)
+            self._trouble.clear()
+        self._saved = _place(state)
+
+    def _complain(self, error: CheckpointError | OSError, step: int) -> None:
+        """Say once for each cause that a run cannot be saved: a disk stays full for many checkpoints."""
+        root = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        cause = str(root.errno) if isinstance(root, OSError) else type(error).__name__
+        if cause not in self._trouble:
+            self._trouble.add(cause)
+            _log.error("not saved: %s. Training goes on, and every later save is tried", error)
+        else:
+            _log.debug("not saved at step %d: %s", step, error)
+
+    def _restore_folder(self) -> None:
+        """Write what a run's folder needs for a resume, if somebody has deleted it in the meantime."""
+        if (self.folder.path / CONFIG_FILE).exists():
+            return
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        self.folder.write_config(self.config)
+        self.folder.write_versions()
+        write_specs(self.folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
+        _log.warning("%s was deleted during the run; it is made again, without what was lost", self.folder.path)
 
     def _layout(self) -> dict[str, Any]:
-        seen = [name for name, part in self.env.obs_spec.items() if part.dtype.startswith("float")]
-        normalized = seen if self.config.policy.normalize_obs else []
-        return describe(self.env.obs_spec, self.env.action_spec, normalized=normalized)
+        normalized = self.config.policy.normalize_obs
+        return run_layout(self.env.obs_spec, self.env.action_spec, normalize_obs=normalized)
 
     def restore(self) -> bool:
         """Go on from the newest good checkpoint; returns whether there is one."""
+        self.store.clean()
         try:
             checkpoint = self.store.load("last")
         except CheckpointMissing:
             _log.warning("%s holds no checkpoint; the run starts from the beginning", self.folder.path)
             self.log.resume_at(0)
+            self._faults.resume_at(0, 0)
             return False
         check_layout(checkpoint.layout, self._layout(), where=str(checkpoint.path))
         state = _on_device(checkpoint.state, self.env.device)
         self.trainer.load_state_dict(state)
-        self._saved_step = checkpoint.step
+        self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
+        self._saved = _place(state)
         if state["collector"]["env"] is None:
             _log.warning(
                 "resumed on tier B: %s cannot save its state, so new episodes begin; policy, optimiser, normalisers "
@@ -195,6 +232,10 @@ class Run:
                 type(self.env).__name__,
             )
         return True
+
+    @property
+    def _faults(self) -> FaultReport:
+        return self.trainer.regime.tally.faults
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -204,8 +245,10 @@ class Run:
             while not self.trainer.finished and not self.signals.received:
                 self._advance()
             if self.signals.received:
-                return self._leave()
+                return self._leave(self.signals.name, self.signals.exit_code)
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
+        except DivergedError as error:
+            return self._leave(str(error), 1)
         finally:
             self.close()
 
@@ -215,20 +258,22 @@ class Run:
         except Interrupted:
             self.trainer.repeat_consumer()
 
-    def _leave(self) -> Outcome:
-        """Save after a signal."""
-        steps = self.trainer.env_steps
-        between = self.trainer.phase == self.trainer.regime.phases[0]
-        if steps and not (between and steps == self._saved_step):
-            self._saved_step = -1  # the same number of steps may by now stand for a later phase
-            self.save()
-        return self._outcome(self.signals.name, self.signals.exit_code)
+    def _leave(self, reason: str, exit_code: int) -> Outcome:
+        """Save before the end of the plan; a run that has not taken a step begins anew instead."""
+        saved = self.save() if self.trainer.env_steps else True
+        return self._outcome(reason, exit_code, saved)
 
-    def _outcome(self, reason: str, exit_code: int) -> Outcome:
-        return Outcome(reason=reason, exit_code=exit_code, record=self.trainer.record)
+    def _outcome(self, reason: str, exit_code: int, saved: bool = True) -> Outcome:
+        return Outcome(
+            reason=reason,
+            exit_code=exit_code,
+            record=self.trainer.record,
+            saved=saved and not self._trouble,
+        )
 
     def close(self) -> None:
         """Close loggers and envs; calling it twice is fine."""
+        self._faults.close()
         self.trainer.close()
 
 
@@ -269,6 +314,12 @@ def require_device(name: str) -> None:
 def num_video_steps(seconds: float, step_dt: float) -> int:
     """Return how many steps so many seconds are; where the task's time has no unit, 25 steps are a second."""
     return max(1, round(seconds / (step_dt or 0.04)))
+
+
+def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells the states of one run apart: several phases may see the same number of env steps."""
+    position = state["consumers"]["position"]
+    return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
 
 
 def _make_env(config: RunConfig[Any, Any], num_envs: int) -> VecEnv:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from striderl.checkpoint.layout import describe
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
@@ -17,6 +18,12 @@ SPECS_FILE = "specs.json"
 """The file's name."""
 
 _KINDS: dict[str, type[Any]] = {"box": BoxSpec, "discrete": DiscreteSpec, "multi_discrete": MultiDiscreteSpec}
+
+
+def run_layout(obs_spec: ObsSpec, action_spec: ActionSpec, *, normalize_obs: bool) -> dict[str, Any]:
+    """Return the layout that a run's checkpoints carry; one that differs is refused by name."""
+    seen = [name for name, part in obs_spec.items() if part.dtype.startswith("float")]
+    return describe(obs_spec, action_spec, normalized=seen if normalize_obs else [])
 
 
 def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> None:

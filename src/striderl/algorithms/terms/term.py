@@ -1,8 +1,8 @@
 """`Term`: something that is learned beside the algorithm, handed over in a list: `PPO(policy, config, terms=[…])`.
 
-    rollout [T, N] ─▶ reward ─▶ added to the env's, which stays as it is ─▶ GAE ─▶ minibatch ─▶ extend ─▶ policy
-                                                                                                   │
-                                           absorb ◀── after the last minibatch ◀── Updater ◀── losses
+    acting ─▶ rollout [T, N] ─▶ reward ─▶ added to the env's, which stays ─▶ GAE ─▶ minibatch ─▶ extend ─▶ policy
+                                                                                                    │
+                                       at, absorb ◀── after the last minibatch ◀── Updater ◀── losses
 
 A term may do any of this and leaves out the rest. `reward` is a function of what was stored and of what the term has
 learned, and changes nothing: asked twice, it answers the same.
@@ -14,9 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses
+from striderl.collect.acting_part import ActingPart
 from striderl.data.specs import TensorSpec
 from striderl.execution.updater import ParameterGroup
 from striderl.policies.policy import Policy, PolicyOutput
@@ -37,6 +39,9 @@ class Term(ABC):
     capturable: bool = False
     """Whether `extend` and `losses` may run inside a captured region: `check_capture` has passed on them."""
 
+    changes_memory: bool = False
+    """Whether `memory` may begin trajectories with another memory; they are then learned from one by one."""
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -52,6 +57,30 @@ class Term(ABC):
 
     def columns(self) -> Mapping[str, TensorSpec]:
         """Return which info columns must be stored with each step; minibatches have them under 'info'."""
+        return {}
+
+    def acting(self) -> ActingPart | None:
+        """Return what takes part in acting, under this term's name; its columns are in minibatches under 'parts'."""
+        return None
+
+    def in_surrogate(self, stored: Mapping[str, Any]) -> Tensor | None:
+        """Return which samples the policy gradient may use, from the columns of the acting part; None for all."""
+        return None
+
+    def memory(
+        self, state: Mapping[str, Tensor], generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor] | None:
+        """Return another memory [n, …] for n trajectories to begin with, and bool [n] where it is another.
+
+        Samples that follow from another memory leave the surrogate; the draws come from the generator of the update.
+        """
+        return None
+
+    def at(self, iteration: Tensor) -> None:  # noqa: B027  (most terms have no schedule)
+        """Set schedules for the rollout that comes next; `iteration` (0-d) is how many were learned from."""
+
+    def statistics(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> dict[str, Tensor]:
+        """Return numbers for the log about a minibatch, as 0-d tensors without gradient."""
         return {}
 
     def reward(self, read: Read) -> dict[str, Tensor]:

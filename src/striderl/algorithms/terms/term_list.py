@@ -10,6 +10,7 @@ from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Read, Term
+from striderl.collect.acting_part import ActingPart
 from striderl.data.naming import unknown
 from striderl.execution.updater import ParameterGroup
 from striderl.ops.losses import valid_mean
@@ -54,6 +55,55 @@ class TermList:
                     where = f"term {term.name!r} reads what the env does not declare in info_spec: the storage"
                     raise KeyError(unknown("info column", name, stored, where=where))
                 found[name] = stored[name]
+        return found
+
+    def acting(self) -> list[ActingPart]:
+        """Return what takes part in acting."""
+        return [part for term in self._terms if (part := term.acting()) is not None]
+
+    def parts(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the acting parts stored, by name, out of everything that the actor stored."""
+        found: dict[str, Any] = {}
+        for part in self.acting():
+            if part.name not in stored:
+                where = f"term {part.name!r} takes part in acting: collect with algorithm.actor(). What was stored"
+                raise KeyError(unknown("column", part.name, stored, where=where))
+            found[part.name] = stored[part.name]
+        return found
+
+    def in_surrogate(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return which valid samples the policy gradient uses; the very mask 'valid' where no term objects."""
+        counted: Tensor = minibatch["valid"]
+        parts = minibatch.get("parts", {})
+        for term in self._terms:
+            allowed = term.in_surrogate(parts[term.name]) if term.name in parts else None
+            counted = counted if allowed is None else counted & allowed
+        return counted & ~minibatch["other_memory"] if "other_memory" in minibatch else counted
+
+    @property
+    def changes_memory(self) -> bool:
+        """Whether any term begins trajectories with another memory."""
+        return any(term.changes_memory for term in self._terms)
+
+    def memory(self, state: dict[str, Tensor], generator: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the memory that n trajectories begin with, and bool [n] where it is another than in the rollout."""
+        other = torch.zeros_like(next(iter(state.values())).flatten(1)[:, 0], dtype=torch.bool)
+        for term in self._terms:
+            given = term.memory(state, generator)
+            if given is not None:
+                state, other = given[0], other | given[1]
+        return state, other
+
+    def at(self, iteration: Tensor) -> None:
+        """Set the schedules of all terms."""
+        for term in self._terms:
+            term.at(iteration)
+
+    def statistics(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> dict[str, Tensor]:
+        """Return the numbers of all terms about a minibatch."""
+        found: dict[str, Tensor] = {}
+        for term in self._terms:
+            _add(found, term.statistics(minibatch, out), "number")
         return found
 
     @torch.no_grad()

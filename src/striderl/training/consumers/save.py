@@ -42,9 +42,10 @@ class Save:
         names = [f"iteration_{record.iteration}"] if is_due(record.iteration, self.every) else []
         value = record.metrics.get(self.best) if self.best else None
         if value is not None and better(value, self.best_value, self.mode):
-            # before the state is taken: the saved run knows that it is the best
+            # before the state is taken: the saved run knows that it is the best. It comes first among the names: a run
+            # that is killed between two of them must not know of a best one that was never saved
             self.best_value = value
-            names.append("best")
+            names.insert(0, "best")
         if self.last and run.ending:
             names.append("last")
         if names:

@@ -19,9 +19,16 @@ from torch import Tensor
 from striderl.collect.collector import Collector
 from striderl.storage.replay import Replay
 from striderl.training.checks import check_collector
+from striderl.training.guard import Guard
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for
 from striderl.training.plans import OffPolicyPlan
-from striderl.training.regimes.on_policy import collected_numbers, count_collected, without_episodes
+from striderl.training.regimes.on_policy import (
+    collected_numbers,
+    count_collected,
+    loaded_tally,
+    take_back_if_broken,
+    without_episodes,
+)
 from striderl.training.regimes.regime import Tally
 
 _FOLD = 256
@@ -45,14 +52,16 @@ class Learner:
         sample = self.replay.sample(self.batch_size)
         numbers = dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
         if "td_error" in numbers:
-            self.replay.update_priorities(sample.ticket, numbers.pop("td_error"))
+            # an error that is not finite comes from broken parameters; as a priority it would break picking for good
+            error = torch.nan_to_num(numbers.pop("td_error"), nan=0.0, posinf=0.0, neginf=0.0)
+            self.replay.update_priorities(sample.ticket, error)
         self._numbers.append(numbers)
         if len(self._numbers) == _FOLD:
             self._fold()
         self._last = sample.data
 
     def _fold(self) -> None:
-        """Add up the numbers that have come together; a parted step of an actor reports in some steps only."""
+        """Add up the numbers that have come together; an actor that sits steps out reports in some of them only."""
         for name in dict.fromkeys(name for numbers in self._numbers for name in numbers):
             found = torch.stack([numbers[name] for numbers in self._numbers if name in numbers])
             total, count = self._sums.get(name, (torch.zeros_like(found[0]), 0))
@@ -92,6 +101,7 @@ class OffPolicyRegime:
         self.storage, self.seed = storage, seed
         self.first_phase = "warmup" if plan.learning_starts else "interact"
         self.tally = Tally()
+        self.guard = Guard(algorithm)
         self._learner = Learner(algorithm, storage, plan.batch_size, seed)
 
     def run(self, phase: str, iteration: int) -> None:
@@ -109,6 +119,7 @@ class OffPolicyRegime:
 
     def _interact(self) -> None:
         self.tally.begin()
+        self.guard.before()
         steps = self.plan.train_every * self.collector.env.num_envs
         for _ in range(self.plan.num_steps_per_env // self.plan.train_every):
             self.algorithm.explore(self.tally.env_steps, random=False)
@@ -119,6 +130,8 @@ class OffPolicyRegime:
                 self.tally.num_updates += 1
             self.tally.learning_seconds += time.perf_counter() - started
         self.tally.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
+        if take_back_if_broken(self.guard, self.tally, self.collector.env.device):
+            self.collector.reset()  # the broken policy may have driven envs, and its own memory, anywhere
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out what means nothing before the first episode has ended."""
@@ -138,6 +151,8 @@ class OffPolicyRegime:
             "seed": self.seed,
             "env_steps": self.tally.env_steps,
             "num_updates": self.tally.num_updates,
+            "faults": self.tally.faults.state_dict(),
+            "guard": self.guard.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             "replay": self.storage.state_dict(),
@@ -149,7 +164,8 @@ class OffPolicyRegime:
         self.collector.load_state_dict(state["collector"])
         self.storage.load_state_dict(state["replay"])
         self.seed = int(state["seed"])
-        self.tally = Tally(env_steps=int(state["env_steps"]), num_updates=int(state["num_updates"]))
+        self.tally = loaded_tally(self.tally, state)
+        self.guard.load_state_dict(state["guard"])
         self._learner = Learner(self.algorithm, self.storage, self.plan.batch_size, self.seed)
 
     def close(self) -> None:

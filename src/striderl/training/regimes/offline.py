@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from striderl.storage.replay import Replay
+from striderl.training.guard import Guard
 from striderl.training.off_policy import ReplayAlgorithm
 from striderl.training.plans import OfflinePlan
 from striderl.training.regimes.off_policy import Learner, check_replay_algorithm
+from striderl.training.regimes.on_policy import loaded_tally, take_back_if_broken
 from striderl.training.regimes.regime import Tally
 
 
@@ -28,16 +30,19 @@ class OfflineRegime:
             raise ValueError("the dataset is empty; fill the Replay before training from it")
         self.algorithm, self.dataset, self.plan, self.seed = algorithm, dataset, plan, seed
         self.tally = Tally()
+        self.guard = Guard(algorithm)
         self._learner = Learner(algorithm, dataset, plan.batch_size, seed)
 
     def run(self, phase: str, iteration: int) -> None:
         """Take the gradient steps of an iteration."""
         self.tally.begin()
+        self.guard.before()
         started = time.perf_counter()
         for _ in range(self.plan.num_updates_per_iteration):
             self._learner.step(self.tally.num_updates)
             self.tally.num_updates += 1
         self.tally.numbers = self._learner.finish()
+        take_back_if_broken(self.guard, self.tally, self.dataset.read.device)
         self.tally.learning_seconds = time.perf_counter() - started
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
@@ -58,6 +63,8 @@ class OfflineRegime:
             "seed": self.seed,
             "env_steps": 0,
             "num_updates": self.tally.num_updates,
+            "faults": self.tally.faults.state_dict(),
+            "guard": self.guard.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "picker": self.dataset.picker.state_dict(),
         }
@@ -67,7 +74,8 @@ class OfflineRegime:
         self.algorithm.load_state_dict(state["algorithm"])
         self.dataset.picker.load_state_dict(state["picker"])
         self.seed = int(state["seed"])
-        self.tally = Tally(num_updates=int(state["num_updates"]))
+        self.tally = loaded_tally(self.tally, state)
+        self.guard.load_state_dict(state["guard"])
         self._learner = Learner(self.algorithm, self.dataset, self.plan.batch_size, self.seed)
 
     def close(self) -> None:

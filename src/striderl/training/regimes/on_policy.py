@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector
@@ -23,6 +24,7 @@ from striderl.data import tree
 from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.checks import check_collector, check_policy, check_storage, warn_about_finals
+from striderl.training.guard import Guard
 from striderl.training.on_policy import OnPolicyAlgorithm, newest_rollout, order_generator, storage_for
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.regimes.regime import Tally
@@ -67,6 +69,7 @@ class OnPolicyRegime:
         self.storage, self.seed = storage, seed
         self.first_phase = "warmup" if plan.warmup_steps else "collect"
         self.tally = Tally()
+        self.guard = Guard(algorithm)
         self._initial_state: dict[str, Tensor] = {}
         self._prepared: Any = None
         self._warned_about_pool = False
@@ -119,10 +122,12 @@ class OnPolicyRegime:
         )
 
     def _update(self, iteration: int) -> None:
+        self.guard.before()
         numbers = self.algorithm.update(self._prepared, order_generator(self.seed, iteration))
         self.tally.numbers |= {f"train/{name}": value for name, value in numbers.items()}
         self._prepared = None
         self.tally.num_updates += self.algorithm.num_updates_per_rollout
+        take_back_if_broken(self.guard, self.tally, self.collector.env.device)
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out what means nothing before the first episode has ended; warn when final observations were lost."""
@@ -149,6 +154,8 @@ class OnPolicyRegime:
             "seed": self.seed,
             "env_steps": self.tally.env_steps,
             "num_updates": self.tally.num_updates,
+            "faults": self.tally.faults.state_dict(),
+            "guard": self.guard.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             "rollout": self._rollout_state() if in_use else None,
@@ -159,7 +166,8 @@ class OnPolicyRegime:
         self.algorithm.load_state_dict(state["algorithm"])
         self.collector.load_state_dict(state["collector"])
         self.seed = int(state["seed"])
-        self.tally = Tally(env_steps=int(state["env_steps"]), num_updates=int(state["num_updates"]))
+        self.tally = loaded_tally(self.tally, state)
+        self.guard.load_state_dict(state["guard"])
         self._prepared = None
         if state["rollout"] is not None:
             self._load_rollout(state["rollout"], phase)
@@ -198,14 +206,29 @@ def count_collected(collector: Collector, num_steps: int, storage: Any, tally: T
     tally.env_steps += collected.num_steps
     tally.num_steps += collected.num_steps
     tally.collection_seconds += collected.seconds
-    for fault in collected.faults:
-        _log.warning("bad number, left out: %s", fault)
+    tally.faults.add(collected.faults, env_steps=tally.env_steps, num_updates=tally.num_updates)
 
 
 def collected_numbers(collector: Collector) -> dict[str, Tensor]:
     """Return the collector's statistics under 'collect/…'."""
     found = collector.statistics.tensors()
     return {f"collect/{name}": value for name, value in found.items() if name != "steps"}
+
+
+def take_back_if_broken(guard: Guard, tally: Tally, device: torch.device) -> bool:
+    """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'."""
+    taken_back = guard.after(tally.faults, env_steps=tally.env_steps, num_updates=tally.num_updates)
+    counts = {"bad_samples": tally.faults.num_bad_samples, **guard.counts()}
+    tally.numbers |= {
+        f"faults/{name}": torch.full((), count, dtype=torch.float64, device=device) for name, count in counts.items()
+    }
+    return taken_back
+
+
+def loaded_tally(before: Tally, state: Mapping[str, Any]) -> Tally:
+    """Return the counters of a saved state; the report of faults stays the one that it was."""
+    before.faults.load_state_dict(state["faults"])
+    return Tally(env_steps=int(state["env_steps"]), num_updates=int(state["num_updates"]), faults=before.faults)
 
 
 def without_episodes(numbers: dict[str, float]) -> dict[str, float]:

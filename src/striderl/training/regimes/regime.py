@@ -19,6 +19,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from striderl.training.fault_report import FaultReport
+from striderl.training.guard import Guard
+
 
 @dataclass
 class Tally:
@@ -36,6 +39,8 @@ class Tally:
     """How long collecting took in this iteration."""
     learning_seconds: float = 0.0
     """How long learning took in this iteration."""
+    faults: FaultReport = field(default_factory=FaultReport)
+    """What was not finite, since the run began."""
 
     def begin(self) -> None:
         """Start an iteration: the counters of the run go on, the rest is forgotten."""
@@ -54,6 +59,8 @@ class Regime(Protocol):
     """What was done."""
     seed: int
     """What decides the order of samples."""
+    guard: Guard
+    """Takes an update back that broke what was learned."""
 
     def run(self, phase: str, iteration: int) -> None:
         """Do the work of a phase; `iteration` counts those that are finished."""

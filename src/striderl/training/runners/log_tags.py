@@ -2,7 +2,7 @@
 
 train/value_loss            Loss/value                 collect/return_mean     Train/mean_reward
 train/surrogate_loss        Loss/surrogate             collect/length_mean     Train/mean_episode_length
-train/learning_rate         Loss/learning_rate         steps per second        Perf/total_fps
+train/learning_rate         Loss/learning_rate         steps per second        Perf/{total,collection,learning}_fps
 train/std                   Policy/mean_std            seconds                 Perf/collection_time, learning_time
 train/kl, clip_fraction, …  Policy/…                   the env's own numbers   as they are, or Episode/…
 """
@@ -36,9 +36,12 @@ def tags_of(record: Record) -> dict[str, float]:
             found[_EPISODES[name]] = value
         elif name not in _OF_THE_COLLECTOR:
             found[name if "/" in name else f"Episode/{name}"] = value
+    numbers = record.numbers()
     return {
         **found,
         "Perf/total_fps": float(int(record.steps_per_second)),
+        "Perf/collection_fps": numbers["time/collection_steps_per_second"],
+        "Perf/learning_fps": numbers["time/learning_steps_per_second"],
         "Perf/collection_time": record.collection_seconds,
         "Perf/learning_time": record.learning_seconds,
     }

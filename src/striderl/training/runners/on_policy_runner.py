@@ -112,6 +112,8 @@ class OnPolicyRunner:
         if init_at_random_ep_len:
             self._age_episodes()
         if self._writes and self.log_dir is not None:
+            # a folder that cannot be made is better found now than after the first hours
+            self.log_dir.mkdir(parents=True, exist_ok=True)
             store_code_state(self.log_dir, self._repositories)
         for left in reversed(range(count)):
             record = next(self.trainer)

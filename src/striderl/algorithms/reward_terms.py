@@ -1,0 +1,117 @@
+"""Terms on replay: rewards that are computed anew whenever a step is read.
+
+    picked step ─▶ view ─▶ for each of its n steps:  reward of the env + Σ term.reward  ─▶ discounted sum ─▶ target
+
+What a term has learned since a step was stored is in its reward at once, in every step of the window alike. A term
+sees picked steps as a rollout of length one: columns [1, B, …], and what followed them as `last_obs` [B, …]. Terms that
+have parameters of their own learn from the same samples, after the algorithm; they are not shown the policy's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from torch import Tensor
+
+from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.terms.term import Read, Term
+from striderl.algorithms.terms.term_list import TermList
+from striderl.data import tree
+from striderl.execution.updater import Updater
+from striderl.policies.acting import Acting
+from striderl.policies.policy import Policy, PolicyOutput
+from striderl.storage.replay import View
+from striderl.storage.replay_reader import ReplayReader
+from striderl.storage.views import NStep, RewardFunction
+
+
+class RewardTerms:
+    """The terms of a learner from replay; an empty list does nothing."""
+
+    def __init__(self, terms: Sequence[Term], policy: Acting, mode: str = "eager") -> None:
+        """Check the terms against the policy and take their parameters into an updater."""
+        self._terms = TermList(terms, cast(Policy, policy))  # terms look at specs, which both kinds of policy have
+        groups = self._terms.groups()
+        self.updater = Updater(groups, mode=mode) if groups else None
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def view(self, n: int, gamma: float) -> View:
+        """Return n-step samples whose rewards include those of the terms."""
+        if n == 1 and not len(self):
+            return SingleStep(gamma)
+        view = NStep(n, gamma=gamma, reward=self.reward_function())
+        return view if n == 1 or self.updater is None else WithFirstStep(view)
+
+    def reward_function(self) -> RewardFunction | None:
+        """Return what gives the reward of each step; None without terms, so that stored rewards are read."""
+        return self._reward if len(self) else None
+
+    def _reward(self, rows: dict[str, Any]) -> Tensor:
+        columns = one_step(rows)
+        self._terms.info(columns)
+        total: Tensor = rows["rew"]
+        for reward in self._terms.rewards(Read(columns, rows["obs_next"])).values():
+            total = total + reward.squeeze(0)
+        return total
+
+    def step(self, minibatch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Let terms with parameters of their own learn from the samples; returns their numbers."""
+        return {} if self.updater is None else self.updater.step(self._losses, minibatch)
+
+    def _losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        return self._terms.losses(minibatch, cast(PolicyOutput, None), {}), {}
+
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let the terms learn their statistics from samples [B, …]."""
+        if len(self):
+            self._terms.absorb(one_step(columns))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the terms have learned, and their optimisers."""
+        return {
+            "terms": self._terms.state_dict(),
+            "updater": {} if self.updater is None else self.updater.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        self._terms.load_state_dict(state["terms"])
+        if self.updater is not None:
+            self.updater.load_state_dict(state["updater"])
+
+
+class SingleStep:
+    """Shows what `NStep(1)` shows, but for the counts, in fewer operations: most learners look no further."""
+
+    def __init__(self, gamma: float) -> None:
+        """Take the discount per step."""
+        self.gamma = gamma
+
+    def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
+        """Return the columns of these steps with `obs_next` and `discount`, which is 0 where they terminated."""
+        rows = read.rows(index)
+        rows["discount"] = (~rows["terminated"]).to(rows["rew"].dtype).mul_(self.gamma)
+        return rows
+
+
+class WithFirstStep:
+    """Adds to samples over several steps what followed the first of them, for terms that learn from single steps."""
+
+    def __init__(self, view: View) -> None:
+        """Take the view of the samples."""
+        self.view = view
+
+    def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
+        """Return what the view shows, and under 'single' the end and the next observation of the first step."""
+        flags = read.flags(index)
+        first = {"obs_next": read.obs_next(index), "terminated": flags[:, 0], "truncated": flags[:, 1]}
+        return {**self.view(read, index), "single": first}
+
+
+def one_step(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns [B, …] as a rollout of one step [1, B, …]."""
+    shown: dict[str, Any] = tree.map(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) else leaf, dict(rows))
+    return shown

@@ -1,0 +1,105 @@
+"""From a rollout [T, N] to minibatches: rows in any order, or whole env columns when the policy has memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.algorithms.mixed_precision import run_in_bfloat16
+from striderl.algorithms.terms.term_list import TermList
+from striderl.data import tree
+from striderl.execution.epochs import shuffled_minibatches
+from striderl.ops.padding import split_and_pad_trajectories
+from striderl.policies.policy import Policy, PolicyOutput
+
+
+def check_minibatches(
+    policy: Policy, terms: TermList, num_mini_batches: int, size: tuple[int, int], *, padded: bool
+) -> None:
+    """Raise unless a rollout of this size [T, N] can be cut into so many minibatches, all of one shape if `padded`."""
+    num_steps, num_envs = size
+    if padded and terms.changes_memory:
+        raise ValueError(
+            "other memories cut a rollout into a varying number of trajectories, which only mode='eager' can take; "
+            "leave hidden_state_resample_prob at 0 for updates that are compiled or captured"
+        )
+    recurrent = bool(policy.state_spec())
+    count = num_envs if recurrent else num_steps * num_envs
+    if count < num_mini_batches:
+        what = f"{num_envs} envs, which a policy with memory takes whole" if recurrent else f"{count} samples"
+        raise ValueError(
+            f"num_mini_batches={num_mini_batches} cannot be made of {what}; "
+            f"set it to {count} or less, or use more {'envs' if recurrent else 'envs or steps'}"
+        )
+
+
+def rollout_minibatches(
+    whole: Mapping[str, Any],
+    state: dict[str, Tensor],
+    terms: TermList,
+    *,
+    num_mini_batches: int,
+    num_epochs: int,
+    generator: torch.Generator,
+    padded: bool,
+) -> Iterator[dict[str, Any]]:
+    """Yield minibatches of columns [T, N, …] in a fresh order each epoch; `state` is the memory before the first step.
+
+    Where a term gives trajectories another memory, minibatches are made of trajectories instead of env columns, and
+    'other_memory' tells which samples follow from one.
+    """
+    if state and terms.changes_memory:
+        whole, state, there = _trajectories(whole, state)
+        state, other = terms.memory(state, generator)
+        whole = {**whole, "other_memory": other & there}
+    if not state:
+        whole = tree.map(lambda leaf: leaf.flatten(0, 1), dict(whole))
+    dims = {**dict.fromkeys(whole, int(bool(state))), "state": 0}
+    yield from shuffled_minibatches(
+        {**whole, "state": state},
+        dims,
+        num_mini_batches=num_mini_batches,
+        num_epochs=num_epochs,
+        generator=generator,
+        padded=padded,
+    )
+
+
+def _trajectories(
+    whole: Mapping[str, Any], state: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor], Tensor]:
+    """Cut env columns at resets: (columns [T, n, …], memory before each trajectory [n, …], bool [T, n] what is there).
+
+    The first trajectory of an env goes on with its memory, the others begin with an empty one. What is not there is
+    zero: neither valid nor readable.
+    """
+    resets: Tensor = whole["resets"]
+    ends = torch.cat([resets[1:], torch.ones_like(resets[:1])])
+    pieces, there = split_and_pad_trajectories(dict(whole), ends)
+    env = torch.arange(resets.shape[1], device=resets.device).repeat_interleave(ends.sum(0))
+    is_first = torch.cat([torch.ones_like(env[:1], dtype=torch.bool), env[1:] != env[:-1]])
+    begins = {
+        name: torch.where(is_first.view(-1, *[1] * (value.dim() - 1)), value[env], torch.zeros_like(value[env]))
+        for name, value in state.items()
+    }
+    return {**pieces, "resets": torch.zeros_like(there)}, begins, there
+
+
+def run_policy(policy: Policy, minibatch: Mapping[str, Any], *, mixed_precision: bool = False) -> PolicyOutput:
+    """Return what the policy says about a minibatch now.
+
+    A sample that does not count may still have been seen by the memory, so it is run unless it cannot be.
+    """
+    valid = minibatch["valid"]
+    resets = minibatch["resets"] if valid.dim() == 2 else None
+
+    def run() -> PolicyOutput:
+        output: PolicyOutput = policy(
+            minibatch["obs"], minibatch["state"], minibatch["memo"], resets, minibatch["readable"]
+        )
+        return output
+
+    return run_in_bfloat16(policy, valid.device.type, run) if mixed_precision else run()

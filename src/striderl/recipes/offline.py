@@ -1,0 +1,132 @@
+"""Datasets that the project makes itself: a learner is watched on its way, and recorded at three places of it.
+
+    SAC on the task ──▶ random ─────────▶ medium ─────────▶ expert
+                        never trained     half way between   the best that was seen
+                        │                 │                  │
+    kind                random            medium             expert          mix: a third of each
+
+    behaviours = train_behaviours("pendulum", total_steps=8_000, seed=0)
+    replay = generate(behaviours, "medium", 10_000, seed=1)
+    save_dataset(folder, replay, *behaviours.specs(), about={"kind": "medium"})
+
+Medium and expert act by samples of their policies, as they did while they learned. Half way is meant in returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.algorithms.sac import SAC, SACConfig
+from striderl.collect.actors import Actor, RandomActor
+from striderl.collect.behaviour_actor import BehaviourActor
+from striderl.collect.behaviours import Sample
+from striderl.collect.collector import Collector, CollectorConfig
+from striderl.data import tree
+from striderl.data.actions import ActionSpec
+from striderl.data.naming import unknown
+from striderl.data.specs import ObsSpec
+from striderl.data.transition import transition_columns
+from striderl.envs.tasks import make
+from striderl.policies.actor_policy import ActorConfig, ActorPolicy
+from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.storage.replay import Replay
+from striderl.training.evaluation import evaluate
+from striderl.training.plans import OffPolicyPlan
+from striderl.training.trainer import Trainer
+
+KINDS = ("random", "medium", "expert", "mix")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviours:
+    """Who acts in the datasets of a task."""
+
+    task: str
+    """The name of the task."""
+    policy: ActorPolicy
+    """The network; it holds the weights of none of them in particular."""
+    weights: Mapping[str, Mapping[str, Tensor]]
+    """Those of 'medium' and 'expert'."""
+    returns: Mapping[str, float]
+    """What 'random', 'medium' and 'expert' earned when they were chosen, as they act in the datasets."""
+
+    def specs(self) -> tuple[ObsSpec, ActionSpec]:
+        """Return what is observed and what is done."""
+        return self.policy.obs_spec, self.policy.action_spec
+
+    def actors(self, kind: str) -> list[Actor]:
+        """Return who acts in a dataset of this kind, in order; each is asked before the next one is made."""
+        if kind not in KINDS:
+            raise ValueError(unknown("kind", kind, KINDS, where="the datasets"))
+        names = ("random", "medium", "expert") if kind == "mix" else (kind,)
+        return [self._actor(name) for name in names]
+
+    def _actor(self, name: str) -> Actor:
+        if name == "random":
+            return RandomActor(self.policy.action_spec)
+        policy = ActorPolicy(*self.specs(), self.policy.config)
+        policy.load_state_dict(self.weights[name])
+        return BehaviourActor(policy, Sample())
+
+
+def train_behaviours(task: str = "pendulum", *, total_steps: int = 8_000, seed: int = 0) -> Behaviours:
+    """Train SAC on a task with real-valued actions and note who it was on the way."""
+    env = make(task, num_envs=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        policy = ActorPolicy(env.obs_spec, env.action_spec, ActorConfig(hidden_dims=(64, 64), head="squashed_gaussian"))
+        critic = QFunction(env.obs_spec, env.action_spec, QFunctionConfig(hidden_dims=(64, 64)))
+    rates = SACConfig(actor_learning_rate=1e-3, critic_learning_rate=1e-3, temperature_learning_rate=1e-3)
+    algorithm = SAC(policy, critic, rates)
+    plan = OffPolicyPlan(
+        num_steps_per_env=250, batch_size=128, learning_starts=500, buffer_size=total_steps, total_steps=total_steps
+    )
+    trainer = Trainer(algorithm, Collector(env, algorithm.actor(), CollectorConfig(seed=seed)), plan, seed=seed)
+    seen: list[tuple[float, dict[str, Any]]] = []
+    for _ in trainer:
+        weights: dict[str, Any] = tree.copy(dict(policy.state_dict()))
+        seen.append((_returns(task, BehaviourActor(policy, Sample())), weights))
+    trainer.close()
+    return _chosen(task, policy, seen, _returns(task, RandomActor(policy.action_spec)))
+
+
+def _returns(task: str, actor: Actor) -> float:
+    env = make(task, num_envs=20)
+    result = evaluate(env, actor, 20, seed=12345)
+    env.close()
+    return result.mean
+
+
+def _chosen(task: str, policy: ActorPolicy, seen: list[tuple[float, dict[str, Any]]], random: float) -> Behaviours:
+    """Choose the best as the expert, and who is nearest to half way between random and that as the medium one."""
+    best, expert = max(seen, key=lambda pair: pair[0])
+    middle, medium = min(seen, key=lambda pair: abs(pair[0] - 0.5 * (random + best)))
+    return Behaviours(
+        task=task,
+        policy=policy,
+        weights={"medium": medium, "expert": expert},
+        returns={"random": random, "medium": middle, "expert": best},
+    )
+
+
+def generate(behaviours: Behaviours, kind: str, num_steps: int, *, seed: int = 0, num_envs: int = 10) -> Replay:
+    """Record a dataset of at least so many steps; episodes that are under way at the end are cut, not ended."""
+    if num_steps < 1:
+        raise ValueError(f"a dataset has at least one step, found num_steps={num_steps}")
+    actors = behaviours.actors(kind)
+    per_env = -(-num_steps // (num_envs * len(actors)))
+    obs_spec, action_spec = behaviours.specs()
+    columns = transition_columns(obs_spec, action_spec, {}, {})
+    replay = Replay(columns, per_env * num_envs * len(actors), num_envs)
+    env = make(behaviours.task, num_envs=num_envs)
+    for number, actor in enumerate(actors):
+        collector = Collector(env, actor, CollectorConfig(seed=1_000 * seed + number))
+        collector.collect(n_step=per_env * num_envs, storage=replay)
+        replay.cut()
+    env.close()
+    return replay

@@ -1,0 +1,146 @@
+"""`Guard`: an update that breaks what was learned is taken back.
+
+    state ──copy──▶ gradient steps ──▶ all finite?  yes: go on
+      ▲                                             no:  back to the copy, counted and reported
+      └──────────────────────────────────────────────┘
+
+A gradient that is not finite is skipped by the optimiser and changes nothing. This is for the rest: finite gradients
+whose step overflows, in parameters, optimiser, targets or normalisers. The next iteration learns from other data, so a
+run gets over it; one that does not, for many iterations in a row, ends with `DivergedError`, standing at the last
+good state. The host reads one small vector per iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from striderl.data import tree
+from striderl.training.fault_report import FaultReport
+
+PATIENCE = 100
+"""How many iterations in a row may be fruitless unless somebody says otherwise."""
+
+_SKIPPED, _COUNT = "num_skipped", "count"
+"""What a group of parameters calls its skipped steps and its steps in its state."""
+
+
+class DivergedError(RuntimeError):
+    """Many iterations in a row brought nothing: their updates were taken back, or every gradient was not finite."""
+
+
+class Learns(Protocol):
+    """What a guard watches."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        ...
+
+
+class _Look(NamedTuple):
+    """What there is to see in a state, without asking the device."""
+
+    sums: Tensor
+    """The sum of every floating tensor, [K]; not finite where one of its numbers is not."""
+    skipped: Tensor
+    """Skipped gradient steps of every group of parameters, [G]."""
+    taken: Tensor
+    """Gradient steps of every group, [G]."""
+    groups: tuple[str, ...]
+    """The names of the groups."""
+
+
+class Guard:
+    """Copies what was learned before an update and puts it back if the update broke it."""
+
+    def __init__(self, algorithm: Learns, patience: int = PATIENCE) -> None:
+        """Watch an algorithm; nothing is copied before the first update."""
+        self.algorithm, self.patience = algorithm, patience
+        self.num_rollbacks = 0
+        """How many updates were taken back so far."""
+        self.num_skipped = 0
+        """How many gradients were not finite, and skipped, so far."""
+        self.num_fruitless = 0
+        """How many iterations in a row, up to now, brought nothing."""
+        self._good: dict[str, Any] = {}
+
+    def before(self) -> None:
+        """Copy what was learned; before the first gradient step of an iteration.
+
+        Raises DivergedError when patience is at its end: here, because between iterations everything is whole.
+        """
+        if self.num_fruitless >= self.patience:
+            count, self.num_fruitless = self.num_fruitless, 0  # who goes on all the same has the whole patience again
+            raise DivergedError(
+                f"nothing was learned in {count} iterations in a row: gradients were not finite, or their steps broke "
+                "the parameters. The last good state is in place. Look for rewards or observations of extreme size "
+                "(faults.jsonl), or lower the learning rate"
+            )
+        self._good = self.algorithm.state_dict()
+
+    def after(self, faults: FaultReport, *, env_steps: int, num_updates: int) -> bool:
+        """Look at what the gradient steps have done, take them back if need be, and tell whether that was so."""
+        was, now = _look(self._good), _look(self.algorithm.state_dict())
+        # what was not finite before is not of this update
+        broken = (torch.isfinite(was.sums) & ~torch.isfinite(now.sums)).any()
+        # in float64, where counts are exact
+        seen = torch.cat([broken.view(1).double(), (now.skipped - was.skipped), (now.taken - was.taken)]).tolist()
+        rolled_back, number = bool(seen[0]), len(now.groups)
+        skipped, taken = seen[1 : 1 + number], seen[1 + number :]
+        at = {"env_steps": env_steps, "num_updates": num_updates}
+        for name, count in zip(now.groups, skipped):
+            if count:
+                self.num_skipped += int(count)
+                said = f"{int(count)} gradients of {name} were not finite at update {num_updates}, and skipped"
+                faults.add_learned(f"gradient of {name}", int(count), said, **at)
+        if rolled_back:
+            self.algorithm.load_state_dict(self._good)
+            self.num_rollbacks += 1
+            said = f"the gradient steps before update {num_updates} broke what was learned and are taken back"
+            faults.add_learned("parameters", 1, said, **at)
+        self._good = {}
+        fruitless = rolled_back or (sum(skipped) > 0 and sum(taken) == 0)
+        self.num_fruitless = self.num_fruitless + 1 if fruitless else 0
+        return rolled_back
+
+    def counts(self) -> dict[str, int]:
+        """Return what was skipped and taken back so far."""
+        return {"skipped_updates": self.num_skipped, "rollbacks": self.num_rollbacks}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts; between iterations no copy is held."""
+        return {
+            "num_skipped": self.num_skipped,
+            "num_rollbacks": self.num_rollbacks,
+            "num_fruitless": self.num_fruitless,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting."""
+        self.num_skipped, self.num_rollbacks = int(state["num_skipped"]), int(state["num_rollbacks"])
+        self.num_fruitless = int(state["num_fruitless"])
+
+
+def _look(state: Mapping[str, Any]) -> _Look:
+    leaves = {path: leaf for path, leaf in tree.items(state) if isinstance(leaf, Tensor)}
+    # a sum per tensor: one small operation each, and no NaN or infinity can hide in it
+    sums = [leaf.sum().float() for leaf in leaves.values() if leaf.is_floating_point() and leaf.numel()]
+    paths = [path for path in leaves if path.rpartition("/")[2] == _SKIPPED]
+    device = next(iter(leaves.values())).device if leaves else torch.device("cpu")
+    return _Look(
+        torch.stack(sums) if sums else torch.zeros(0, device=device),
+        _stacked([leaves[path] for path in paths], device),
+        _stacked([leaves[f"{path.rpartition('/')[0]}/{_COUNT}"] for path in paths], device),
+        tuple(path.split("/")[-2] for path in paths),
+    )
+
+
+def _stacked(counts: list[Tensor], device: torch.device) -> Tensor:
+    return torch.stack([count.double() for count in counts]) if counts else torch.zeros(0, device=device).double()
