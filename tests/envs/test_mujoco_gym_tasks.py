@@ -200,6 +200,16 @@ def test_metrics_and_log_name_the_terms():
     assert env.metrics()["x_velocity"] == pytest.approx(env.reward_terms.values[0], abs=1e-6)
 
 
+def test_metrics_at_the_end_of_an_episode_are_those_of_its_last_step():
+    env = HalfCheetah(HalfCheetahConfig(num_envs=2, max_episode_length=3))
+    env.reset(seed=0)
+    for _ in range(3):
+        step = env.step(torch.ones(2, 6))
+    assert step.truncated.all()
+    # the envs begin anew within the step, so these are the numbers that an evaluation reads
+    assert (env.metrics()["x_velocity"] != 0.0).all()
+
+
 def test_a_model_that_is_not_there_is_named():
     with pytest.raises(FileNotFoundError, match=r"assets.giraffe\.xml"):
         HalfCheetah(HalfCheetahConfig(xml_file="giraffe.xml"))

@@ -219,7 +219,7 @@ def whole_update_without_waiting() -> int:
     names = ("act", "log_prob", "value", "returns", "advantage", "resets", "readable", "info")
     whole = {name: given[name] for name in names}
     prepared = Prepared(
-        columns=columns, **whole, raw_returns=given["returns"], numbers={}, initial_state=given["state"]
+        columns=columns, **whole, raw_returns=given["returns"], parts={}, numbers={}, initial_state=given["state"]
     )
     ppo.update(prepared, torch.Generator().manual_seed(0))
     with no_waiting():

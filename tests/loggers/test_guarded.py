@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 import time
 
@@ -164,6 +166,30 @@ def test_the_thread_ends_with_the_logger_and_never_begins_without_work():
     assert not thread.is_alive()
     guarded.log(1, {})
     assert guarded.dropped == 1 and len(guarded.logger.rows) == 1
+
+
+NEVER_CLOSED = """
+import sys, time
+from pathlib import Path
+from striderl.loggers.guarded import Guarded
+from striderl.loggers.logger import Logger
+
+class Late(Logger):
+    def log(self, step, numbers):
+        time.sleep(0.3)  # as long as the thread needs to import a tracker
+        with open(sys.argv[1], "a") as file:
+            file.write(f"{step} ")
+
+guarded = Guarded(Late())
+guarded.log(1, {})
+guarded.log(2, {})
+"""
+
+
+def test_a_script_that_forgets_to_close_loses_no_row(tmp_path):
+    # as training scripts of older libraries do: they end after runner.learn()
+    subprocess.run([sys.executable, "-c", NEVER_CLOSED, str(tmp_path / "rows")], check=True, timeout=60)
+    assert (tmp_path / "rows").read_text() == "1 2 "
 
 
 def test_a_guarded_logger_is_not_guarded_twice():

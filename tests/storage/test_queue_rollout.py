@@ -126,6 +126,25 @@ def test_a_collector_fills_it():
     assert storage.full and len(storage) == 24
 
 
+def test_minibatches_are_cut_from_the_ring():
+    storage = QueueRolloutStorage(columns(), 2, 2, buffer_dilation_ratio=1.5)
+    for rollout in range(2):
+        storage.clear()
+        for t in range(2):
+            storage.add_transitions(step(2 * rollout + t, range(2)))
+    # steps 1, 2 and 3 of envs 0 and 1 are left; their numbers are 10 · t + n
+    for _ in range(2):
+        found = torch.cat([minibatch.rew for minibatch in storage.mini_batch_generator(2, 1)])
+        assert sorted(found.tolist()) == [10.0, 11.0, 20.0, 21.0, 30.0, 31.0]
+    assert float(storage.get_statistics().mean_reward) == 20.5
+    with pytest.raises(ValueError, match=r"call untie_buffer_loop\(\)"):
+        next(storage.recurrent_mini_batch_generator(1, 1))
+    storage.untie_buffer_loop()
+    seen = [part.steps.rew[:, 0].tolist() for part in storage.reccurent_mini_batch_generator(2, 1)]
+    assert sorted(seen) == [[10.0, 20.0, 30.0], [11.0, 21.0, 31.0]]
+    assert storage.get_minibatch_from_indices(slice(1, 3), slice(0, 1)).steps.rew[:, 0].tolist() == [20.0, 30.0]
+
+
 def test_saved_and_loaded_it_goes_on_the_same():
     def ring() -> QueueRolloutStorage:
         return QueueRolloutStorage(columns(), 2, 2, buffer_dilation_ratio=1.5)

@@ -36,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "uneven": {"epochs": 3, "minibatches": 2, "holes": True, "per_mini_batch": True},
     "normaliser": {"epochs": 2, "minibatches": 2, "normalise": True, "holes": True},
     "rnd": {"epochs": 2, "minibatches": 2, "normalise": True, "rnd": True, "holes": True},
+    "values": {"epochs": 2, "minibatches": 2, "values": True, "holes": True},
     "lstm": {"epochs": 2, "minibatches": 2, "memory": "lstm", "holes": True},
     "a2c": {"a2c": True, "holes": True},
     "broken": {"epochs": 2, "minibatches": 2, "broken": True},
@@ -60,6 +61,7 @@ def learner(case: dict[str, Any], num_envs: int, reduce: AllReduce | None) -> PP
         desired_kl=1e-4,
         entropy_coef=0.01,
         normalize_advantage_per_mini_batch=bool(case.get("per_mini_batch")),
+        normalize_values=bool(case.get("values")),
     )
     return PPO(policy, config, terms, reduce=reduce)
 

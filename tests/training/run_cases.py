@@ -92,6 +92,8 @@ def final_state(path: Path) -> Any:
 def without_times(state: Any) -> Any:
     if isinstance(state, dict):
         return {name: without_times(value) for name, value in state.items() if not str(name).endswith("seconds")}
+    if isinstance(state, list):
+        return [without_times(value) for value in state]
     return state
 
 

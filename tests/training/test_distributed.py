@@ -138,6 +138,12 @@ def test_alone_nothing_is_summed(monkeypatch):
     assert ranks.of_main(True) and not ranks.of_main(False)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_named():
+    with pytest.raises(RuntimeError, match=r"device 'cuda' is wanted, but torch finds no GPU here; use device='cpu'"):
+        setup(device="cuda")
+
+
 def test_missing_variables_are_named(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)

@@ -218,6 +218,14 @@ def test_checkpoints_are_written_every_so_often_and_at_the_end(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp")]
 
 
+def test_a_folder_that_cannot_be_made_is_found_before_training(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    runner = make_runner(tmp_path / "taken", logger="none")
+    with pytest.raises(FileExistsError, match="taken"):
+        runner.learn(1)
+    assert runner.current_learning_iteration == 0
+
+
 def test_weights_without_the_optimiser(tmp_path):
     one, other = make_runner(), make_runner(seed=9)
     one.learn(2)
@@ -348,6 +356,11 @@ def test_numbers_have_the_names_that_dashboards_know(tmp_path):
     assert {"Policy/mean_std", "Policy/kl", "Perf/total_fps", "Perf/collection_time", "Perf/learning_time"} <= set(
         events
     )
+    # a rollout is 4 envs of 4 steps; learning from it and collecting it have speeds of their own
+    for what in ("collection", "learning"):
+        speeds = [number for _, number in events[f"Perf/{what}_fps"]]
+        seconds = [number for _, number in events[f"Perf/{what}_time"]]
+        assert [speed * time for speed, time in zip(speeds, seconds)] == pytest.approx([16.0] * 3, rel=1e-4)
     assert {"Train/mean_reward", "Train/mean_episode_length", "Train/mean_reward/time"} <= set(events)
     assert {"Episode/rew_x", "Episode/level"} <= set(events)
     assert [step for step, _ in events["Loss/value"]] == [1, 2, 3]

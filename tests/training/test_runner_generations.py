@@ -282,7 +282,7 @@ V1, V2, V3, V5 = (
         (V5, ("actor", "distribution_cfg", "init_noise"), 1.0, KeyError, "init_noise"),
         (V2, ("policy", "actor_hiden_dims"), [8], TypeError, "Did you mean 'actor_hidden_dims'"),
         (V2, ("policy", "class_name"), "ActorCritc", ValueError, "Did you mean 'ActorCritic'"),
-        (V2, ("algorithm", "class_name"), "TPPO", ValueError, "has no algorithm 'TPPO'"),
+        (V2, ("algorithm", "class_name"), "TRPO", ValueError, "has no algorithm 'TRPO'"),
         (V5, ("actor", "class_name"), "mjlab.rl:SpatialSoftmaxCNNModel", ValueError, "has no network"),
         (V2, ("algorithm", "num_mini_batches"), 100, ValueError, "num_mini_batches=100 cannot be made of 12 samples"),
         (V3, ("algorithm", "num_mini_batches"), 4, ValueError, "cannot be made of 3 envs"),

@@ -357,7 +357,7 @@ def test_wrong_types_are_named():
     env, policy, ppo, collector = parts()
     plan = OnPolicyPlan()
     with pytest.raises(
-        TypeError, match=r"wants a Collector, found CartPole; make one with Collector\(env, PolicyActor"
+        TypeError, match=r"wants a Collector, found CartPole; make one with Collector\(env, algorithm.actor"
     ):
         Trainer(ppo, env, plan)
     with pytest.raises(TypeError, match="on-policy algorithm such as PPO with an OnPolicyPlan, found Policy"):
@@ -450,9 +450,15 @@ def test_cartpole_is_learned():
     hidden = {"actor_hidden_dims": (64, 64), "critic_hidden_dims": (64, 64), "activation": "tanh"}
     policy = Policy(env.obs_spec, env.action_spec, PolicyConfig(**hidden))
     config = PPOConfig(
-        num_learning_epochs=4, num_mini_batches=4, learning_rate=2.5e-3, schedule="fixed", entropy_coef=0.0, gamma=0.98, lam=0.8,
+        num_learning_epochs=4,
+        num_mini_batches=4,
+        learning_rate=2.5e-3,
+        schedule="fixed",
+        entropy_coef=0.0,
+        gamma=0.98,
+        lam=0.8,
         max_grad_norm=0.5,
-    )  # fmt: skip
+    )
     plan = OnPolicyPlan(num_steps_per_env=128, total_steps=97 * 1024)
     trainer = Trainer(PPO(policy, config), Collector(env, PolicyActor(policy)), plan)
     records = list(trainer)

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from striderl.algorithms.crossq import CrossQ as CrossQ
     from striderl.algorithms.crossq import CrossQConfig as CrossQConfig
     from striderl.algorithms.crossq import crossq as crossq
+    from striderl.algorithms.dagger import DAgger as DAgger
+    from striderl.algorithms.dagger import DAggerConfig as DAggerConfig
     from striderl.algorithms.ddpg import ddpg as ddpg
     from striderl.algorithms.dqn import DQN as DQN
     from striderl.algorithms.dqn import DQNConfig as DQNConfig
     from striderl.algorithms.dqn import Means as Means
     from striderl.algorithms.dqn import q_policy as q_policy
+    from striderl.algorithms.estimator_ppo import EstimatorPPO as EstimatorPPO
     from striderl.algorithms.fast_td3 import fast_sac as fast_sac
     from striderl.algorithms.fast_td3 import fast_td3 as fast_td3
     from striderl.algorithms.iql import IQL as IQL
@@ -46,12 +49,18 @@ if TYPE_CHECKING:
     from striderl.algorithms.td3 import TD3 as TD3
     from striderl.algorithms.td3 import TD3Config as TD3Config
     from striderl.algorithms.td3_bc import TD3BC as TD3BC
+    from striderl.algorithms.terms.distill import Distill as Distill
+    from striderl.algorithms.terms.distill_config import DistillConfig as DistillConfig
     from striderl.algorithms.terms.estimation import Estimation as Estimation
+    from striderl.algorithms.terms.resample_memory import ResampleMemory as ResampleMemory
     from striderl.algorithms.terms.rnd import RandomNetworkDistillation as RandomNetworkDistillation
     from striderl.algorithms.terms.rnd import RNDConfig as RNDConfig
     from striderl.algorithms.terms.symmetry import MirrorTable as MirrorTable
     from striderl.algorithms.terms.symmetry import Symmetry as Symmetry
     from striderl.algorithms.terms.term import Term as Term
+    from striderl.algorithms.tppo import TPPO as TPPO
+    from striderl.algorithms.tppo import EstimatorTPPO as EstimatorTPPO
+    from striderl.algorithms.tppo import TPPOConfig as TPPOConfig
     from striderl.algorithms.tqc import tqc as tqc
 
 __getattr__, __dir__, __all__ = lazy(
@@ -79,6 +88,10 @@ __getattr__, __dir__, __all__ = lazy(
             "CrossQConfig",
             "crossq",
         ],
+        "dagger": [
+            "DAgger",
+            "DAggerConfig",
+        ],
         "ddpg": [
             "ddpg",
         ],
@@ -87,6 +100,9 @@ __getattr__, __dir__, __all__ = lazy(
             "DQNConfig",
             "Means",
             "q_policy",
+        ],
+        "estimator_ppo": [
+            "EstimatorPPO",
         ],
         "fast_td3": [
             "fast_sac",
@@ -144,8 +160,17 @@ __getattr__, __dir__, __all__ = lazy(
         "td3_bc": [
             "TD3BC",
         ],
+        "terms.distill": [
+            "Distill",
+        ],
+        "terms.distill_config": [
+            "DistillConfig",
+        ],
         "terms.estimation": [
             "Estimation",
+        ],
+        "terms.resample_memory": [
+            "ResampleMemory",
         ],
         "terms.rnd": [
             "RNDConfig",
@@ -157,6 +182,11 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "terms.term": [
             "Term",
+        ],
+        "tppo": [
+            "EstimatorTPPO",
+            "TPPO",
+            "TPPOConfig",
         ],
         "tqc": [
             "tqc",

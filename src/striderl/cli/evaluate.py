@@ -54,6 +54,7 @@ def evaluate_run(words: list[str]) -> int:
 
 
 def _play(loaded: Any, options: EvaluateOptions) -> dict[str, float]:
+    from striderl.checkpoint.errors import LayoutMismatch
     from striderl.collect.policy_actor import GreedyActor
     from striderl.envs.tasks import make
     from striderl.training.evaluation import evaluate
@@ -61,7 +62,8 @@ def _play(loaded: Any, options: EvaluateOptions) -> dict[str, float]:
     env = loaded.config.env
     try:
         built = make(env.task, num_envs=min(options.num_envs, options.episodes), settings=env.settings)
-    except (ImportError, KeyError, ValueError, RuntimeError) as error:
+        loaded.check_env(built)
+    except (ImportError, KeyError, ValueError, RuntimeError, LayoutMismatch) as error:
         raise UsageError(message_of(error)) from error
     with built:
         return evaluate(built, GreedyActor(loaded.policy), options.episodes, options.seed).numbers()

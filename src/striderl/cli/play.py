@@ -101,9 +101,12 @@ def _show(loaded: LoadedRun, options: ViewOptions, window: Any) -> int:
 
 
 def _env(loaded: LoadedRun) -> Any:
+    from striderl.checkpoint.errors import LayoutMismatch
     from striderl.envs.tasks import make
 
     try:
-        return make(loaded.config.env.task, num_envs=1, settings=loaded.config.env.settings)
-    except (ImportError, KeyError, ValueError, RuntimeError) as error:
+        env = make(loaded.config.env.task, num_envs=1, settings=loaded.config.env.settings)
+        loaded.check_env(env)
+        return env
+    except (ImportError, KeyError, ValueError, RuntimeError, LayoutMismatch) as error:
         raise UsageError(message_of(error)) from error

@@ -217,7 +217,8 @@ def _drive(run: Run) -> int:
     outcome = run.drive()
     folder = run.folder.path
     if outcome.exit_code:
-        complain(f"{outcome.reason}: saved; 'striderl resume {folder}' goes on")
+        saved = "saved" if outcome.saved else "the last save failed"
+        complain(f"{outcome.reason}: {saved}; 'striderl resume {folder}' goes on")
         return outcome.exit_code
     say(f"ended: {outcome.reason}")
     if run.evaluation.result is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
+    from striderl.collect.acting_part import ActingPart as ActingPart
     from striderl.collect.actors import Acted as Acted
     from striderl.collect.actors import Actor as Actor
     from striderl.collect.actors import RandomActor as RandomActor
@@ -50,10 +51,15 @@ if TYPE_CHECKING:
     from striderl.collect.samplers import seen_by_agent as seen_by_agent
     from striderl.collect.samplers import valid_from_done as valid_from_done
     from striderl.collect.statistics import EpisodeStatistics as EpisodeStatistics
+    from striderl.collect.teacher import Teacher as Teacher
+    from striderl.collect.teacher_router import TeacherRouter as TeacherRouter
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
+        "acting_part": [
+            "ActingPart",
+        ],
         "actors": [
             "Acted",
             "Actor",
@@ -116,6 +122,12 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "statistics": [
             "EpisodeStatistics",
+        ],
+        "teacher": [
+            "Teacher",
+        ],
+        "teacher_router": [
+            "TeacherRouter",
         ],
     },
 )

@@ -101,7 +101,8 @@ class ParameterGroup:
         """Clip, take one step unless the gradient is not finite, and return its norm before clipping."""
         grad = self.flat.grad
         norm: Tensor = torch.linalg.vector_norm(grad)
-        broken = ~torch.isfinite(norm)
+        # squared, as the optimiser will: the norm of a single number does not overflow, its second moment would
+        broken = ~torch.isfinite(norm.square())
         if self.config.max_grad_norm > 0:
             grad.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         self.num_skipped += broken

@@ -6,11 +6,12 @@
 Whatever goes wrong first is said in one warning that names the logger and the reason; the rest is counted. The logger
 keeps being tried, because disks are emptied and networks come back. Local files have patience: training waits for the
 row, so that it is on disk before the next checkpoint, until a first row takes longer than that; then it never waits
-again.
+again. A script that ends without `close` is closed at its exit: a daemon thread would take the rows that wait with it.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -105,6 +106,7 @@ class Guarded(Logger):
         with self._change:
             self._closing = True
             self._change.notify_all()
+        atexit.unregister(self.close)
         if self.dropped or self.failed:
             _log.info("logger %s: %d calls failed, %d were dropped", self.name, self.failed, self.dropped)
 
@@ -132,6 +134,7 @@ class Guarded(Logger):
             self._thread = threading.Thread(target=self._work, name=f"striderl-{self.name}", daemon=True)
             try:
                 self._thread.start()
+                atexit.register(self.close)
             except RuntimeError as error:
                 self._warn(f"has no thread: {error}")
 

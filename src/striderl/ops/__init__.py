@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
+    from striderl.ops.distill_targets import TARGETS as TARGETS
     from striderl.ops.distributional import project_categorical as project_categorical
     from striderl.ops.distributional import quantile_huber as quantile_huber
     from striderl.ops.losses import adapted_learning_rate as adapted_learning_rate
@@ -25,10 +26,14 @@ if TYPE_CHECKING:
     from striderl.ops.statistics import confidence_interval as confidence_interval
     from striderl.ops.td import huber as huber
     from striderl.ops.td import td_target as td_target
+    from striderl.ops.teacher_schedules import TeacherSchedule as TeacherSchedule
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
+        "distill_targets": [
+            "TARGETS",
+        ],
         "distributional": [
             "project_categorical",
             "quantile_huber",
@@ -62,6 +67,9 @@ __getattr__, __dir__, __all__ = lazy(
         "td": [
             "huber",
             "td_target",
+        ],
+        "teacher_schedules": [
+            "TeacherSchedule",
         ],
     },
 )

@@ -23,7 +23,6 @@ from striderl.data.batch import Batch
 from striderl.ops.losses import valid_mean
 from striderl.ops.padding import split_and_pad_trajectories
 from striderl.ops.returns import backward_scan
-from striderl.storage.queue_rollout import QueueRolloutStorage
 
 
 class TimeMajorStorage(Protocol):
@@ -37,6 +36,11 @@ class TimeMajorStorage(Protocol):
     @property
     def data(self) -> dict[str, Any]:
         """All columns as views."""
+        ...
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the rows in use are chronological."""
         ...
 
     def batch(self) -> Batch:
@@ -133,7 +137,7 @@ def get_minibatch_from_indices(
     """Return some steps in a row of some envs (a range, or their numbers int64 [n])."""
     if T_slice.step not in (None, 1):
         raise ValueError(f"sequences are steps in a row; T_slice has step {T_slice.step}")
-    if isinstance(storage, QueueRolloutStorage) and not storage.in_order:
+    if not storage.in_order:
         raise ValueError("the rows of the ring are not in order; call untie_buffer_loop() before taking sequences")
     whole = storage.batch()
     wanted = tree.index(Batch({**dict(whole.items()), **dict(_given(targets, storage))}), (T_slice, B_slice))

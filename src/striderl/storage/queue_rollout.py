@@ -14,15 +14,18 @@ observations are not kept: this data outlives the policy that collected it, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from striderl.data import tree
 from striderl.data.arena import Arena, Columns, Placement
 from striderl.data.batch import Batch
 from striderl.data.transition import Transition
+from striderl.storage import minibatches
+from striderl.storage.transition_record import TransitionRecord, as_transition
 
 
 class QueueRolloutStorage:
@@ -88,6 +91,12 @@ class QueueRolloutStorage:
         count = envs.stop - envs.start
         self._fresh[envs], self._written[envs] = [fresh + 1] * count, [written + 1] * count
 
+    def add_transitions(self, transition: Transition | TransitionRecord) -> None:
+        """Write the next step of all envs; of a record that was filled in field by field, too."""
+        if isinstance(transition, TransitionRecord):
+            transition = as_transition(transition, self.arena.columns)
+        self.add(transition)
+
     def clear(self) -> None:
         """Begin the next rollout behind what is there; the cursor is not rewound."""
         self._fresh = [0] * self.num_envs
@@ -104,6 +113,40 @@ class QueueRolloutStorage:
         for block in self.arena.blocks.values():
             block.copy_(torch.roll(block, -start, dims=0))
         self._written = [self.max_rows] * self.num_envs
+
+    # -- minibatches ---------------------------------------------------------------------------------------------------
+
+    def mini_batch_generator(
+        self, num_mini_batches: int, num_epochs: int, generator: torch.Generator | None = None
+    ) -> Iterator[Batch]:
+        """Yield minibatches of rows [n, …]; the order is torch's own unless a generator is given."""
+        order = torch.default_generator if generator is None else generator
+        return minibatches.mini_batch_generator(self, num_mini_batches, num_epochs, order)
+
+    def recurrent_mini_batch_generator(
+        self,
+        num_mini_batches: int,
+        num_epochs: int,
+        generator: torch.Generator | None = None,
+        *,
+        initial_state: Mapping[str, Any] | None = None,
+    ) -> Iterator[minibatches.SequenceMiniBatch]:
+        """Yield minibatches of whole envs [T, n, …] with the envs' memory before row 0; the ring must be untied."""
+        order = torch.default_generator if generator is None else generator
+        return minibatches.recurrent_mini_batch_generator(
+            self, num_mini_batches, num_epochs, order, initial_state=initial_state
+        )
+
+    reccurent_mini_batch_generator = recurrent_mini_batch_generator
+    """The spelling of older codes."""
+
+    def get_minibatch_from_indices(self, T_slice: slice, B_slice: slice | Tensor) -> minibatches.SequenceMiniBatch:
+        """Return some steps in a row of some envs (a range, or their numbers int64 [n]); the ring must be untied."""
+        return minibatches.get_minibatch_from_indices(self, T_slice, B_slice)
+
+    def get_statistics(self) -> minibatches.RolloutStatistics:
+        """Return the mean length of the episodes' pieces and the mean reward, counting valid samples only."""
+        return minibatches.get_statistics(self)
 
     def batch(self) -> Batch:
         """Return the rows in use as a `Batch` of views; every env must have the same number of steps."""

@@ -110,6 +110,11 @@ class RolloutStorage:
         """Whether every env has all its steps."""
         return min(self._cursors) >= self.num_steps
 
+    @property
+    def in_order(self) -> bool:
+        """Whether rows are chronological: always."""
+        return True
+
     def __len__(self) -> int:
         return sum(self._cursors)
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from striderl.training.runners.inference import InferencePolicy as InferencePolicy
     from striderl.training.runners.on_policy_runner import OnPolicyRunner as OnPolicyRunner
     from striderl.training.runners.runner_config import RunnerConfig as RunnerConfig
+    from striderl.training.runners.teachers import build_teacher as build_teacher
+    from striderl.training.runners.teachers import load_teacher as load_teacher
     from striderl.training.signals import StopSignals as StopSignals
     from striderl.training.trainer import Trainer as Trainer
     from striderl.training.video import RecordedVideo as RecordedVideo
@@ -106,6 +108,10 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "runners.runner_config": [
             "RunnerConfig",
+        ],
+        "runners.teachers": [
+            "build_teacher",
+            "load_teacher",
         ],
         "signals": [
             "StopSignals",

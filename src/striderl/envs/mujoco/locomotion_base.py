@@ -70,7 +70,6 @@ class Locomotion(MujocoEnv):
             self.qvel[ids] += scale * self.normal("qvel", ids, self.model.nv)
         else:
             self.qvel[ids] += self.uniform("qvel", ids, self.model.nv, low=-scale, high=scale)
-        self.x_velocity[ids] = 0.0
 
     def apply_action(self, actions: Float) -> None:
         """Use the actions as controls."""
@@ -81,7 +80,7 @@ class Locomotion(MujocoEnv):
         return np.asarray(np.square(self.actions).sum(axis=1))
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the speed along x."""
+        """Return the speed along x over the last step; right after a reset still that of the episode before."""
         return {"x_velocity": torch.from_numpy(self.x_velocity.astype(np.float32)).to(self.device)}
 
 

@@ -1,0 +1,413 @@
+"""Bad numbers put into a training run, and the run that it has to be equal to: the one without that sample.
+
+    Poisoned(inner, injection)            the env with one bad number
+    Masked(inner, injection, heals)       the same env without it: what quarantine promises, done by the env itself
+
+A masked env reports `valid` false, cuts the episode and shows zeros as the documentation of `collect.quarantine` says;
+it shares no code with quarantine. So equal weights mean that the bad number reached nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from run_cases import tiny
+from torch import Tensor
+
+from striderl.data import tree
+from striderl.data.specs import TensorSpec
+from striderl.envs.tasks import make
+from striderl.envs.vec_env import Obs, Step, VecEnv
+from striderl.execution.parameter_groups import ParameterGroup
+from striderl.training.algorithm_table import algorithm_entry
+from striderl.training.fault_report import FaultReport
+from striderl.training.trainer import Trainer
+
+VALUES = (math.nan, math.inf, -math.inf, 1e30, -1e30)
+"""What is bad."""
+DENORMAL = 1e-40
+"""What is not."""
+PLACES = ("obs", "final_obs", "reward", "start")
+"""Where an env may be wrong; 'start' is the observation of a reset."""
+KINDS = ("cartpole", "pendulum_lstm", "dqn", "sac")
+"""The runs of `run_cases.tiny`; 'cartpole' is PPO with an MLP."""
+ITERATIONS = 4
+NUM_ENVS = 4
+
+
+@dataclass(frozen=True)
+class Injection:
+    """One bad number: where, in which env, at which step of it, and what."""
+
+    place: str
+    env: int
+    step: int
+    value: float = math.nan
+
+
+class Wrapped(VecEnv):
+    """An env around another; it counts steps and knows what it showed last."""
+
+    def __init__(self, inner: VecEnv, injection: Injection) -> None:
+        self.inner, self.injection = inner, injection
+        self.num_envs, self.device = inner.num_envs, inner.device
+        self.obs_spec, self.action_spec = inner.obs_spec, inner.action_spec
+        self.info_spec = {**inner.info_spec, "valid": TensorSpec(dtype="bool")}
+        self.gives_final_obs, self.max_episode_length = inner.gives_final_obs, inner.max_episode_length
+        self.step_dt, self.count, self.done = inner.step_dt, 0, False
+        self.shown: Obs = {}
+
+    def reset(self, seed: int | None = None) -> Obs:
+        obs = {name: value.clone() for name, value in self.inner.reset(seed).items()}
+        if self.injection.place == "start" and not self.done:
+            self.done = True
+            self.spoil_obs(obs)
+        self.shown = obs
+        return obs
+
+    def step(self, actions: Any) -> Step:
+        step = self.inner.step(actions)
+        final = None if step.final_obs is None else {name: value.clone() for name, value in step.final_obs.items()}
+        obs = {name: value.clone() for name, value in step.obs.items()}
+        info = {**step.info, "valid": torch.ones(self.num_envs, dtype=torch.bool)}
+        step = Step(obs, step.reward.clone(), step.terminated.clone(), step.truncated.clone(), final, info)
+        if not self.done and self.is_due(step):
+            self.done = True
+            self.spoil(step)
+        self.after(step)
+        self.count += 1
+        self.shown = step.obs
+        return step
+
+    def is_due(self, step: Step) -> bool:
+        if self.injection.place == "final_obs":  # the first end in that env from then on
+            return self.count >= self.injection.step and bool(step.done[self.injection.env])
+        return self.count == self.injection.step and self.injection.place != "start"
+
+    def spoil(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def spoil_obs(self, obs: Obs) -> None:
+        raise NotImplementedError
+
+    def after(self, step: Step) -> None:
+        """Do what else there is to do in every step."""
+
+    def reset_envs(self, mask: Tensor) -> Obs:
+        self.shown = {name: value.clone() for name, value in self.inner.reset_envs(mask).items()}
+        return self.shown
+
+    @property
+    def episode_length_buf(self) -> Tensor:
+        return self.inner.episode_length_buf
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: Tensor) -> None:
+        self.inner.episode_length_buf = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": self.inner.state_dict(), "count": self.count, "done": self.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
+        self.count, self.done = int(state["count"]), bool(state["done"])
+        return self.inner.load_state_dict(state["inner"])
+
+
+class Poisoned(Wrapped):
+    """Gives one bad number."""
+
+    def spoil(self, step: Step) -> None:
+        place, env, value = self.injection.place, self.injection.env, self.injection.value
+        if place == "reward":
+            step.reward[env] = value
+        elif place == "final_obs":
+            assert step.final_obs is not None
+            step.final_obs["obs"][env, 1] = value
+        else:
+            self.spoil_obs(step.obs)
+
+    def spoil_obs(self, obs: Obs) -> None:
+        obs["obs"][self.injection.env, 0] = self.injection.value
+
+
+class Masked(Wrapped):
+    """Gives no bad number and says itself which samples do not count."""
+
+    def __init__(self, inner: VecEnv, injection: Injection, heals: Callable[[int], bool]) -> None:
+        """`heals` tells after which of its steps the collector would have reset the sick envs."""
+        super().__init__(inner, injection)
+        self.heals = heals
+        self.sick = torch.zeros(inner.num_envs, dtype=torch.bool)
+
+    def spoil(self, step: Step) -> None:
+        place, env = self.injection.place, self.injection.env
+        if place == "reward":
+            step.reward[env] = 0.0
+            step.info["valid"][env] = False
+        elif place == "final_obs":
+            assert step.final_obs is not None
+            step.final_obs["obs"][env] = self.shown["obs"][env]
+        else:
+            if not step.done[env]:
+                step.truncated[env] = True
+                assert step.final_obs is not None
+                step.final_obs["obs"][env] = self.shown["obs"][env]
+            self.falls_ill = env
+
+    falls_ill = -1
+
+    def spoil_obs(self, obs: Obs) -> None:
+        obs["obs"][self.injection.env] = 0.0
+        self.sick[self.injection.env] = True
+
+    def after(self, step: Step) -> None:
+        step.info["valid"] &= ~self.sick
+        self.sick &= ~step.done
+        if self.falls_ill >= 0:
+            self.sick[self.falls_ill] = True
+            self.falls_ill = -1
+        step.obs["obs"][self.sick] = 0.0
+        if self.heals(self.count) and bool(self.sick.any()):
+            step.obs["obs"][:] = self.inner.reset_envs(self.sick)["obs"]
+            step.truncated[self.sick] = True  # the episode is abandoned, so a policy with memory begins anew
+            self.sick[:] = False
+
+
+def heals_after(kind: str) -> Callable[[int], bool]:
+    """Tell after which steps of each env a call of `collect` ends in a tiny run."""
+    if kind in ("dqn", "sac"):
+        return lambda count: count >= 3  # a warm-up of 16 steps in 4 envs, then step by step
+    return lambda count: count % 8 == 7
+
+
+def config_of(kind: str) -> Any:
+    config = tiny(kind, ITERATIONS)
+    # short episodes, so that there are ends of both kinds
+    return replace(config, env=replace(config.env, settings={"max_episode_length": 11}), num_threads=1)
+
+
+def trainer_on(config: Any, wrap: Callable[[VecEnv], VecEnv]) -> Trainer:
+    env = make(config.env.task, num_envs=NUM_ENVS, settings=config.env.settings)
+    return algorithm_entry(config.algorithm_name).learner(config, wrap(env)).trainer([])
+
+
+@dataclass
+class Result:
+    """What a run ended with."""
+
+    digest: str
+    """Of parameters, optimisers, normalisers and counters."""
+    finite: bool
+    """Whether all of those are finite."""
+    metrics: Mapping[str, float]
+    """Of the last record."""
+    injected: bool = True
+    """Whether the place of the injection was reached."""
+    lines: list[tuple[Any, ...]] = field(default_factory=list)
+    """What was reported: (component, env, step, value)."""
+
+
+def finish(trainer: Trainer) -> Result:
+    """Train to the end."""
+    lines: list[tuple[Any, ...]] = []
+
+    def note(self: FaultReport, env_steps: int, num_updates: int, component: str, count: int, **rest: Any) -> None:
+        lines.append((component, rest["env"], rest["step"], rest["value"]))
+
+    with mock.patch.object(FaultReport, "_write", note):
+        for record in trainer:
+            metrics = dict(record.metrics)
+    state = trainer.state_dict()["algorithm"]
+    env = trainer.collector.env
+    injected = env.done if isinstance(env, Wrapped) else True
+    trainer.close()
+    return Result(digest(state), all_finite(state), metrics, injected, lines)
+
+
+def digest(state: Any, but: tuple[str, ...] = ("num_skipped",)) -> str:
+    """Return the SHA-256 of a state, bit for bit, without some of its names."""
+    found = hashlib.sha256()
+    for path, leaf in tree.items(state):
+        if path.rpartition("/")[2] in but:
+            continue
+        found.update(path.encode())
+        if isinstance(leaf, Tensor):
+            found.update(str((leaf.dtype, tuple(leaf.shape))).encode())
+            found.update(leaf.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        else:
+            found.update(repr(leaf).encode())
+    return found.hexdigest()
+
+
+def all_finite(state: Any) -> bool:
+    tensors = [leaf for _, leaf in tree.items(state) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return all(bool(torch.isfinite(leaf).all()) for leaf in tensors)
+
+
+# -- envs --------------------------------------------------------------------------------------------------------------
+
+
+def poison_envs(kind: str, place: str, env: int, step: int, values: tuple[float, ...] = VALUES) -> Iterator[str]:
+    """Inject each of the values at one place; yield what is wrong, or '' for an injection that was withstood."""
+    config, masked = config_of(kind), Injection(place, env, step)
+    wanted = finish(trainer_on(config, lambda inner: Masked(inner, masked, heals_after(kind))))
+    for value in values:
+        injection = replace(masked, value=value)
+        found = finish(trainer_on(config, partial(Poisoned, injection=injection)))
+        yield _judge(found, wanted, injection, kind)
+
+
+def _judge(found: Result, wanted: Result, injection: Injection, kind: str) -> str:
+    where = f"{kind}, {injection}"
+    if not found.injected:
+        return f"{where}: the place was never reached"
+    if not found.finite:
+        return f"{where}: weights, optimiser or normaliser are not finite"
+    if found.digest != wanted.digest:
+        return f"{where}: the weights differ from those of a run in which that sample was masked"
+    if found.metrics["faults/bad_samples"] < 1 or wanted.metrics["faults/bad_samples"] != 0:
+        return f"{where}: counted {found.metrics['faults/bad_samples']} in the log"
+    component = {"obs": "obs", "start": "obs", "reward": "reward", "final_obs": "final_obs/obs"}[injection.place]
+    magnitude = abs(injection.value)
+    for name, env, step, value in found.lines:
+        same = math.isnan(value) if math.isnan(magnitude) else math.isclose(value, magnitude, rel_tol=1e-6)
+        late = injection.place == "final_obs" and step >= injection.step
+        if name == component and env == injection.env and same and (late or step == max(injection.step, 0)):
+            return ""
+    return f"{where}: reported as {found.lines}"
+
+
+def denormal(kind: str, place: str, env: int, step: int) -> str:
+    """Inject a number that is tiny and not bad: nothing is masked, everything stays finite."""
+    found = finish(trainer_on(config_of(kind), lambda inner: Poisoned(inner, Injection(place, env, step, DENORMAL))))
+    good = found.injected and found.finite and found.metrics["faults/bad_samples"] == 0 and not found.lines
+    return "" if good else f"{kind}, {place}, env {env}, step {step}, denormal: {found}"
+
+
+# -- gradients and parameters ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def at_step(
+    number: int, spoil: Callable[[ParameterGroup], Tensor | None], after: bool = False
+) -> Iterator[Counter[str]]:
+    """Do something to a group of parameters in one of all gradient steps; a tensor returned takes the step's place."""
+    real, seen = ParameterGroup.step, Counter[str]()
+
+    def step(group: ParameterGroup) -> Tensor:
+        mine = seen["steps"] == number
+        seen["steps"] += 1
+        if mine and not after:
+            instead = spoil(group)
+            if instead is not None:
+                return instead
+        norm = real(group)
+        if mine and after:
+            spoil(group)
+        return norm
+
+    with mock.patch.object(ParameterGroup, "step", step):
+        yield seen
+
+
+def poison_gradients(kind: str, number: int, values: tuple[float, ...] = VALUES) -> Iterator[str]:
+    """Put each value into one gradient; the run is equal to one in which that step was not taken."""
+    config = config_of(kind)
+    with at_step(number, lambda group: torch.linalg.vector_norm(group.flat.grad)) as seen:
+        wanted = finish(trainer_on(config, lambda inner: inner))
+    assert seen["steps"] > number, f"{kind} takes {seen['steps']} gradient steps"
+    for value in values:
+
+        def spoil(group: ParameterGroup, value: float = value) -> None:
+            group.flat.grad[number % group.flat.grad.numel()] = value
+
+        with at_step(number, spoil):
+            found = finish(trainer_on(config, lambda inner: inner))
+        where = f"{kind}, gradient step {number}, {value}"
+        if found.digest != wanted.digest or not found.finite:
+            yield f"{where}: the weights differ from those of a run without that step"
+        elif found.metrics["faults/skipped_updates"] != 1 or not found.lines[0][0].startswith("gradient of "):
+            yield f"{where}: counted {found.metrics['faults/skipped_updates']}, reported {found.lines}"
+        else:
+            yield ""
+
+
+def break_parameters(kind: str, number: int, values: tuple[float, ...] = (math.nan, math.inf)) -> Iterator[str]:
+    """Let one gradient step break parameters or moments; the iteration's update is taken back as if never made."""
+    config = config_of(kind)
+    places: list[Callable[[ParameterGroup], Tensor]] = [lambda group: group.flat.flat, lambda group: group._second]
+    for value, place in itertools.product(values, places):
+
+        def spoil(group: ParameterGroup, value: float = value, place: Any = place) -> None:
+            place(group)[number % group.flat.flat.numel()] = value
+
+        with at_step(number, spoil, after=True):
+            trainer = trainer_on(config, lambda inner: inner)
+            kept = _kept_iterations(trainer)
+            found = finish(trainer)
+        where = f"{kind}, after gradient step {number}, {value}"
+        if not found.finite:
+            yield f"{where}: not finite at the end"
+        elif found.metrics["faults/rollbacks"] != 1 or ("parameters", None) not in {line[:2] for line in found.lines}:
+            yield f"{where}: counted {found.metrics['faults/rollbacks']}, reported {found.lines}"
+        elif kept != [True]:
+            yield f"{where}: what was learned before is not in place"
+        else:
+            yield ""
+
+
+def _kept_iterations(trainer: Trainer) -> list[bool]:
+    """Return a list that fills with one entry per update taken back: whether the state before it is back."""
+    guard, kept = trainer.regime.guard, list[bool]()
+    before, after, digests = guard.before, guard.after, [""]
+
+    def noting() -> None:
+        digests[0] = digest(trainer.algorithm.state_dict())
+        before()
+
+    def comparing(*arguments: Any, **settings: Any) -> bool:
+        taken_back = after(*arguments, **settings)
+        if taken_back:
+            kept.append(digest(trainer.algorithm.state_dict()) == digests[0])
+        return taken_back
+
+    guard.before, guard.after = noting, comparing  # type: ignore[method-assign]
+    return kept
+
+
+# -- many --------------------------------------------------------------------------------------------------------------
+
+
+def cases(seed: int, count: int) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield named groups of injections until there are at least `count` of them, spread evenly over what there is."""
+    dice, made = random.Random(seed), 0
+    for turn in itertools.count():
+        for kind, place in itertools.product(KINDS, (*PLACES, "gradient", "parameters")):
+            if made >= count:
+                return
+            if place == "start" and turn:
+                continue  # there is one start
+            name = f"{place} {kind}"
+            if place == "gradient":
+                made += len(VALUES)
+                yield name, poison_gradients(kind, dice.randrange(12))
+            elif place == "parameters":
+                made += 4
+                yield name, break_parameters(kind, dice.randrange(12))
+            else:
+                made += len(VALUES)
+                yield (
+                    name,
+                    poison_envs(kind, place, dice.randrange(NUM_ENVS), 0 if place == "start" else dice.randrange(19)),
+                )

@@ -1,0 +1,265 @@
+"""One bad number never reaches the weights (promise 11); `tools/run_faults.py` injects more of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from poison import (
+    DENORMAL,
+    ITERATIONS,
+    VALUES,
+    Injection,
+    Poisoned,
+    break_parameters,
+    config_of,
+    denormal,
+    poison_envs,
+    poison_gradients,
+)
+from run_cases import folder_at, tiny
+
+from striderl.collect.collector import Collector
+from striderl.collect.quarantine import Fault, Quarantine
+from striderl.envs import tasks
+from striderl.execution.parameter_groups import ParameterGroup
+from striderl.training.fault_report import FaultReport, read_faults
+from striderl.training.guard import DivergedError, Guard
+from striderl.training.run import Run
+from striderl.training.run_folder import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# -- injections --------------------------------------------------------------------------------------------------------
+
+# each value somewhere, each place with each kind of learner: about forty injections
+SPREAD = [
+    (kind, place, VALUES[number % 5], VALUES[(number + 2) % 5])
+    for number, (kind, place) in enumerate(
+        itertools.product(("cartpole", "dqn", "sac"), ("obs", "final_obs", "reward"))
+    )
+]
+
+
+@pytest.mark.parametrize(("kind", "place", "one", "other"), SPREAD)
+def test_a_bad_number_of_an_env_changes_nothing(kind, place, one, other):
+    wrong = list(poison_envs(kind, place, env=1, step=10, values=(one, other)))
+    assert wrong == ["", ""]
+
+
+def test_a_bad_first_observation_with_memory():
+    assert list(poison_envs("pendulum_lstm", "start", env=2, step=0, values=(math.nan, 1e30))) == ["", ""]
+    assert list(poison_envs("pendulum_lstm", "obs", env=0, step=9, values=(-math.inf,))) == [""]
+
+
+@pytest.mark.parametrize("kind", ["cartpole", "sac"])
+def test_a_bad_gradient_is_one_step_less(kind):
+    assert list(poison_gradients(kind, 5)) == [""] * 5
+
+
+@pytest.mark.parametrize("kind", ["cartpole", "dqn"])
+def test_an_update_that_breaks_parameters_or_moments_is_taken_back(kind):
+    assert list(break_parameters(kind, 6)) == [""] * 4
+
+
+def test_a_tiny_number_is_not_bad():
+    assert denormal("cartpole", "obs", 1, 5) == "" and denormal("sac", "reward", 2, 9) == ""
+
+
+def test_the_harness_notices_a_collector_without_quarantine(monkeypatch):
+    monkeypatch.setattr(Quarantine, "check", lambda self, **step: _as_it_is(step))
+    monkeypatch.setattr(Quarantine, "all_fine", lambda self, reward, obs: False)
+    assert all(poison_envs("cartpole", "reward", env=1, step=10, values=(math.nan, 1e30)))
+
+
+def test_the_harness_notices_an_optimiser_that_steps_anyway(monkeypatch):
+    real = ParameterGroup._optimise
+    monkeypatch.setattr(
+        ParameterGroup, "_optimise", lambda group, grad, broken: real(group, grad, torch.zeros_like(broken))
+    )
+    assert all(poison_gradients("cartpole", 5, values=(math.nan, math.inf)))
+
+
+def _as_it_is(step):
+    from striderl.collect.quarantine import Healthy
+
+    return Healthy(step["reward"], step["valid"], step["truncated"], step["obs"], step["final_obs"])
+
+
+# -- quarantine --------------------------------------------------------------------------------------------------------
+
+
+def test_two_bad_numbers_do_not_cancel_out():
+    # the sum of these is 2, and so it was taken for fine
+    quarantine = Quarantine(3, torch.device("cpu"))
+    reward = torch.tensor([1e30, -1e30, 2.0])
+    assert not quarantine.all_fine(reward, {"obs": torch.zeros(3, 1)})
+    assert not quarantine.all_fine(torch.zeros(3), {"obs": reward.view(3, 1)})
+    still = torch.zeros(3, dtype=torch.bool)
+    obs = {"obs": torch.zeros(3, 1)}
+    found = quarantine.check(
+        previous=obs, reward=reward, terminated=still, truncated=still, valid=~still, obs=obs, final_obs=None, step=4
+    )
+    assert found.valid.tolist() == [False, False, True] and found.reward.tolist() == [0.0, 0.0, 2.0]
+    assert quarantine.faults() == [Fault("reward", 0, 4, pytest.approx(1e30), 2)]
+
+
+def test_an_env_that_is_sick_when_a_run_is_saved_is_sick_when_it_goes_on():
+    # the observation of the reset is bad as well: zeros are shown, which do not tell that the env is sick
+    def collector():
+        env = Poisoned(tasks.make("cartpole", num_envs=4), Injection("start", 1, 0))
+        made = Collector(env, config_actor(env))
+        made.reset()
+        return made
+
+    one, two = collector(), collector()
+    assert one._groups[0].quarantine.sick.tolist() == [False, True, False, False]
+    two.env.done = True  # another process does not see the bad number again
+    two.load_state_dict(one.state_dict())
+    assert two._groups[0].quarantine.sick.tolist() == [False, True, False, False]
+
+
+def config_actor(env):
+    from striderl.collect.actors import RandomActor
+
+    return RandomActor(env.action_spec)
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def poisoned_run(path, monkeypatch, injection=None, iterations=ITERATIONS, **changes):
+    """A run whose training env gives one bad number; evaluations have other envs."""
+
+    def build(num_envs, device, settings):
+        env = tasks.make("cartpole", num_envs=num_envs, settings=settings)
+        return Poisoned(env, injection) if injection is not None and num_envs == 4 else env
+
+    monkeypatch.setitem(tasks.TASKS, "poisoned", build)
+    config = config_of("cartpole")
+    plan = replace(config.plan, total_iterations=iterations)
+    config = replace(config, env=replace(config.env, task="poisoned"), plan=plan, **changes)
+    return Run(config, folder_at(path, config))
+
+
+def test_a_run_reports_component_env_step_and_value(tmp_path, monkeypatch, caplog):
+    with caplog.at_level(logging.WARNING):
+        poisoned_run(tmp_path / "run", monkeypatch, Injection("obs", 2, 13, math.inf)).drive()
+    assert read_faults(tmp_path / "run" / "faults.jsonl") == [
+        {"env_steps": 64, "num_updates": 4, "component": "obs", "env": 2, "step": 13, "value": "inf", "count": 1}
+    ]
+    assert caplog.text.count("bad number, left out: obs of env 2 was inf at step 13") == 1
+    rows = [json.loads(line) for line in RunFolder(tmp_path / "run").json_lines.read_text().splitlines()]
+    assert [row["faults/bad_samples"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    assert [row["faults/rollbacks"] for row in rows] == [0.0] * 4
+
+
+def test_a_run_without_faults_has_no_report(tmp_path, monkeypatch):
+    poisoned_run(tmp_path / "run", monkeypatch, Injection("obs", 2, 13, DENORMAL)).drive()
+    assert not (tmp_path / "run" / "faults.jsonl").exists() and read_faults(tmp_path / "run" / "faults.jsonl") == []
+
+
+def test_a_resumed_run_reports_nothing_twice(tmp_path, monkeypatch):
+    injection = Injection("reward", 1, 20, math.nan)
+    poisoned_run(tmp_path / "run", monkeypatch, injection, iterations=2).drive()
+    assert read_faults(tmp_path / "run" / "faults.jsonl") == []
+    with (tmp_path / "run" / "faults.jsonl").open("w") as file:  # what a killed process had found after its last save
+        file.write('{"env_steps": 96, "num_updates": 8, "component": "reward", "env": 1, "step": 20, "value": "nan"}\n')
+    again = poisoned_run(tmp_path / "run", monkeypatch, injection)
+    assert again.restore()
+    again.drive()
+    lines = read_faults(tmp_path / "run" / "faults.jsonl")
+    assert [(line["component"], line["env"], line["step"], line["count"]) for line in lines] == [("reward", 1, 20, 1)]
+
+
+def test_a_report_that_cannot_be_written_is_said_once(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    report = FaultReport()
+    report.write_to(tmp_path / "file" / "faults.jsonl")
+    with caplog.at_level(logging.WARNING):
+        for step in range(3):
+            report.add([Fault("obs", 0, step, math.nan, 2)], env_steps=step, num_updates=0)
+    assert report.num_bad_samples == 6
+    assert caplog.text.count("cannot be written") == 1 and caplog.text.count("bad number") == 1
+
+
+# -- the guard ---------------------------------------------------------------------------------------------------------
+
+
+class Breaking:
+    """An algorithm with two numbers and an optimiser's counts."""
+
+    def __init__(self):
+        self.state = {"weight": torch.zeros(2), "always": torch.tensor(math.inf), "names": "x"}
+        self.group = {"num_skipped": torch.tensor(0), "count": torch.tensor(0.0)}
+
+    def state_dict(self):
+        group = {name: value.clone() for name, value in self.group.items()}
+        return {**self.state, "weight": self.state["weight"].clone(), "updater": {"policy": group}}
+
+    def load_state_dict(self, state):
+        self.state["weight"], self.group = state["weight"].clone(), dict(state["updater"]["policy"])
+
+
+def iterate(guard, algorithm, *, weight=1.0, taken=1, skipped=0, number=1):
+    guard.before()
+    algorithm.state["weight"] = torch.tensor([0.5, weight])
+    algorithm.group = {
+        "num_skipped": algorithm.group["num_skipped"] + skipped,
+        "count": algorithm.group["count"] + taken,
+    }
+    return guard.after(FaultReport(), env_steps=number, num_updates=number)
+
+
+def test_the_guard_takes_back_what_is_not_finite():
+    algorithm = Breaking()
+    guard = Guard(algorithm)
+    assert not iterate(guard, algorithm, weight=2.0)  # 'always' was not finite before: not of this update
+    assert iterate(guard, algorithm, weight=math.nan)
+    assert algorithm.state["weight"].tolist() == [0.5, 2.0] and guard.num_rollbacks == 1
+    assert not iterate(guard, algorithm, weight=3.0) and guard.num_fruitless == 0
+    assert iterate(guard, algorithm, weight=-math.inf)
+    other = Guard(algorithm)
+    other.load_state_dict(guard.state_dict())
+    assert other.counts() == {"skipped_updates": 0, "rollbacks": 2} and other.num_fruitless == 1
+
+
+def test_patience_counts_iterations_in_a_row_without_any_step():
+    algorithm = Breaking()
+    guard = Guard(algorithm, patience=3)
+    for taken in (0, 0, 1, 0, 0, 0):  # the third takes a step: counting begins anew
+        iterate(guard, algorithm, taken=taken, skipped=2)
+    assert guard.num_skipped == 12
+    with pytest.raises(DivergedError, match="nothing was learned in 3 iterations in a row"):
+        guard.before()
+    guard.before()  # who goes on all the same may
+
+
+def test_a_learning_rate_that_overflows_ends_the_run_with_a_reason(tmp_path, caplog):
+    config = tiny(iterations=40)
+    algorithm = replace(
+        config.algorithm, optimizer_class_name="SGD", learning_rate=1e39, schedule="fixed", max_grad_norm=0.0
+    )
+    config = replace(config, algorithm=algorithm, stop=replace(config.stop, bad_iterations=5))
+    run = Run(config, folder_at(tmp_path / "run", config))
+    weights = {name: value.clone() for name, value in run.learner.policy.named_parameters()}
+    outcome = run.drive()
+    assert outcome.exit_code == 1 and "nothing was learned in 5 iterations in a row" in outcome.reason and outcome.saved
+    # the weights are those of the beginning, and saved
+    for name, value in run.learner.policy.named_parameters():
+        assert torch.equal(value, weights[name]), name
+    lines = read_faults(tmp_path / "run" / "faults.jsonl")
+    assert [line["component"] for line in lines if line["component"] == "parameters"] == ["parameters"] * 5
+    assert caplog.text.count("are taken back") == 1

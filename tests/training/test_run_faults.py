@@ -1,0 +1,171 @@
+"""Runs that are killed, told to stop, or lose their disk (promises 1, 2, 14); `tools/run_faults.py` does more of it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+
+import killed_runs
+import lost_disks
+import pytest
+from killed_runs import BUGS, Reference, config_of, kill_runs, signal_runs, state_digest
+from run_cases import folder_at
+
+from striderl.checkpoint.store import CheckpointStore
+from striderl.training.run import Run
+from striderl.training.run_folder import RunFolder
+
+SEED = 3
+PPO_PHASES = ["start-up", "warmup", "collect", "prepare", "update", "absorb", "consume", "evaluate", "save"]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.WARNING)  # every resumed run says where it goes on
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory):
+    """The undisturbed runs, each made when it is first asked for."""
+    made: dict[str, Reference] = {}
+
+    def get(kind: str) -> Reference:
+        if kind not in made:
+            made[kind] = Reference(kind, tmp_path_factory.mktemp(kind), 6)
+        return made[kind]
+
+    return get
+
+
+# -- kill -9 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "count"), [("cartpole", 4), ("pendulum_lstm", 3), ("dqn", 3)])
+def test_killed_runs_end_with_the_same_bits(kind, count, references):
+    kills, wrong, hit = kill_runs(references(kind), count, SEED, kills_per_run=count, aimed_share=0.5)
+    print(f"{kind}: {kills} kills, hit {hit}")
+    assert kills == count > 0 and not wrong
+
+
+@pytest.mark.parametrize("bug", [*BUGS, ""])
+def test_planted_bugs_are_noticed(bug, references):
+    with BUGS[bug]() if bug else nullcontext():
+        kills, wrong, hit = kill_runs(references("cartpole"), 3, SEED, kills_per_run=3, aimed_share=1.0)
+    assert kills == 3 and hit.get("save", 0) >= 1
+    assert bool(wrong) == bool(bug)
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_signal_from_outside_in_every_phase(references):
+    sent, wrong, hit = signal_runs(references("cartpole"), PPO_PHASES, SEED)
+    print(f"{sent} signals, hit {hit}")
+    assert sent >= len(PPO_PHASES) - 1 and not wrong  # one may come after the end of a run
+
+
+def test_a_signal_while_learning_from_replay(references):
+    sent, wrong, _ = signal_runs(references("dqn"), ["warmup", "interact", "save"], SEED)
+    assert sent >= 2 and not wrong
+
+
+def test_two_signals(references):
+    sent, wrong, _ = signal_runs(references("cartpole"), ["collect", "save", "update"], SEED, double=True)
+    assert sent >= 2 and not wrong
+
+
+def test_a_signal_in_the_last_iteration_leaves_the_end_on_the_disk(tmp_path, references):
+    # saved in the middle of the last iteration: the end of the run has the same number of env steps and is saved too
+    config = config_of("cartpole", 6)
+    run = Run(config, folder_at(tmp_path / "run", config))
+    advance = run.trainer.advance
+
+    def striking() -> str:
+        if run.trainer.iteration == 5 and run.trainer.phase == "update":
+            run.signals.received = int(signal.SIGTERM)
+        return advance()
+
+    run.trainer.advance = striking
+    assert run.drive().exit_code == 143
+    saved = CheckpointStore(RunFolder(tmp_path / "run").checkpoints).load()
+    assert saved.state["phase"] == "absorb" and saved.state["iteration"] == 5
+    again = Run(config, RunFolder(tmp_path / "run"))
+    assert again.restore() and again.drive().exit_code == 0
+    assert state_digest(tmp_path / "run") == references("cartpole").state
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_command_line(number, tmp_path):
+    words = [
+        sys.executable,
+        "-m",
+        "striderl",
+        "train",
+        "cartpole",
+        "--runs",
+        str(tmp_path),
+        "--plan.total-steps",
+        "99999999",
+    ]
+    process = subprocess.Popen(
+        [*words, "--stop.metric", "", "--logging.console", "off"], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("cartpole/*/metrics.csv")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    began = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(timeout=20) == 128 + number and time.monotonic() - began < 10.0
+    assert process.stderr is not None and f"{number.name}: saved; 'striderl resume" in process.stderr.read()
+    (path,) = tmp_path.glob("cartpole/*")
+    assert CheckpointStore(RunFolder(path).checkpoints).load().state["iteration"] >= 1
+
+
+# -- disks -------------------------------------------------------------------------------------------------------------
+
+needs_mounts = pytest.mark.skipif(bool(lost_disks.mounts_refused()), reason=lost_disks.mounts_refused() or "-")
+
+
+def test_a_limit_on_the_size_of_files(tmp_path):
+    faults, wrong = lost_disks.limit_sizes(tmp_path, 3)
+    assert faults == 3 and not wrong
+
+
+@needs_mounts
+def test_a_small_disk(tmp_path):
+    faults, wrong = lost_disks.small_disks(tmp_path, 2)
+    assert faults >= 1 and not wrong
+
+
+@needs_mounts
+def test_a_disk_that_becomes_read_only(tmp_path):
+    assert lost_disks.read_only(tmp_path) == []
+
+
+def test_a_folder_that_is_deleted(tmp_path):
+    assert lost_disks.deleted(tmp_path) == []
+
+
+def test_a_disk_with_room_again(tmp_path, caplog, monkeypatch):
+    logging.disable(logging.NOTSET)
+    config = config_of("cartpole", 6)
+    run = Run(config, folder_at(tmp_path / "run", config))
+    save, calls = run.store.save, []
+
+    def sometimes(*arguments, **settings):
+        calls.append(settings["step"])
+        if 2 <= len(calls) <= 4:
+            raise OSError(28, "No space left on device")
+        return save(*arguments, **settings)
+
+    monkeypatch.setattr(run.store, "save", sometimes)
+    outcome = run.drive()
+    assert outcome.saved and outcome.reason == "the plan is fulfilled"
+    assert caplog.text.count("not saved") == 1 and caplog.text.count("saved again") == 1
+    assert killed_runs.final_state(tmp_path / "run")["iteration"] == 6
