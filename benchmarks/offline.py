@@ -51,6 +51,8 @@ HERE = Path(__file__).parent
 Specs = tuple[ObsSpec, ActionSpec]
 HIDDEN = (64, 64)
 RATE = 1e-3
+GAMMA, TAU = 0.95, 0.02
+"""A swing-up takes a second or two; with a longer horizon or slower targets, values want far more gradient steps."""
 
 
 def _actor(specs: Specs, head: str) -> ActorPolicy:
@@ -66,18 +68,21 @@ def _bc(specs: Specs) -> Any:
 
 
 def _td3_bc(specs: Specs) -> Any:
-    config = TD3Config(actor_learning_rate=RATE, critic_learning_rate=RATE)
+    config = TD3Config(gamma=GAMMA, tau=TAU, actor_learning_rate=RATE, critic_learning_rate=RATE)
     return TD3BC(_actor(specs, "deterministic"), _critic(specs), config)
 
 
 def _cql(specs: Specs) -> Any:
-    config = SACConfig(actor_learning_rate=RATE, critic_learning_rate=RATE, temperature_learning_rate=RATE)
+    rates = {"actor_learning_rate": RATE, "critic_learning_rate": RATE, "temperature_learning_rate": RATE}
+    config = SACConfig(gamma=GAMMA, tau=TAU, **rates)
     return CQL(_actor(specs, "squashed_gaussian"), _critic(specs), config, penalty=1.0)
 
 
 def _iql(specs: Specs) -> Any:
     value = ValueFunction(specs[0], QFunctionConfig(hidden_dims=HIDDEN))
-    return IQL(_actor(specs, "squashed_gaussian"), _critic(specs), value, IQLConfig(learning_rate=RATE))
+    return IQL(
+        _actor(specs, "squashed_gaussian"), _critic(specs), value, IQLConfig(gamma=GAMMA, tau=TAU, learning_rate=RATE)
+    )
 
 
 LEARNERS: Mapping[str, Callable[[Specs], Any]] = {
@@ -106,8 +111,10 @@ def learned(name: str, folder: Path, specs: Specs, seed: int, updates: int) -> f
     return result.mean
 
 
-def measure(seeds: int, updates: int, num_steps: int, train_steps: int, folder: Path) -> dict[str, Any]:
-    """Make the datasets and fill the table."""
+def measure(
+    seeds: int, updates: int, num_steps: int, train_steps: int, folder: Path, learners: list[str]
+) -> dict[str, Any]:
+    """Make the datasets and fill the table, a row per learner."""
     started = time.perf_counter()
     behaviours = train_behaviours(TASK, total_steps=train_steps, seed=0)
     print("behaviours", {name: round(value) for name, value in behaviours.returns.items()}, flush=True)
@@ -118,7 +125,7 @@ def measure(seeds: int, updates: int, num_steps: int, train_steps: int, folder: 
         data[kind] = returns_of(replay)
         save_dataset(folder / kind, replay, *specs, about={"task": TASK, "kind": kind, "seed": 1})
     table: dict[str, dict[str, list[float]]] = {}
-    for name in LEARNERS:
+    for name in learners:
         table[name] = {
             kind: [learned(name, folder / kind, specs, seed, updates) for seed in range(seeds)] for kind in KINDS
         }
@@ -164,12 +171,13 @@ def main() -> None:
     parser.add_argument("--num-steps", type=int, default=10_000, help="steps per dataset")
     parser.add_argument("--train-steps", type=int, default=6_000, help="env steps of the learner that is recorded")
     parser.add_argument("--folder", type=Path, default=None, help="keep the datasets here")
+    parser.add_argument("--learners", nargs="+", choices=list(LEARNERS), default=list(LEARNERS), help="rows")
     parser.add_argument("--print-only", action="store_true", help="write no results")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.folder or Path(scratch)
-        report = measure(given.seeds, given.updates, given.num_steps, given.train_steps, folder)
+        report = measure(given.seeds, given.updates, given.num_steps, given.train_steps, folder, given.learners)
     text = to_markdown(report)
     print(text)
     if not given.print_only:

@@ -138,7 +138,7 @@ def test_a_reward_that_nobody_counts_is_refused():
 @pytest.mark.parametrize("spec", [TensorSpec(shape=(3,)), TensorSpec(dtype="bool")])
 def test_a_reward_is_one_real_number(spec):
     with pytest.raises(ValueError, match="reward 'feet' must be one real number per env"):
-        RewardGroups({"task": ("feet",)}, {}, 1).check({"info": {"feet": spec}}, has_terms=False)
+        RewardGroups({"task": ("feet",)}, {}, 1).check({"info": {"feet": spec}}, added=())
 
 
 def test_weights_of_groups_are_those_of_the_config():

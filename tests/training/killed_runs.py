@@ -32,6 +32,7 @@ from run_cases import final_state, folder_at, tiny
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.group import EnvGroup
 from striderl.training.consumers.chain import Chain
+from striderl.training.regimes import off_policy as off_policy  # loaded here once, not in every child
 from striderl.training.run import Run
 from striderl.training.run_folder import RunFolder
 from striderl.training.signals import StopSignals
@@ -228,9 +229,12 @@ def kill_runs(
             strikes, kills = strikes + 1, kills + 1
             hit[board.phase] = hit.get(board.phase, 0) + 1
         if code != 0:
-            wrong.append(f"seed {seed}: a resumed run ended with {code}")
-        else:
-            wrong += [f"seed {seed}, {path.name}: {what}" for what in reference.compare(path)]
+            return (
+                kills,
+                [*wrong, f"seed {seed}: a resumed run ended with {code}"],
+                hit,
+            )  # it would do so again and again
+        wrong += [f"seed {seed}, {path.name}: {what}" for what in reference.compare(path)]
         shutil.rmtree(path)
     return kills, wrong, hit
 

@@ -156,7 +156,7 @@ def test_evaluations_of_the_same_policy_are_the_same():
 def test_bad_evaluations_are_refused():
     with pytest.raises(TypeError, match="wants a VecEnv of its own, found str"):
         Evaluate("CartPole-v1", None)
-    with pytest.raises(ValueError, match="n_episode at least 1"):
+    with pytest.raises(ValueError, match="n_episode is at least 1"):
         Evaluate(CartPole(1), None, n_episode=0)
 
 
@@ -389,3 +389,19 @@ def test_progress_shows_the_time_to_go_on_a_console():
     ]
     with pytest.raises(TypeError, match="a console or a function of a report, found int"):
         Progress(5)
+
+
+def test_evaluation_by_env_steps():
+    evaluation = Evaluate(
+        CartPole(1), GreedyActor(make_trainer().algorithm.policy), every_steps=50, n_episode=1, at_end=False
+    )
+    going_on = SimpleNamespace(ending=False)
+    # 32 steps per iteration: 50 are complete after 64, 100 after 128, 150 after 160
+    due = [
+        steps
+        for iteration, steps in enumerate(range(32, 193, 32), start=1)
+        if evaluation.consume(
+            Record(iteration=iteration, env_steps=steps, num_updates=0, num_steps=32), going_on
+        ).metrics
+    ]
+    assert due == [64, 128, 160]

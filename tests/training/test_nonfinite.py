@@ -14,14 +14,13 @@ from poison import (
     DENORMAL,
     ITERATIONS,
     VALUES,
-    Injection,
-    Poisoned,
     break_parameters,
     config_of,
     denormal,
     poison_envs,
     poison_gradients,
 )
+from poisoned_envs import Injection, Poisoned
 from run_cases import folder_at, tiny
 
 from striderl.collect.collector import Collector

@@ -80,23 +80,39 @@ def test_two_signals(references):
     assert sent >= 2 and not wrong
 
 
-def test_a_signal_in_the_last_iteration_leaves_the_end_on_the_disk(tmp_path, references):
-    # saved in the middle of the last iteration: the end of the run has the same number of env steps and is saved too
+def stopped_at(path, iteration: int, phase: str):
+    """Stop a run in a phase of an iteration, and return what it saved."""
     config = config_of("cartpole", 6)
-    run = Run(config, folder_at(tmp_path / "run", config))
+    run = Run(config, folder_at(path, config))
     advance = run.trainer.advance
 
     def striking() -> str:
-        if run.trainer.iteration == 5 and run.trainer.phase == "update":
+        if (run.trainer.iteration, run.trainer.phase) == (iteration, phase):
             run.signals.received = int(signal.SIGTERM)
         return advance()
 
     run.trainer.advance = striking
     assert run.drive().exit_code == 143
-    saved = CheckpointStore(RunFolder(tmp_path / "run").checkpoints).load()
-    assert saved.state["phase"] == "absorb" and saved.state["iteration"] == 5
-    again = Run(config, RunFolder(tmp_path / "run"))
-    assert again.restore() and again.drive().exit_code == 0
+    return CheckpointStore(RunFolder(path).checkpoints).load().state
+
+
+def go_on(path) -> None:
+    run = Run(config_of("cartpole", 6), RunFolder(path))
+    assert run.restore() and run.drive().exit_code == 0
+
+
+def test_a_signal_in_the_last_iteration_leaves_the_end_on_the_disk(tmp_path, references):
+    # saved in the middle of the last iteration: the end of the run has the same number of env steps and is saved too
+    saved = stopped_at(tmp_path / "run", 5, "update")
+    assert saved["phase"] == "absorb" and saved["iteration"] == 5
+    go_on(tmp_path / "run")
+    assert state_digest(tmp_path / "run") == references("cartpole").state
+
+
+def test_a_warm_up_is_left_between_its_pieces(tmp_path, references):
+    saved = stopped_at(tmp_path / "run", 0, "warmup")
+    assert saved["phase"] == "warmup" and saved["env_steps"] == 32  # 8 of 16 steps in each of 4 envs
+    go_on(tmp_path / "run")
     assert state_digest(tmp_path / "run") == references("cartpole").state
 
 

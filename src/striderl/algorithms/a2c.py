@@ -18,6 +18,7 @@ from torch import Tensor
 from striderl.algorithms.on_policy_targets import (
     Losses,
     Targets,
+    check_learner_parts,
     cut_before_invalid,
     next_values,
     policy_gradient_losses,
@@ -29,7 +30,7 @@ from striderl.algorithms.on_policy_targets import (
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.ops.moments import AllReduce
@@ -38,6 +39,7 @@ from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig:
     """Settings of A2C."""
@@ -92,6 +94,7 @@ class A2C:
         reduce: AllReduce | None = None,
     ) -> None:
         """Take the policy's parameters into an updater; see `PPO` for mode and reduce."""
+        check_learner_parts("A2C", policy, config, A2CConfig)
         self.policy = policy
         self.config = config = config or A2CConfig()
         group = GroupConfig(

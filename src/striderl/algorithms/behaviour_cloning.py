@@ -19,7 +19,7 @@ from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater
 from striderl.collect.behaviour_actor import BehaviourActor
 from striderl.collect.behaviours import Greedy
 from striderl.data.actions import BoxSpec
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.networks.heads import DeterministicHead
@@ -32,6 +32,7 @@ from striderl.storage.views import NStep
 LOSSES = ("log_prob", "mse")
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class BehaviourCloningConfig:
     """Settings of behaviour cloning."""

@@ -35,7 +35,7 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
 from striderl.collect.behaviours import Sample, box_bounds
 from striderl.data.actions import ActionSpec
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.networks.batch_renorm import Moments, RenormEnsembleMlp
@@ -46,6 +46,7 @@ from striderl.storage.pickers import Picker
 from striderl.storage.replay import View
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class CrossQConfig:
     """Settings of CrossQ."""

@@ -23,7 +23,7 @@ from striderl.algorithms.terms.term_list import TermList
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 from striderl.execution.modes import ExecutionConfig
 from striderl.execution.parameter_groups import OPTIMIZERS
@@ -36,6 +36,7 @@ from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class DAggerConfig:
     """Settings of DAgger; those that PPO has too mean the same."""

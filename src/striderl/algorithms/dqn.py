@@ -25,7 +25,7 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
 from striderl.collect.behaviours import EpsilonGreedy
 from striderl.data.actions import ActionSpec, DiscreteSpec
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.networks.deterministic import QValues
@@ -41,6 +41,7 @@ _LOOKS = ("now", "next", "target")
 """The network on this state, on the next one to choose, and the target on the next one."""
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig:
     """Settings of DQN."""

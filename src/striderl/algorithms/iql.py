@@ -20,7 +20,7 @@ from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.collect.behaviour_actor import BehaviourActor
 from striderl.collect.behaviours import Sample
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.ops.losses import valid_mean
 from striderl.ops.offline import advantage_weight, expectile
@@ -34,6 +34,7 @@ from striderl.storage.replay import View
 from striderl.storage.views import NStep
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class IQLConfig:
     """Settings of IQL."""

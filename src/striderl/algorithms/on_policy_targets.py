@@ -158,3 +158,17 @@ def take_step(updater: Updater, function: Function, targets: Targets) -> dict[st
         "learning_rate": group.learning_rate.clone(),
         "skipped_updates": group.num_skipped.clone(),
     }
+
+
+def check_learner_parts(who: str, policy: object, config: object, config_type: type) -> None:
+    """Raise TypeError for what is no policy or no config, with the way to what is."""
+    if not isinstance(policy, Policy):
+        raise TypeError(
+            f"{who} wants a striderl.policies.Policy, found {type(policy).__name__}; for an ActorCritic and keyword "
+            "settings, as in a hand-written loop, use striderl.compat.PPO"
+        )
+    if config is not None and not isinstance(config, config_type):
+        raise TypeError(
+            f"{who} wants a {config_type.__name__}, found {type(config).__name__}; "
+            f"from a dict: {config_type.__name__}(**settings)"
+        )

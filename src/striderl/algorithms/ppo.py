@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.algorithms.on_policy_targets import Losses, finite_rows, next_values, zero_where_not
+from striderl.algorithms.on_policy_targets import (
+    Losses,
+    check_learner_parts,
+    finite_rows,
+    next_values,
+    zero_where_not,
+)
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.reward_groups import RewardGroups
 from striderl.algorithms.rollout_minibatches import check_minibatches, rollout_minibatches, run_policy
@@ -90,6 +96,7 @@ class PPO:
 
         `mode` is how gradient steps are run; `reduce` sums a tensor over the processes that learn together.
         """
+        check_learner_parts("PPO", policy, config, PPOConfig)
         self.policy = policy
         self.terms = TermList(terms, policy)
         self.config = config = config or PPOConfig()
@@ -124,8 +131,9 @@ class PPO:
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise unless rollouts of this size, and with these columns where they are given, fit the config."""
+        self.terms.check_rollout(num_envs, columns)
         if columns is not None:
-            self.reward_groups.check(columns, has_terms=len(self.terms) > 0)
+            self.reward_groups.check(columns, self.terms.reward_names())
         padded = self.updater.mode.fixed_shapes
         check_minibatches(self.policy, self.terms, self.config.num_mini_batches, (num_steps, num_envs), padded=padded)
 
@@ -190,7 +198,7 @@ class PPO:
 
     def minibatches(self, prepared: Prepared, generator: torch.Generator) -> Iterator[dict[str, Any]]:
         """Yield minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
-        self.check_rollout(*prepared.advantage.shape)
+        self.check_rollout(*prepared.advantage.shape[:2])
         yield from rollout_minibatches(
             self._whole(prepared),
             prepared.initial_state,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 from striderl.execution.parameter_groups import OPTIMIZERS
 from striderl.ops.schedules import learning_rate_rule
@@ -15,6 +16,7 @@ from striderl.policies.arguments import as_names
 SCHEDULES = ("fixed", "adaptive")
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig:
     """Settings of PPO."""
@@ -102,6 +104,10 @@ def _check_numbers(config: PPOConfig) -> None:
         raise ValueError(
             f"learning_rate and clip_param are positive, found {config.learning_rate} and {config.clip_param}"
         )
+    for name in ("value_loss_coef", "entropy_coef", "learning_rate", "max_grad_norm", "desired_kl"):
+        value = float(getattr(config, name))  # a field of the config
+        if not math.isfinite(value) or (value < 0.0 and name != "entropy_coef"):
+            raise ValueError(f"PPOConfig.{name} is finite and not negative, found {value}")
     lowest = config.clip_min_std if isinstance(config.clip_min_std, tuple) else (config.clip_min_std,)
     if not all(0.0 <= each < float("inf") for each in lowest):
         raise ValueError(f"clip_min_std is finite and not negative, found {config.clip_min_std}")

@@ -25,6 +25,7 @@ from torch import Tensor
 from striderl.algorithms.on_policy_targets import (
     Losses,
     Targets,
+    check_learner_parts,
     cut_before_invalid,
     next_values,
     policy_gradient_losses,
@@ -37,7 +38,7 @@ from striderl.algorithms.on_policy_targets import (
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.ops.moments import AllReduce
@@ -46,6 +47,7 @@ from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class REINFORCEConfig:
     """Settings of REINFORCE."""
@@ -94,6 +96,7 @@ class REINFORCE:
 
         See `PPO` for mode and reduce.
         """
+        check_learner_parts("REINFORCE", policy, config, REINFORCEConfig)
         self.policy = policy
         self.config = config = config or REINFORCEConfig()
         group = GroupConfig(

@@ -42,16 +42,16 @@ class RewardGroups:
             if len(set(sources)) != len(sources):
                 raise ValueError(f"reward group {name!r} names a reward twice: {list(sources)}")
 
-    def check(self, columns: Columns, has_terms: bool) -> None:
-        """Raise for a source that cannot be there; which rewards terms give is known when they give them."""
+    def check(self, columns: Columns, added: Collection[str] | None) -> None:
+        """Raise for a source that cannot be there; `added` are the names of the terms' rewards, None if not known."""
         info = columns["info"]
         assert isinstance(info, Mapping)
         for sources in self.groups.values():
             for source in sources:
                 if source in info:
                     _check_column(source, info[source])
-                elif source != ENV and not has_terms:
-                    raise KeyError(unknown("reward", source, [ENV, *info], where="reward_groups: the rollout"))
+                elif source != ENV and added is not None and source not in added:
+                    raise KeyError(unknown("reward", source, [ENV, *info, *added], where="reward_groups: the rollout"))
 
     def rewards(self, env_reward: Tensor, info: Mapping[str, Tensor], added: Mapping[str, Tensor]) -> Tensor:
         """Return the reward of every group, [T, N, G] ([T, N] when there is one); `added` are those of the terms."""

@@ -39,7 +39,7 @@ from striderl.algorithms.temperature import Temperature
 from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
 from striderl.collect.behaviours import Sample, box_bounds
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
@@ -48,6 +48,7 @@ from striderl.storage.pickers import Picker
 from striderl.storage.replay import View
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class SACConfig:
     """Settings of SAC."""

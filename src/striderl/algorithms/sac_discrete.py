@@ -27,7 +27,7 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
 from striderl.collect.behaviours import Sample
 from striderl.data.actions import ActionSpec, DiscreteSpec
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.networks.categorical import FORBIDDEN, Categorical
@@ -39,6 +39,7 @@ from striderl.storage.pickers import Picker
 from striderl.storage.replay import View
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class DiscreteSACConfig:
     """Settings of discrete SAC."""

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from striderl.data import tree
 from striderl.data.arena import Columns
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.ops.sequences import sequence_windows, weave
 from striderl.policies.actor_policy import ActorPolicy
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig:
     """How sequences are replayed."""

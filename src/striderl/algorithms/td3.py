@@ -33,7 +33,7 @@ from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
 from striderl.collect.behaviours import Behaviour, GaussianNoise, box_bounds
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
@@ -42,6 +42,7 @@ from striderl.storage.pickers import Picker
 from striderl.storage.replay import View
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class TD3Config:
     """Settings of TD3."""

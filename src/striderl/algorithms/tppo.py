@@ -24,7 +24,7 @@ from striderl.algorithms.terms.resample_memory import ResampleMemory
 from striderl.algorithms.terms.term import Term
 from striderl.collect.teacher import Teacher
 from striderl.collect.teacher_router import TeacherRouter
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.execution.modes import ExecutionConfig
 from striderl.ops.moments import AllReduce
 from striderl.policies.policy import Policy
@@ -32,6 +32,7 @@ from striderl.policies.policy import Policy
 _log = logging.getLogger(__name__)
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class TPPOConfig:
     """Settings of teacher PPO, by the names that st_rl has for them."""

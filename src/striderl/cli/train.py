@@ -224,5 +224,8 @@ def _drive(run: Run) -> int:
     if run.evaluation.result is not None:
         result = run.evaluation.result
         say(f"greedy return {result.mean:.1f} over {len(result.returns)} episodes")
+    if not outcome.saved:
+        complain(f"the end of the run could not be saved to {folder}; the errors above say why")
+        return 1
     say(f"next: striderl play {folder}   |   record, evaluate, export, plot")
     return 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from striderl.collect.schedules import SCHEDULES
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class CollectorConfig:
     """How experience is collected."""

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
+
+from striderl.data.naming import unknown
+
+ConfigT = TypeVar("ConfigT")
+
+
+def suggests_fields(config: type[ConfigT]) -> type[ConfigT]:
+    """Make a keyword-only dataclass name the field that was probably meant when it is given one that it has not."""
+    names = tuple(field.name for field in dataclasses.fields(config) if field.init)  # type: ignore[arg-type]
+    plain = config.__init__
+
+    @functools.wraps(plain)
+    def explained(self: ConfigT, **settings: Any) -> None:
+        for name in settings:
+            if name not in names:
+                raise TypeError(unknown("field", name, names, where=config.__name__))
+        plain(self, **settings)
+
+    config.__init__ = explained  # type: ignore[assignment]
+    return config
 
 
 def check_field_types(config: Any) -> None:

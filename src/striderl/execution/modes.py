@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 from striderl.execution.graphed import Graphs
 
@@ -45,6 +45,7 @@ class Evaluated(NamedTuple):
     """All numbers in one vector [K], without gradient; losses are not weighted."""
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class ExecutionConfig:
     """How gradient steps are run."""

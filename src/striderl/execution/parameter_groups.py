@@ -16,12 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 
 OPTIMIZERS = ("Adam", "AdamW", "SGD", "RMSprop")
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig:
     """How one group of parameters is optimised."""

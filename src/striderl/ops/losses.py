@@ -59,9 +59,9 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | 
 
 
 def explained_variance(value: Tensor, returns: Tensor, valid: Tensor | None) -> Tensor:
-    """Return 1 - Var(returns - value) / Var(returns): 1 is perfect, 0 is no better than the mean, or nothing to explain.
+    """Return 1 - Var(returns - value) / Var(returns): 1 is perfect, 0 is no better than the mean.
 
-    Several values [.., V] give one number each, [V].
+    It is 0 too where there is nothing to explain. Several values [.., V] give one number each, [V].
     """
     if valid is not None and value.dim() > valid.dim():
         parts = zip(value.unbind(-1), returns.unbind(-1))

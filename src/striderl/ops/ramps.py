@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 
 KINDS = ("linear", "exponential")
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class Ramp:
     """A number that goes from `start` to `end` over `num_steps`."""

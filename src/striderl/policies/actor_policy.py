@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
@@ -44,6 +45,7 @@ from striderl.policies.stage import (
 )
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig:
     """What an actor is made of; plain data, saved with a run."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
@@ -49,6 +50,7 @@ from striderl.policies.stage import (
 )
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
     """What a policy is made of; plain data, saved with a run."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec, BoxSpec
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.batch_renorm import RenormEnsembleMlp
 from striderl.networks.ensemble import EnsembleMlp
@@ -34,6 +35,7 @@ from striderl.policies.stage import (
 )
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class QFunctionConfig:
     """What a Q-function is made of; plain data, saved with a run."""

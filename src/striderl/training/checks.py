@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
+
+from striderl.algorithms.dagger import DAgger
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data.naming import unknown
@@ -70,8 +73,17 @@ def check_policy(algorithm: OnPolicyAlgorithm, collector: Collector) -> None:
             where = f"collect with algorithm.actor(): what {type(actor).__name__} stores with each step"
             raise KeyError(unknown("column", name, stored, where=where))
     device = next(policy.parameters()).device
-    if device.type != collector.env.device.type:
+    if not _same_device(device, collector.env.device):
         raise ValueError(f"the policy is on {device}, {env} on {collector.env.device}; move one to the other's device")
+
+
+def check_queue(storage: object, algorithm: object) -> None:
+    """Raise when old rollouts would be learned from by an algorithm that wants fresh ones."""
+    if isinstance(storage, QueueRolloutStorage) and not isinstance(algorithm, DAgger):
+        raise ValueError(
+            f"{type(algorithm).__name__} learns from fresh rollouts; a QueueRolloutStorage keeps old ones, whose "
+            "ratios and returns would be wrong. Use RolloutStorage, or DAgger (TPPO with using_ppo=False)"
+        )
 
 
 def check_storage(storage: RolloutStorage | QueueRolloutStorage, collector: Collector, plan: OnPolicyPlan) -> None:
@@ -99,3 +111,11 @@ def warn_about_finals(storage: RolloutStorage | QueueRolloutStorage, collector: 
             type(collector.env).__name__,
             reason,
         )
+
+
+def _same_device(one: torch.device, two: torch.device) -> bool:
+    """Tell whether two devices are one; 'cuda' is the current CUDA device."""
+    if one.type != two.type or one.type != "cuda":
+        return one.type == two.type
+    current = torch.cuda.current_device()
+    return (current if one.index is None else one.index) == (current if two.index is None else two.index)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyPlan:
     """Collect a rollout, learn from all of it, throw it away."""
@@ -43,6 +44,7 @@ class OnPolicyPlan:
         return _remaining(self.total_iterations, self.total_steps, iteration, env_steps, steps)
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyPlan:
     """Collect into a replay, and take gradient steps on samples of it in between."""
@@ -84,6 +86,7 @@ class OffPolicyPlan:
         return _remaining(self.total_iterations, self.total_steps, iteration, env_steps, steps)
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class OfflinePlan:
     """Take gradient steps on samples of a dataset; no env is stepped."""

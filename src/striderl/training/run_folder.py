@@ -5,6 +5,7 @@ runs/cartpole/2026-01-31_12-00-00/
   versions.json          of Python and packages, and the git commit of the working directory
   specs.json             what the policy sees and does
   metrics.csv            the numbers of every iteration; metrics.jsonl has the same
+  faults.jsonl           what was not finite: component, env, step and value; there only if there was something
   checkpoints/  videos/  export/  plots/
 """
 

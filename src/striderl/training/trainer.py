@@ -112,8 +112,12 @@ class Trainer:
             self._finish_iteration()
             self.phase = "consume"
         else:
-            self.phase = phases[phases.index(phase) + 1] if phase in phases else phases[0]
+            self.phase = phases[phases.index(phase) + 1] if phase in phases else self._after_warmup(phase)
         return phase
+
+    def _after_warmup(self, phase: str) -> str:
+        """Return the phase after a piece of the warm-up, which is done in pieces so that a run can be stopped in it."""
+        return self.regime.phases[0] if self.regime.is_warm else phase
 
     @property
     def ending(self) -> bool:

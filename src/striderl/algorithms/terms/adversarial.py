@@ -26,7 +26,7 @@ from striderl.algorithms.terms.adversarial_expert import ExpertRows, fingerprint
 from striderl.algorithms.terms.adversarial_features import Features, Steps, minibatch_steps, rollout_steps
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.data import tree
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 from striderl.data.noise import stream_id
 from striderl.data.specs import TensorSpec
@@ -43,6 +43,7 @@ _STREAMS = {name: stream_id(f"adversarial {name}") for name in ("expert", "polic
 """Random numbers for one purpose each."""
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class AdversarialConfig:
     """Settings of an adversarial reward."""
@@ -187,6 +188,10 @@ class AdversarialReward(Term):
     # -- the reward ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
+    def reward_names(self) -> tuple[str, ...]:
+        """Return the style reward, and what brings the env's own to its weight where that is not 1."""
+        return ("style_reward",) if self.config.task_weight == 1.0 else ("task_reward_correction", "style_reward")
+
     def reward(self, read: Read) -> dict[str, Tensor]:
         """Return the style reward, and what brings the env's own to its weight."""
         columns, config = read.columns, self.config

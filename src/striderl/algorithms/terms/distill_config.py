@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 from striderl.ops.distill_targets import TARGETS
 from striderl.ops.teacher_schedules import TeacherSchedule
@@ -20,6 +20,7 @@ TEACHER_SAMPLES = (LEAVE, KEEP)
 """What becomes of samples in which the teacher acted."""
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig:
     """Settings of `Distill`."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.data import tree
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup
@@ -36,6 +36,7 @@ from striderl.policies.stage import flat_features
 SCHEDULES = ("constant", "step", "linear")
 
 
+@suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class RNDConfig:
     """Settings of random network distillation."""
@@ -163,7 +164,7 @@ class RandomNetworkDistillation(Term):
     def reward(self, read: Read) -> dict[str, Tensor]:
         """Return the novelty of what each step led to, scaled."""
         data = read.columns
-        self._check_envs(data["valid"])
+        self.check_envs(data["valid"].shape[1])
         now, last = self.networks.features(data["obs"]), self.networks.features(read.last_obs)
         features = torch.cat([now, last.unsqueeze(0)])
         readable = features.isfinite().all(dim=-1)
@@ -185,7 +186,7 @@ class RandomNetworkDistillation(Term):
     def absorb(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn and count the steps."""
         networks, valid = self.networks, columns["valid"]
-        self._check_envs(valid)
+        self.check_envs(valid.shape[1])
         features = networks.features(columns["obs"])
         if networks.reward_normalizer is not None:
             # read with the statistics that the rewards of this rollout were made with
@@ -207,8 +208,13 @@ class RandomNetworkDistillation(Term):
         """Go on with saved networks."""
         self.networks.load_state_dict(state)
 
-    def _check_envs(self, valid: Tensor) -> None:
-        if valid.shape[1] != self.num_envs:
+    def check_envs(self, num_envs: int) -> None:
+        """Raise for another number of envs than the spread of the reward is kept for."""
+        if num_envs != self.num_envs:
             raise ValueError(
-                f"RandomNetworkDistillation was made for {self.num_envs} envs, this rollout has {valid.shape[1]}"
+                f"RandomNetworkDistillation was made for {self.num_envs} envs, this rollout has {num_envs}"
             )
+
+    def reward_names(self) -> tuple[str, ...]:
+        """Return the one name."""
+        return ("rnd_reward",)

@@ -55,6 +55,13 @@ class Term(ABC):
     def check(self, policy: Policy) -> None:  # noqa: B027  (most terms fit every policy)
         """Raise when this term cannot work with the policy."""
 
+    def check_envs(self, num_envs: int) -> None:  # noqa: B027  (most terms do not care)
+        """Raise when rollouts of so many envs cannot be used."""
+
+    def reward_names(self) -> tuple[str, ...] | None:
+        """Return what the rewards of `reward` are called, before there is a rollout; None when that is not known."""
+        return () if type(self).reward is Term.reward else None
+
     def columns(self) -> Mapping[str, TensorSpec]:
         """Return which info columns must be stored with each step; minibatches have them under 'info'."""
         return {}

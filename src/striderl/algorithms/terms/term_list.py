@@ -22,13 +22,15 @@ class TermList:
 
     def __init__(self, terms: Sequence[Term], policy: Policy) -> None:
         """Check each term against the policy, and that no two have the same name."""
+        if isinstance(terms, Term):
+            raise TypeError(f"terms wants a list, found one {type(terms).__name__}; write terms=[…] around it")
         self._terms = tuple(terms)
         names: set[str] = set()
         for term in self._terms:
             if not isinstance(term, Term):
                 raise TypeError(f"terms wants objects such as Estimation(), found {type(term).__name__}")
             if term.name in names:
-                raise ValueError(f"two terms are called {term.name!r}; leave one out or give it another name")
+                raise ValueError(f"two terms are called {term.name!r}; leave one of them out")
             names.add(term.name)
             term.check(policy)
 
@@ -45,9 +47,21 @@ class TermList:
             _add(found, term.groups, "group of parameters", taken=("policy",))
         return found
 
-    def info(self, columns: Mapping[str, Any]) -> dict[str, Tensor]:
+    def check_rollout(self, num_envs: int, columns: Mapping[str, Any] | None) -> None:
+        """Raise when a term cannot use rollouts of so many envs, or wants an info column that is not there."""
+        for term in self._terms:
+            term.check_envs(num_envs)
+        if columns is not None:
+            self.info(columns)
+
+    def reward_names(self) -> tuple[str, ...] | None:
+        """Return what the terms' rewards are called; None when one of them cannot say."""
+        named = [term.reward_names() for term in self._terms]
+        return None if None in named else tuple(name for names in named for name in names or ())
+
+    def info(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the info columns that the terms want, or say which one is not stored."""
-        found: dict[str, Tensor] = {}
+        found: dict[str, Any] = {}
         stored = columns["info"]
         for term in self._terms:
             for name in term.columns():

@@ -20,24 +20,45 @@ class Evaluate:
     """
 
     def __init__(
-        self, env: VecEnv, actor: Actor, *, every: int = 10, n_episode: int = 10, seed: int = 0, at_end: bool = True
+        self,
+        env: VecEnv,
+        actor: Actor,
+        *,
+        every: int = 10,
+        every_steps: int = 0,
+        n_episode: int = 10,
+        seed: int = 0,
+        at_end: bool = True,
     ) -> None:
-        """Evaluate every `every` iterations (0: never), and after the last one unless told not to."""
+        """Evaluate every `every` iterations (0: never), and after the last one unless told not to.
+
+        With `every_steps`, evaluate instead after each iteration in which that many more env steps are complete.
+        """
         if not isinstance(env, VecEnv):
             raise TypeError(f"Evaluate wants a VecEnv of its own, found {type(env).__name__}")
-        if every < 0 or n_episode < 1:
-            raise ValueError(f"Evaluate: every is not negative and n_episode at least 1, found {every} and {n_episode}")
+        if min(every, every_steps) < 0 or n_episode < 1:
+            raise ValueError(
+                "Evaluate: every and every_steps are not negative and n_episode is at least 1, "
+                f"found {every}, {every_steps} and {n_episode}"
+            )
         self.env, self.actor = env, actor
-        self.every, self.n_episode, self.seed, self.at_end = every, n_episode, seed, at_end
+        self.every, self.every_steps, self.n_episode = every, every_steps, n_episode
+        self.seed, self.at_end = seed, at_end
         self.result: EvaluationResult | None = None
         """What the last evaluation of this process found, episode by episode."""
 
     def consume(self, record: Record, run: Run) -> Reaction:
         """Play, if it is time."""
-        if not is_due(record.iteration, self.every) and not (self.at_end and run.ending):
+        if not self._due(record) and not (self.at_end and run.ending):
             return NOTHING
         self.result = evaluate(self.env, self.actor, self.n_episode, self.seed)
         return Reaction(metrics={f"evaluate/{name}": value for name, value in self.result.numbers().items()})
+
+    def _due(self, record: Record) -> bool:
+        if not self.every_steps:
+            return is_due(record.iteration, self.every)
+        before = record.env_steps - record.num_steps
+        return record.env_steps // self.every_steps > before // self.every_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: every evaluation starts from the seed."""

@@ -112,10 +112,17 @@ class OffPolicyRegime:
             self._interact()
 
     def _warm_up(self) -> None:
+        """Collect at random, as many steps as an iteration has at a time."""
         num_envs = self.collector.env.num_envs
         self.algorithm.explore(0, random=True)
-        steps = -(-self.plan.learning_starts // num_envs) * num_envs
+        left = -(-self.plan.learning_starts // num_envs) * num_envs - self.tally.env_steps
+        steps = min(left, self.plan.num_steps_per_env * num_envs)
         count_collected(self.collector, steps, self.storage, self.tally)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there is enough in the replay to learn from."""
+        return self.tally.env_steps >= self.plan.learning_starts
 
     def _interact(self) -> None:
         self.tally.begin()

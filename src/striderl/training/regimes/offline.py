@@ -20,6 +20,7 @@ class OfflineRegime:
 
     phases: tuple[str, ...] = ("learn",)
     first_phase = "learn"
+    is_warm = True
 
     def __init__(self, algorithm: ReplayAlgorithm, dataset: Replay, plan: OfflinePlan, *, seed: int = 0) -> None:
         """Put the parts together, or say which of them do not fit; nothing is run yet."""

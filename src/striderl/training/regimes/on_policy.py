@@ -23,7 +23,7 @@ from striderl.collect.statistics import OF_EPISODES
 from striderl.data import tree
 from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.checks import check_collector, check_policy, check_storage, warn_about_finals
+from striderl.training.checks import check_collector, check_policy, check_queue, check_storage, warn_about_finals
 from striderl.training.guard import Guard
 from striderl.training.on_policy import OnPolicyAlgorithm, newest_rollout, order_generator, storage_for
 from striderl.training.plans import OnPolicyPlan
@@ -59,6 +59,7 @@ class OnPolicyRegime:
         algorithm.check_rollout(plan.num_steps_per_env, collector.env.num_envs, collector.columns())
         if storage is None:
             storage = storage_for(algorithm, collector, plan.num_steps_per_env)
+        check_queue(storage, algorithm)
         check_storage(storage, collector, plan)
         if plan.warmup_steps and isinstance(storage, QueueRolloutStorage):
             raise ValueError(
@@ -91,13 +92,16 @@ class OnPolicyRegime:
             self.tally.learning_seconds += time.perf_counter() - started
 
     def _warm_up(self) -> None:
-        """Let the normalisers see some steps before the first rollout."""
-        left = self.plan.warmup_steps
-        while left:
-            steps = min(left, self.plan.num_steps_per_env)
-            self._fill(steps)
-            self.algorithm.absorb(tree.index(self.storage.data, slice(0, steps)))
-            left -= steps
+        """Let the normalisers see some steps before the first rollout, as many as a rollout has at a time."""
+        done = self.tally.env_steps // self.collector.env.num_envs
+        steps = min(self.plan.warmup_steps - done, self.plan.num_steps_per_env)
+        self._fill(steps)
+        self.algorithm.absorb(tree.index(self.storage.data, slice(0, steps)))
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the warm-up is over."""
+        return self.tally.env_steps >= self.plan.warmup_steps * self.collector.env.num_envs
 
     def _collect(self) -> None:
         self.tally.begin()

@@ -62,6 +62,11 @@ class Regime(Protocol):
     guard: Guard
     """Takes an update back that broke what was learned."""
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether the phase that is done once has done its work; it is run again until then."""
+        ...
+
     def run(self, phase: str, iteration: int) -> None:
         """Do the work of a phase; `iteration` counts those that are finished."""
         ...

@@ -64,6 +64,12 @@ class OnPolicyRunner:
         log_dir: where numbers and checkpoints go; without one nothing is written.
         """
         self.config = config = read_train_config(train_cfg)
+        if config.runner_class_name != type(self).__name__:
+            _log.warning(
+                "train_cfg names the runner %s, this is %s: build_runner(name, …) builds the one that is named",
+                config.runner_class_name,
+                type(self).__name__,
+            )
         self.cfg = train_cfg if isinstance(train_cfg, Mapping) else as_dict(train_cfg)
         self.env, self.device = env, torch.device(device)
         self.log_dir = None if log_dir is None else Path(log_dir)
