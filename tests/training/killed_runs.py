@@ -215,6 +215,7 @@ def kill_runs(
         path, board, strikes = reference.new_path(), Board(), 0
         while True:
             before = board.acknowledged
+            board.put(_PHASE, 0)  # the child may be gone before it can say that it is starting
             child = fork(lambda path=path, board=board: drive(reference.config, path, board))
             aimed = dice.random() < aimed_share
             if strikes == kills_per_run or kills == count:

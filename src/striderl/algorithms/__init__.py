@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from striderl.algorithms.behaviour_cloning import BehaviourCloningConfig as BehaviourCloningConfig
     from striderl.algorithms.c51 import Atoms as Atoms
     from striderl.algorithms.cql import CQL as CQL
+    from striderl.algorithms.cql import Conservative as Conservative
     from striderl.algorithms.crossq import CrossQ as CrossQ
     from striderl.algorithms.crossq import CrossQConfig as CrossQConfig
     from striderl.algorithms.crossq import crossq as crossq
@@ -49,6 +50,13 @@ if TYPE_CHECKING:
     from striderl.algorithms.td3 import TD3 as TD3
     from striderl.algorithms.td3 import TD3Config as TD3Config
     from striderl.algorithms.td3_bc import TD3BC as TD3BC
+    from striderl.algorithms.terms.adversarial import AdversarialConfig as AdversarialConfig
+    from striderl.algorithms.terms.adversarial import AdversarialReward as AdversarialReward
+    from striderl.algorithms.terms.adversarial_expert import ExpertRows as ExpertRows
+    from striderl.algorithms.terms.adversarial_expert import expert_rows as expert_rows
+    from striderl.algorithms.terms.adversarial_features import InfoVector as InfoVector
+    from striderl.algorithms.terms.adversarial_features import StateAction as StateAction
+    from striderl.algorithms.terms.adversarial_features import StatePair as StatePair
     from striderl.algorithms.terms.distill import Distill as Distill
     from striderl.algorithms.terms.distill_config import DistillConfig as DistillConfig
     from striderl.algorithms.terms.estimation import Estimation as Estimation
@@ -82,6 +90,7 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "cql": [
             "CQL",
+            "Conservative",
         ],
         "crossq": [
             "CrossQ",
@@ -159,6 +168,19 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "td3_bc": [
             "TD3BC",
+        ],
+        "terms.adversarial": [
+            "AdversarialConfig",
+            "AdversarialReward",
+        ],
+        "terms.adversarial_expert": [
+            "ExpertRows",
+            "expert_rows",
+        ],
+        "terms.adversarial_features": [
+            "InfoVector",
+            "StateAction",
+            "StatePair",
         ],
         "terms.distill": [
             "Distill",

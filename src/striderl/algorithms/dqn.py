@@ -69,7 +69,7 @@ class DQNConfig:
     beta: float = 0.4
     """How much of the bias of prioritized sampling is corrected at first; it grows to 1."""
     mode: str = "eager"
-    """How gradient steps are run: 'eager' or 'compiled'."""
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

@@ -52,7 +52,7 @@ class IQLConfig:
     max_grad_norm: float = 0.0
     """Gradients are scaled down to this norm; 0 means never."""
     mode: str = "eager"
-    """How gradient steps are run: 'eager' or 'compiled'."""
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

@@ -80,7 +80,7 @@ class SACConfig:
     prioritized: bool = False
     """Sample by TD error instead of uniformly."""
     mode: str = "eager"
-    """How gradient steps are run: 'eager' or 'compiled'."""
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

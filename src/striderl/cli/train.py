@@ -189,7 +189,10 @@ def _resume(name: str, words: list[str], signals: StopSignals) -> int:
         run.restore()
     except (CheckpointError, ValueError, KeyError) as error:
         run.close()
-        raise UsageError(f"{folder.path} cannot be resumed: {message_of(error)}") from error
+        said = message_of(error)
+        if isinstance(error, KeyError) and " " not in said:  # a bare name: something is missing in what was saved
+            said = f"its checkpoint has no entry {said!r}; it was saved by another version of striderl"
+        raise UsageError(f"{folder.path} cannot be resumed: {said}") from error
     if config != before:
         run.trainer.go_on()
         folder.write_config(config)

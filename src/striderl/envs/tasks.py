@@ -1,4 +1,4 @@
-"""The built-in tasks by name: the one table from which command line, contract tests and self-check build their envs.
+"""The built-in tasks by name: the one table from which command line and contract tests build their envs.
 
 env = make("cartpole", num_envs=8)
 env = make("half_cheetah", num_envs=64, settings={"ctrl_cost_weight": 0.05, "num_threads": 2})

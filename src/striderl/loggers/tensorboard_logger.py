@@ -20,7 +20,7 @@ class TensorBoardLogger(Logger):
 
     def __init__(self, folder: str | Path) -> None:
         """Name the folder of the event files; the file is begun with the first row."""
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # it is opened later, perhaps in another working directory
         self._writer: Any = None
         self._void_from: int | None = None
 

@@ -1,4 +1,4 @@
-"""Experience in memory: time-major rollouts."""
+"""Experience in memory: time-major rollouts, and replay."""
 
 from __future__ import annotations
 

@@ -130,17 +130,20 @@ class Guard:
 
 def _look(state: Mapping[str, Any]) -> _Look:
     leaves = {path: leaf for path, leaf in tree.items(state) if isinstance(leaf, Tensor)}
-    # a sum per tensor: one small operation each, and no NaN or infinity can hide in it
-    sums = [leaf.sum().float() for leaf in leaves.values() if leaf.is_floating_point() and leaf.numel()]
+    # one where the parameters are; a counter that lives on the host is sent there, which waits for nothing
+    device = next((leaf.device for leaf in leaves.values() if leaf.device.type != "cpu"), torch.device("cpu"))
+    # a sum per tensor: one small operation each, no NaN or infinity can hide in it, and in float64 none can come of it
+    sums = [leaf.sum(dtype=torch.float64) for leaf in leaves.values() if leaf.is_floating_point()]
     paths = [path for path in leaves if path.rpartition("/")[2] == _SKIPPED]
-    device = next(iter(leaves.values())).device if leaves else torch.device("cpu")
     return _Look(
-        torch.stack(sums) if sums else torch.zeros(0, device=device),
+        _stacked(sums, device),
         _stacked([leaves[path] for path in paths], device),
         _stacked([leaves[f"{path.rpartition('/')[0]}/{_COUNT}"] for path in paths], device),
         tuple(path.split("/")[-2] for path in paths),
     )
 
 
-def _stacked(counts: list[Tensor], device: torch.device) -> Tensor:
-    return torch.stack([count.double() for count in counts]) if counts else torch.zeros(0, device=device).double()
+def _stacked(numbers: list[Tensor], device: torch.device) -> Tensor:
+    if not numbers:
+        return torch.zeros(0, dtype=torch.float64, device=device)
+    return torch.stack([number.to(device, torch.float64, non_blocking=True) for number in numbers])

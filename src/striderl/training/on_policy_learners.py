@@ -86,7 +86,7 @@ def make_reinforce(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[
 
 
 def _mode(config: RunConfig[Any, Any]) -> str:
-    """Return how updates are run; 'auto' is eager, which starts at once and is exact everywhere."""
+    """Return how updates are run; 'auto' is graphed on a CUDA device and eager elsewhere."""
     return config.mode
 
 

@@ -96,5 +96,5 @@ def _critics(config: RunConfig[Any, Any], env: VecEnv) -> QFunction:
 
 
 def _settings(config: RunConfig[Any, Any]) -> Any:
-    """Return the settings of the algorithm in the run's mode; 'auto' leaves its own."""
+    """Return the settings of the algorithm in the run's mode."""
     return with_changes(config.algorithm, mode=config.mode)

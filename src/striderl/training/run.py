@@ -2,7 +2,7 @@
 
     run = Run(config, folder)          env, policy, algorithm, collector, trainer; nothing is trained yet
     run.restore()                      go on from the newest good checkpoint, if there is one
-    outcome = run.drive(signals)       until the plan is fulfilled, a rule says stop, or a signal comes
+    outcome = run.drive()              until the plan is fulfilled, a rule says stop, or a signal comes
 
     record ─▶ Stop (time) ─▶ Evaluate ─▶ Video ─▶ Log ─▶ Progress ─▶ Stop (target) ─▶ Save
 

@@ -183,7 +183,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     num_threads: int = 0
     """Threads of torch on the CPU; 1 is fastest for small networks, 0 leaves torch's own choice."""
     mode: str = "auto"
-    """How updates are run: 'eager', 'compiled' (faster in long runs, after tens of seconds of compiling) or 'auto'."""
+    """How updates are run: 'eager'; 'compiled', faster in long runs, after tens of seconds of compiling; 'graphed', as
+    CUDA graphs; or 'auto', which is graphed on a CUDA device and eager elsewhere."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

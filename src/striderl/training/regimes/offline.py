@@ -29,6 +29,7 @@ class OfflineRegime:
             raise TypeError(f"an OfflinePlan learns from a filled Replay, found {type(dataset).__name__}")
         if len(dataset) == 0:
             raise ValueError("the dataset is empty; fill the Replay before training from it")
+        dataset.view = algorithm.view()  # how samples are read is the algorithm's choice, whoever filled the replay
         self.algorithm, self.dataset, self.plan, self.seed = algorithm, dataset, plan, seed
         self.tally = Tally()
         self.guard = Guard(algorithm)

@@ -36,6 +36,8 @@ from striderl.training.runners.log_tags import as_block, tags_of, tags_over_time
 from striderl.training.runners.metrics import METRICS, Metric
 from striderl.training.runners.partial_load import (
     Manipulator,
+    is_foreign,
+    load_foreign,
     load_some,
     load_weights,
     resolve_manipulator,
@@ -230,6 +232,8 @@ class OnPolicyRunner:
         load_optimizer: without it, weights, terms and the iteration are taken, and the optimiser stays fresh.
         manipulator: a function of (source checkpoint, own checkpoint), or a name, that says which weights are loaded;
             'ckpt_manipulator' in the config is the default. The result is saved again where there is a log_dir.
+        path: a checkpoint of ours, or a '.pt' file of any rsl_rl generation, of which weights, normalisers and the
+            iteration are taken; its optimiser numbers the parameters in another order and stays fresh.
         load_cfg: rsl_rl 5's way to choose: {"actor": True, "critic": False, "optimizer": …, "iteration": …, "rnd": …}.
         strict: whether weights that do not fit are an error; otherwise they are left out.
         """
@@ -238,6 +242,8 @@ class OnPolicyRunner:
         change = resolve_manipulator(manipulator or self.config.ckpt_manipulator)
         if change is not None:
             self._load_changed(change, state, strict=strict)
+        elif is_foreign(state, self.alg.policy):
+            load_foreign(self.trainer, path, wanted)
         elif wanted.everything and strict and "trainer" in state:
             self.trainer.load_state_dict(state["trainer"])
             self.seed, self._seconds = self.trainer.seed, float(state["seconds"])

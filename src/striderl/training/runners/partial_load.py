@@ -6,18 +6,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from striderl.checkpoint.foreign import read_rsl_rl
 from striderl.data.naming import unknown
 from striderl.policies.policy import Policy
 from striderl.policies.run_reader import WEIGHTS
 from striderl.policies.transfer.load import load_exactly
 from striderl.policies.transfer.parts import load_parts, part_names, replace_encoder0
+from striderl.policies.transfer.rsl_rl_names import load_rsl_rl
 from striderl.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
 
 Manipulator = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 """manipulator(source checkpoint, own checkpoint) gives the checkpoint that is loaded."""
@@ -71,6 +77,31 @@ def resolve_manipulator(manipulator: Manipulator | str | None) -> Manipulator | 
     if manipulator not in MANIPULATORS:
         raise KeyError(unknown("manipulator", manipulator, MANIPULATORS, where="the table of manipulators"))
     return MANIPULATORS[manipulator]
+
+
+def is_foreign(state: Mapping[str, Any], policy: Policy) -> bool:
+    """Tell whether weights have the names of rsl_rl's modules instead of our policy's."""
+    if "trainer" in state:
+        return False
+    named = state.get(WEIGHTS)
+    return not isinstance(named, Mapping) or not set(named) & set(policy.state_dict())
+
+
+def load_foreign(trainer: Trainer, path: str | Path, wanted: Wanted) -> None:
+    """Take weights, normalisers and iteration out of a file that rsl_rl has written."""
+    foreign = read_rsl_rl(path)
+    if not wanted.actor:
+        raise ValueError("a checkpoint of rsl_rl is loaded with its actor; load_cfg={'actor': True, …}")
+    load_rsl_rl(trainer.algorithm.policy, foreign, critic=wanted.critic)
+    if wanted.iteration:
+        trainer.iteration = foreign.iteration
+    _log.warning(
+        "%s was written by rsl_rl (generation %d): weights, normalisers and iteration %d are taken, the optimiser "
+        "starts fresh",
+        path,
+        foreign.generation,
+        foreign.iteration,
+    )
 
 
 def load_some(trainer: Trainer, state: Mapping[str, Any], wanted: Wanted, *, strict: bool) -> None:

@@ -158,7 +158,7 @@ class RunnerConfig:
     seed: int | None = None
     """Decides weights, noise and the order of samples; without one, torch's global generator gives it."""
     mode: str = "eager"
-    """How gradient steps are run: 'eager' or 'compiled'."""
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'."""
     ckpt_manipulator: str = ""
     """What `load` does to a checkpoint before it takes it, such as 'replace_encoder0'."""
     runner_class_name: str = "OnPolicyRunner"
