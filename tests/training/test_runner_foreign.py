@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ class Foreign(nn.Module):
     def stack(hidden, outputs):
         sizes = [3, *hidden]
         layers = []
-        for width, size in zip(sizes, sizes[1:]):
+        for width, size in pairwise(sizes):
             layers += [nn.Linear(width, size), nn.ELU()]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 

@@ -134,6 +134,9 @@ class PPO:
         self.terms.check_rollout(num_envs, columns)
         if columns is not None:
             self.reward_groups.check(columns, self.terms.reward_names())
+        self._check_minibatches(num_steps, num_envs)
+
+    def _check_minibatches(self, num_steps: int, num_envs: int) -> None:
         padded = self.updater.mode.fixed_shapes
         check_minibatches(self.policy, self.terms, self.config.num_mini_batches, (num_steps, num_envs), padded=padded)
 
@@ -198,7 +201,7 @@ class PPO:
 
     def minibatches(self, prepared: Prepared, generator: torch.Generator) -> Iterator[dict[str, Any]]:
         """Yield minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
-        self.check_rollout(*prepared.advantage.shape[:2])
+        self._check_minibatches(*prepared.advantage.shape[:2])
         yield from rollout_minibatches(
             self._whole(prepared),
             prepared.initial_state,

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from striderl.training.distributed import setup as setup
     from striderl.training.evaluation import EvaluationResult as EvaluationResult
     from striderl.training.evaluation import evaluate as evaluate
+    from striderl.training.fault_report import FaultReport as FaultReport
+    from striderl.training.fault_report import read_faults as read_faults
+    from striderl.training.guard import DivergedError as DivergedError
+    from striderl.training.guard import Guard as Guard
     from striderl.training.loading import LoadedRun as LoadedRun
     from striderl.training.loading import load_run as load_run
     from striderl.training.plans import OfflinePlan as OfflinePlan
@@ -62,6 +66,14 @@ __getattr__, __dir__, __all__ = lazy(
         "evaluation": [
             "EvaluationResult",
             "evaluate",
+        ],
+        "fault_report": [
+            "FaultReport",
+            "read_faults",
+        ],
+        "guard": [
+            "DivergedError",
+            "Guard",
         ],
         "loading": [
             "LoadedRun",
