@@ -221,7 +221,7 @@ def _row(goal: Goal, runs: Sequence[Run]) -> str:
     sign = "≤" if goal.lower_is_better else "≥"
     cells = [
         goal.title,
-        f"{goal.steps:,}",
+        " / ".join(f"{steps:,}" for steps in sorted({run["settings"]["plan"]["total_steps"] for run in runs})),
         f"{sign} {goal.target:g}{goal.unit}".replace("-", "−"),
         ", ".join(map(goal.text, values)),
         f"**{goal.text(mean(values))}**{interval}",
@@ -242,8 +242,8 @@ def _sentence(goal: Goal, runs: Sequence[Run]) -> str:
     from striderl.ops.statistics import mean
 
     good = sum(goal.reached(run["value"]) for run in runs)
-    twins = [goal.text(mean(run["gymnasium"])) for run in runs if run.get("gymnasium")]
-    also = f" In Gymnasium's own {goal.gymnasium} they reach {', '.join(twins)}." if twins else ""
+    twins = [goal.text(mean(run["gymnasium"])) if run.get("gymnasium") else "not tried" for run in runs]
+    also = f" In Gymnasium's own {goal.gymnasium} they reach {', '.join(twins)}." if goal.gymnasium else ""
     return f"- {goal.title}: {good} of {len(runs)} seeds end at the target or better.{also}"
 
 

@@ -23,12 +23,12 @@ Config = RunConfig[PPOConfig, OnPolicyPlan]
 
 def quadruped_ppo() -> Config:
     """Follow velocity commands on flat ground; it walks after 2.5M steps, the rest makes it exact."""
-    return _flat(total_steps=10_000_000)
+    return _quadruped("quadruped", total_steps=10_000_000)
 
 
 def quadruped_demo() -> Config:
     """The same in 2.4M steps, about five minutes on two cores: what `make demo` trains."""
-    config = _flat(total_steps=2_400_000)
+    config = _quadruped("quadruped", total_steps=2_400_000)
     return replace(
         config,
         evaluation=replace(config.evaluation, every=100),
@@ -78,12 +78,6 @@ def parkour_ppo() -> Config:
         policy=replace(_wider(config.policy), encoders=(scan,)),
         collector=replace(config.collector, decorrelation_steps=1199),
     )
-
-
-def _flat(*, total_steps: int) -> Config:
-    """Return the settings for flat ground, where less noise than on rough ground is enough to find a gait."""
-    config = _quadruped("quadruped", total_steps=total_steps)
-    return replace(config, policy=replace(config.policy, init_std=0.5))
 
 
 def _wider(policy: PolicySettings) -> PolicySettings:
