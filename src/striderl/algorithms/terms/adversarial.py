@@ -187,11 +187,11 @@ class AdversarialReward(Term):
 
     # -- the reward ----------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def reward_names(self) -> tuple[str, ...]:
         """Return the style reward, and what brings the env's own to its weight where that is not 1."""
         return ("style_reward",) if self.config.task_weight == 1.0 else ("task_reward_correction", "style_reward")
 
+    @torch.no_grad()
     def reward(self, read: Read) -> dict[str, Tensor]:
         """Return the style reward, and what brings the env's own to its weight."""
         columns, config = read.columns, self.config
