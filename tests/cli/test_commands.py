@@ -288,3 +288,11 @@ def test_help_loads_no_torch():
     assert done.returncode == 0, done.stderr
     assert "usage: striderl train TASK" in done.stdout
     assert time.monotonic() - began < 30  # about 0.2 s on a machine that does nothing else
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"), [("--algoritm", "--algorithm"), ("--resme", "--resume"), ("--run", "--runs")]
+)
+def test_a_misspelt_flag_of_the_command_itself_is_named(flag, meant, capsys):
+    assert main(["train", "cartpole", flag, "x"]) == 2
+    assert f"there is no flag {flag}. Did you mean {meant}?" in capsys.readouterr().err

@@ -7,6 +7,7 @@ striderl train cartpole --seed 3 --algorithm.learning-rate 1e-3 --env.settings.m
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import shutil
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SETTING = "--env.settings."
+OWN_FLAGS = ("--resume", "--runs", "--algorithm")
+"""What the command takes besides settings."""
 
 TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--runs FOLDER] [--SETTING VALUE] …
        striderl train --resume RUN [--SETTING VALUE] …
@@ -65,7 +68,7 @@ Go on with a run from its newest good checkpoint, as if it had never been stoppe
 def train(words: list[str]) -> int:
     """Start a run, or resume one with --resume; returns the exit code."""
     with StopSignals() as signals:
-        words, given = _take(words, "--resume", "--runs", "--algorithm")
+        words, given = _take(words, *OWN_FLAGS)
         if "--resume" in given:
             return _resume(given["--resume"], words, signals)
         if not words or words[0] in ("-h", "--help"):
@@ -77,8 +80,18 @@ def train(words: list[str]) -> int:
             config = recipe(words[0], given.get("--algorithm", ""))
         except KeyError as error:
             raise UsageError(message_of(error)) from error
+        _check_plain_flags(words[1:])
         config = overridden(config, words[1:], prog=f"striderl train {words[0]}")
         return _start(config, Path(given.get("--runs", "runs")), signals)
+
+
+def _check_plain_flags(words: list[str]) -> None:
+    """Raise for a flag that is nearly one of the command's own; all others are settings, and are looked at later."""
+    for word in words:
+        flag = word.partition("=")[0]
+        near = difflib.get_close_matches(flag, OWN_FLAGS, n=1, cutoff=0.85)
+        if near and "." not in flag:
+            raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
 
 
 def resume(words: list[str]) -> int:
