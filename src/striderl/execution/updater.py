@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from striderl.execution.allocator import keep_freed_memory
 from striderl.execution.modes import ExecutionConfig, Function, mode_of
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
@@ -56,7 +57,10 @@ class Updater:
         """Take the groups by name; a parameter belongs to one of them."""
         self.groups = dict(groups)
         first = next(iter(self.groups.values()), None)
-        self.mode = mode_of(mode, "cpu" if first is None else first.flat.flat.device)
+        device = torch.device("cpu") if first is None else first.flat.flat.device
+        self.mode = mode_of(mode, device)
+        if device.type == "cpu":
+            keep_freed_memory()
         self.reduce = reduce
         if reduce is not None and self.mode.records:
             raise ValueError(
