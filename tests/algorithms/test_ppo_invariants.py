@@ -103,7 +103,7 @@ def test_a_privileged_critic_learns_and_the_actor_does_not_see_it(stages):
             storage, initial_state=initial, last_obs=collector.current_obs, last_state=collector.current_state
         )
 
-    minibatch = next(ppo.minibatches(prepared(), order()))
+    minibatch = next(iter(ppo.minibatches(prepared(), order())))
     other = {**minibatch, "obs": {**minibatch["obs"], "command": minibatch["obs"]["command"] + 1.0}}
     (_, one, _), (_, two, _) = ppo.compute_losses(minibatch), ppo.compute_losses(other)
     assert torch.equal(one["ratio"], two["ratio"])

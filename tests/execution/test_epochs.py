@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.execution.epochs import shuffled_minibatches
+from striderl.execution.epochs import ShuffledMinibatches
 
 
 def cut(count: int, num_mini_batches: int, num_epochs: int = 1, *, padded: bool = False, dim: int = 0):
@@ -18,7 +18,7 @@ def cut(count: int, num_mini_batches: int, num_epochs: int = 1, *, padded: bool 
     generator = torch.Generator().manual_seed(0)
     dims = {"x": dim, "nested": 0, "valid": 0}
     return list(
-        shuffled_minibatches(
+        ShuffledMinibatches(
             columns, dims, num_mini_batches=num_mini_batches, num_epochs=num_epochs, generator=generator, padded=padded
         )
     )
@@ -56,7 +56,7 @@ def test_columns_of_different_size_are_named():
     columns = {"x": torch.zeros(3), "y": torch.zeros(4)}
     with pytest.raises(ValueError, match=r"must have one size, found \{'x': 3, 'y': 4\}"):
         next(
-            shuffled_minibatches(
+            ShuffledMinibatches(
                 columns, {"x": 0, "y": 0}, num_mini_batches=1, num_epochs=1, generator=torch.Generator()
             )
         )

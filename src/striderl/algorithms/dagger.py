@@ -9,7 +9,7 @@ it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses, finite_rows, zero_where_not
 from striderl.algorithms.rollout_minibatches import check_minibatches, rollout_minibatches, run_policy
-from striderl.algorithms.terms.term import Term
+from striderl.algorithms.terms.term import Read, Term
 from striderl.algorithms.terms.term_list import TermList
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
+from striderl.execution.epochs import ShuffledMinibatches
 from striderl.execution.modes import ExecutionConfig
 from striderl.execution.parameter_groups import OPTIMIZERS
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
@@ -171,13 +172,14 @@ class DAgger:
             "readable": valid | finite_rows(data["obs"], valid),
             "info": self.terms.info(data),
             "parts": self.terms.parts(data["policy"]),
+            "labels": self.terms.labels(Read(data, last_obs)),
         }
         return Gathered(data, whole, state, self.terms.numbers({}, valid))
 
-    def minibatches(self, prepared: Gathered, generator: torch.Generator) -> Iterator[dict[str, Any]]:
-        """Yield minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
+    def minibatches(self, prepared: Gathered, generator: torch.Generator) -> ShuffledMinibatches:
+        """Return minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
         self.check_rollout(*prepared.whole["valid"].shape)
-        yield from rollout_minibatches(
+        return rollout_minibatches(
             prepared.whole,
             prepared.initial_state,
             self.terms,

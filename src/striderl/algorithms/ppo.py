@@ -11,7 +11,7 @@ estimators, symmetry) is handed over as `terms`: their rewards are added in `pre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,14 +26,15 @@ from striderl.algorithms.on_policy_targets import (
 )
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.reward_groups import RewardGroups
-from striderl.algorithms.rollout_minibatches import check_minibatches, rollout_minibatches, run_policy
+from striderl.algorithms.rollout_minibatches import check_minibatches, in_slots, rollout_minibatches, run_policy
 from striderl.algorithms.std_floor import StdFloor
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.algorithms.terms.term_list import TermList
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
-from striderl.execution.modes import ExecutionConfig
+from striderl.execution.epochs import ShuffledMinibatches
+from striderl.execution.modes import ExecutionConfig, Function
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.networks.return_normalizers import ValueNormalizer
 from striderl.ops.losses import adapted_learning_rate, clipped_surrogate, mean_std, valid_mean, value_loss
@@ -47,6 +48,9 @@ __all__ = ["PPO", "PPOConfig", "Prepared"]
 
 LOWEST_RETURN_STD = 0.01
 """Returns are never divided by less: after a long time without rewards, the first one would be a shock."""
+
+_STORED = frozenset({"obs", "valid", "dist", "memo"})
+"""What minibatches read from the storage itself, which stays where it is; the rest is made anew for each rollout."""
 
 
 class Prepared(NamedTuple):
@@ -78,6 +82,8 @@ class Prepared(NamedTuple):
     """What the terms want logged of this rollout, such as the mean of each reward they added."""
     initial_state: dict[str, Tensor]
     """The policy's memory before the first step, [N, …] each; empty when it has none."""
+    labels: Mapping[str, Any] = {}
+    """What terms made of the whole rollout for their losses, by term."""
 
 
 class PPO:
@@ -115,6 +121,7 @@ class PPO:
         )
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
         """How many rollouts were learned from: where the learning-rate scheduler is."""
+        self._targets_function: tuple[RolloutStorage, Callable[[dict[str, Any]], dict[str, Any]]] | None = None
         self._std_floor = StdFloor(policy.head, config.clip_min_std)
         name = config.lr_scheduler_class_name
         self._scheduler = learning_rate_rule(name, config.learning_rate, config.lr_scheduler) if name else None
@@ -154,9 +161,52 @@ class PPO:
         """Add the terms' rewards, value what followed each step and work out returns and advantages."""
         data = storage.data
         valid, parts = data["valid"], self.terms.parts(data["policy"])
-        info, added = self.terms.info(data), self.terms.rewards(Read(data, last_obs))
+        info, read = self.terms.info(data), Read(data, last_obs)
+        added = self.terms.rewards(read)
         reward = self.reward_groups.rewards(data["rew"], data["info"], added)
-        said = data["policy"]["value"]
+        inputs = {
+            "reward": reward,
+            "counted": self.terms.in_surrogate({"valid": valid, "parts": parts}),
+            "last_obs": dict(last_obs),
+            "last_state": dict(last_state),
+        }
+
+        targets = self._targets_of(storage)
+        with self.updater.pooled():
+            numbers = {**self.terms.numbers(added, valid), **self.reward_groups.reward_numbers(reward, valid)}
+            found = self.updater.mode.play((self, storage), inputs, targets, targets)
+        return Prepared(
+            columns=data,
+            **found,
+            initial_state={name: initial_state[name] for name in self.policy.state_spec()},
+            info=info,
+            parts=parts,
+            numbers=numbers,
+            labels=self.terms.labels(read),
+        )
+
+    def _targets_of(self, storage: RolloutStorage) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """Return `_targets` of a storage as a function of the rest, fast where the mode can make it so."""
+        if self._targets_function is None or self._targets_function[0] is not storage:
+
+            def targets(inputs: dict[str, Any]) -> dict[str, Any]:
+                return self._targets(storage, **inputs)
+
+            self._targets_function = (storage, self.updater.mode.fuse(targets))
+        return self._targets_function[1]
+
+    @torch.no_grad()
+    def _targets(
+        self,
+        storage: RolloutStorage,
+        reward: Tensor,
+        counted: Tensor,
+        last_obs: Mapping[str, Tensor],
+        last_state: Mapping[str, Tensor],
+    ) -> dict[str, Any]:
+        """Return what `Prepared` holds of a stored rollout and these rewards; nothing asks the device."""
+        data = storage.data
+        valid, said = data["valid"], data["policy"]["value"]
         following = next_values(self.policy, storage, last_obs, last_state)
         returns, advantage = gae(
             reward if reward.dim() == said.dim() else reward.unsqueeze(-1),
@@ -168,30 +218,22 @@ class PPO:
             lam=self.config.lam,
             valid=valid,
         )
-        with self.updater.pooled():
-            numbers = {**self.terms.numbers(added, valid), **self.reward_groups.reward_numbers(reward, valid)}
-            if not self.config.normalize_advantage_per_mini_batch:
-                counted = self.terms.in_surrogate({"valid": valid, "parts": parts})
-                advantage = self.reward_groups.combined(advantage, counted)
-            raw_returns = returns = zero_where_not(returns, valid)
-            if self.value_normalizer is not None:
-                returns = zero_where_not(self.value_normalizer.normalize_ahead(raw_returns, valid), valid)
+        if not self.config.normalize_advantage_per_mini_batch:
+            advantage = self.reward_groups.combined(advantage, counted)
+        raw_returns = returns = zero_where_not(returns, valid)
+        if self.value_normalizer is not None:
+            returns = zero_where_not(self.value_normalizer.normalize_ahead(raw_returns, valid), valid)
         done = data["terminated"] | data["truncated"]
-        return Prepared(
-            columns=data,
-            act=tree.map(lambda leaf: zero_where_not(leaf, valid), data["act"]),
-            log_prob=zero_where_not(data["policy"]["log_prob"], valid),
-            value=zero_where_not(said, valid),
-            returns=returns,
-            raw_returns=raw_returns,
-            advantage=zero_where_not(advantage, valid),
-            resets=torch.cat([torch.zeros_like(done[:1]), done[:-1]]),
-            readable=valid | finite_rows(data["obs"], valid),
-            initial_state={name: initial_state[name] for name in self.policy.state_spec()},
-            info=info,
-            parts=parts,
-            numbers=numbers,
-        )
+        return {
+            "act": tree.map(lambda leaf: zero_where_not(leaf, valid), data["act"]),
+            "log_prob": zero_where_not(data["policy"]["log_prob"], valid),
+            "value": zero_where_not(said, valid),
+            "returns": returns,
+            "raw_returns": raw_returns,
+            "advantage": zero_where_not(advantage, valid),
+            "resets": torch.cat([torch.zeros_like(done[:1]), done[:-1]]),
+            "readable": valid | finite_rows(data["obs"], valid),
+        }
 
     def _denormalised(self, said: Tensor) -> Tensor:
         """Return values in units of the reward."""
@@ -199,10 +241,10 @@ class PPO:
 
     # -- minibatches ---------------------------------------------------------------------------------------------------
 
-    def minibatches(self, prepared: Prepared, generator: torch.Generator) -> Iterator[dict[str, Any]]:
-        """Yield minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
+    def minibatches(self, prepared: Prepared, generator: torch.Generator) -> ShuffledMinibatches:
+        """Return minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
         self._check_minibatches(*prepared.advantage.shape[:2])
-        yield from rollout_minibatches(
+        return rollout_minibatches(
             self._whole(prepared),
             prepared.initial_state,
             self.terms,
@@ -210,6 +252,7 @@ class PPO:
             num_epochs=self.config.num_learning_epochs,
             generator=generator,
             padded=self.updater.mode.fixed_shapes,
+            lasting=_STORED,
         )
 
     @staticmethod
@@ -229,6 +272,7 @@ class PPO:
             "readable": prepared.readable,
             "info": prepared.info,
             "parts": prepared.parts,
+            "labels": prepared.labels,
         }
 
     # -- one minibatch -------------------------------------------------------------------------------------------------
@@ -297,7 +341,11 @@ class PPO:
     def update(self, prepared: Prepared, generator: torch.Generator) -> dict[str, Tensor]:
         """Learn from a prepared rollout; return the means over all minibatches, as tensors."""
         self.updater.attach()
-        progress = self.updater.run(self._step_losses, self.minibatches(prepared, generator), self._rule)
+        minibatches = self.minibatches(prepared, generator)
+        function: Function = self._step_losses
+        if self.updater.mode.records and prepared.initial_state:
+            function = in_slots(self.policy, function, minibatches)
+        progress = self.updater.run(function, minibatches, self._rule)
         groups = self.updater.groups
         numbers = {
             **prepared.numbers,

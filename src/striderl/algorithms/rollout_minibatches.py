@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +12,11 @@ from torch import Tensor
 from striderl.algorithms.mixed_precision import run_in_bfloat16
 from striderl.algorithms.terms.term_list import TermList
 from striderl.data import tree
-from striderl.execution.epochs import shuffled_minibatches
+from striderl.execution.epochs import ShuffledMinibatches
+from striderl.execution.modes import Function
+from striderl.networks.memory import Memory
 from striderl.ops.padding import split_and_pad_trajectories
+from striderl.ops.trajectory_slots import extra_slots, room_for_trajectories
 from striderl.policies.policy import Policy, PolicyOutput
 
 
@@ -45,11 +49,12 @@ def rollout_minibatches(
     num_epochs: int,
     generator: torch.Generator,
     padded: bool,
-) -> Iterator[dict[str, Any]]:
-    """Yield minibatches of columns [T, N, …] in a fresh order each epoch; `state` is the memory before the first step.
+    lasting: frozenset[str] = frozenset(),
+) -> ShuffledMinibatches:
+    """Return minibatches of columns [T, N, …] in a fresh order each epoch; `state` is the memory before the first step.
 
     Where a term gives trajectories another memory, minibatches are made of trajectories instead of env columns, and
-    'other_memory' tells which samples follow from one.
+    'other_memory' tells which samples follow from one. `lasting` are columns that are not moved between updates.
     """
     if state and terms.changes_memory:
         whole, state, there = _trajectories(whole, state)
@@ -58,13 +63,14 @@ def rollout_minibatches(
     if not state:
         whole = tree.map(lambda leaf: leaf.flatten(0, 1), dict(whole))
     dims = {**dict.fromkeys(whole, int(bool(state))), "state": 0}
-    yield from shuffled_minibatches(
+    return ShuffledMinibatches(
         {**whole, "state": state},
         dims,
         num_mini_batches=num_mini_batches,
         num_epochs=num_epochs,
         generator=generator,
         padded=padded,
+        lasting=lasting,
     )
 
 
@@ -86,6 +92,43 @@ def _trajectories(
         for name, value in state.items()
     }
     return {**pieces, "resets": torch.zeros_like(there)}, begins, there
+
+
+@dataclass(frozen=True)
+class InSlots:
+    """A function of minibatches of a recurrent policy, run with room for all their trajectories.
+
+    Libraries have one call for a whole window without resets, several times faster than a loop over steps. So every
+    trajectory gets a column of its own; how many there are is read once per update, because shapes must be known.
+    """
+
+    function: Function
+    num_slots: int
+    as_written: bool = True
+    """The compiler would replace the library's call by a loop."""
+
+    def __call__(self, minibatch: Any) -> Any:
+        """Evaluate the function."""
+        with room_for_trajectories(self.num_slots):
+            return self.function(minibatch)
+
+
+def in_slots(policy: Policy, function: Function, minibatches: ShuffledMinibatches) -> Function:
+    """Return the function with room for the trajectories of these minibatches; the host waits for the device here.
+
+    Memory that runs windows with resets by kernels of its own needs no room: the function is returned as it is.
+
+    The number of slots is rounded up, so that the same shapes come again.
+    """
+    if all(part.scans for part in policy.modules() if isinstance(part, Memory)):
+        return function
+    whole = minibatches.columns
+    extra = extra_slots(whole["resets"], whole["readable"])
+    rows = list(minibatches.rows())
+    most = int(torch.stack([extra.index_select(0, each).sum() for each in rows]).max())
+    num_envs = rows[0].shape[0]
+    quantum = max(1, num_envs // 8)
+    return InSlots(function, num_envs + -(-most // quantum) * quantum)
 
 
 def run_policy(policy: Policy, minibatch: Mapping[str, Any], *, mixed_precision: bool = False) -> PolicyOutput:

@@ -30,6 +30,7 @@ from striderl.collect.episode_tally import EpisodeTally
 from striderl.collect.group import EnvGroup
 from striderl.collect.noise_source import NoiseSource
 from striderl.collect.quarantine import Fault, Quarantine
+from striderl.collect.recorded_steps import RecordedSteps, RecordedStorage
 from striderl.collect.schedules import Schedule
 from striderl.collect.statistics import EpisodeStatistics
 from striderl.data import tree
@@ -38,6 +39,7 @@ from striderl.data.arena import Columns
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.envs.vec_env import Obs, StateUnsupportedError, Step, VecEnv
+from striderl.execution.modes import Eager, Graphed, Mode
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +79,9 @@ class Collector:
         self.schedule = Schedule(env, self.config.schedule, self.config.num_groups)
         self.statistics = EpisodeStatistics(env.num_envs, env.device, self.config.window)
         self.seed = self.config.seed
+        self.mode: Mode = Eager()
+        """How steps are run; the trainer sets that of the algorithm. On a GPU, 'graphed' plays them back."""
+        self._steps: RecordedSteps | None = None
         self._groups: list[EnvGroup] = []
         self._delivery = Delivery()
         self._mid_episode = False
@@ -207,6 +212,8 @@ class Collector:
                 f"this storage wants the same number of steps from each of {num_envs} envs, "
                 f"but n_step={n_step} is not a multiple of that"
             )
+        if self._recorded(n_step, storage):
+            return
         remaining = self._delivery.hand_over_carried(n_step, storage)
         even = balanced or self.config.schedule != "asynchronous"
         unlaunched = -(-remaining // num_envs) * num_envs if even else remaining
@@ -226,6 +233,22 @@ class Collector:
             transition = self._settle(self._groups[number], step)
             remaining = self._delivery.hand_over(transition, self._groups[number].rows, remaining, storage)
             launch(number)
+
+    def _recorded(self, n_step: int, storage: Storage | None) -> bool:
+        """Play the steps back from recordings, where the mode has them and nothing forbids it; tell whether it did."""
+        if not isinstance(self.mode, Graphed) or self.env.device.type != "cuda":
+            return False
+        num_steps, rest = divmod(n_step, self.env.num_envs)
+        plain = self.config.schedule == "together" and not (self.config.wait_reset or self.config.previous_step)
+        fits = storage is None or (isinstance(storage, RecordedStorage) and num_steps <= storage.room())
+        if rest or not plain or not fits or self._delivery.num_waiting:
+            return False
+        group, steps = self._groups[0], self._steps
+        assert storage is None or isinstance(storage, RecordedStorage)
+        if steps is None or steps.group is not group or steps.storage is not storage:
+            steps = self._steps = RecordedSteps(group, self.statistics, storage, self.mode)
+        steps.run(num_steps)
+        return True
 
     def _collect_episodes(
         self, quotas: list[int], storage: Storage | None, max_steps: int
@@ -279,7 +302,7 @@ class Collector:
                     env,
                     slice(start, start + env.num_envs),
                     self.actor,
-                    noise=NoiseSource(self.actor.noise(), seed=self.seed, env_index=index, block=block),
+                    noise=NoiseSource(self.actor.noise(), seed=self.seed, env_index=index, block=block, mode=self.mode),
                     quarantine=Quarantine(env.num_envs, env.device, first_env_index=first, limit=self.config.limit),
                     wait_reset=self.config.wait_reset,
                     previous=self._previous(),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from striderl.collect.actors import Acted, Actor
 from striderl.collect.noise_source import NoiseSource
-from striderl.collect.quarantine import Quarantine, all_true, any_true
+from striderl.collect.quarantine import Healthy, Quarantine, all_true, any_true
 from striderl.data import tree
 from striderl.data.specs import TensorSpec, torch_dtype
 from striderl.data.transition import Transition
@@ -50,7 +50,8 @@ class EnvGroup:
         self.quiet = False
         """Whether the last step was one of the many in which nothing ended, nothing was bad and every sample counts."""
         self._acted: Acted | None = None
-        self._info_names = tuple(name for name in env.info_spec if name != "valid")
+        self.info_names = tuple(name for name in env.info_spec if name != "valid")
+        """What of the env's info is stored."""
         # on the CPU a look whether a step is quiet costs less than the work it saves; a GPU would have to be asked
         self._looks = env.device.type == "cpu" and not wait_reset and not previous
         self._nowhere, self._everywhere = torch.zeros_like(self.waiting), torch.ones_like(self.waiting)
@@ -89,19 +90,8 @@ class EnvGroup:
             final_obs=step.final_obs,
             step=self.step,
         )
-        transition = Transition(
-            obs=self.obs,
-            act=acted.actions,
-            rew=healthy.reward,
-            terminated=step.terminated,
-            truncated=healthy.truncated,
-            valid=healthy.valid,
-            info={name: step.info[name] for name in self._info_names},
-            policy=acted.columns,
-            next_obs=healthy.obs,
-            final_obs=healthy.final_obs,
-            next_state=acted.state,
-        )
+        info = {name: step.info[name] for name in self.info_names}
+        transition = transition_of(self.obs, acted, healthy, step.terminated, info)
         self.cut = healthy.truncated & ~(step.truncated | step.terminated)
         if self.wait_reset:
             transition = self._blanked(transition)
@@ -129,7 +119,7 @@ class EnvGroup:
             terminated=step.terminated,
             truncated=step.truncated,
             valid=self._everywhere,
-            info={name: step.info[name] for name in self._info_names},
+            info={name: step.info[name] for name in self.info_names},
             policy=acted.columns,
             next_obs=step.obs,
             final_obs=step.final_obs,
@@ -184,6 +174,25 @@ class EnvGroup:
         self.obs, self.state, self.step = tree.copy(state["obs"]), tree.copy(state["state"]), int(state["step"])
         # saved by itself: what a sick env showed was replaced by zeros, so its observation does not tell
         self.quarantine.sick = state["sick"].clone()
+
+
+def transition_of(
+    obs: Obs, acted: Acted, healthy: Healthy, terminated: Tensor, info: Mapping[str, Tensor]
+) -> Transition:
+    """Put together what was seen, what was done and what came of it."""
+    return Transition(
+        obs=obs,
+        act=acted.actions,
+        rew=healthy.reward,
+        terminated=terminated,
+        truncated=healthy.truncated,
+        valid=healthy.valid,
+        info=dict(info),
+        policy=acted.columns,
+        next_obs=healthy.obs,
+        final_obs=healthy.final_obs,
+        next_state=acted.state,
+    )
 
 
 def where_env(mask: Tensor, yes: Any, no: Any) -> Any:

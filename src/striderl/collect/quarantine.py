@@ -64,7 +64,8 @@ class Quarantine:
         """Which envs are waiting for a reset."""
         self._first = first_env_index
         self._on_cpu = device.type == "cpu"
-        self._notes: dict[str, Tensor] = {}
+        self._names: tuple[str, ...] = ()
+        self._notes = torch.zeros(0, 4, dtype=torch.float64, device=device)
 
     def check(
         self,
@@ -83,19 +84,24 @@ class Quarantine:
         valid = valid & ~self.sick
         if self._on_cpu and not any_true(self.sick) and self._looks_fine(reward, obs, final_obs, done):
             return Healthy(reward, valid, truncated, obs, final_obs)
-        bad_reward = self._bad("reward", reward, step)
-        bad_obs = torch.zeros_like(done)
-        for name, value in obs.items():
-            if value.is_floating_point():
-                bad_obs = bad_obs | self._bad(name, value, step)
-        sick_next = (self.sick & ~done) | bad_obs
-        truncated = truncated | (bad_obs & ~done)
-        if final_obs is not None:
-            final_obs = self._mend_finals(final_obs, previous, done, bad_obs & ~done, step)
-        obs = {name: _where(sick_next, torch.zeros_like(value), value) for name, value in obs.items()}
-        reward = torch.where(bad_reward, 0.0, reward)
-        self.sick = sick_next
-        return Healthy(reward, valid & ~bad_reward, truncated, obs, final_obs)
+        outcome = Outcome(reward, terminated, truncated, valid, obs, final_obs)
+        watch = self.watch(noted_names(obs, final_obs))
+        found = checked(watch, previous=previous, outcome=outcome, limit=self.limit, step=_number(step, reward))
+        self.go_on(found.watch)
+        return found.healthy
+
+    def watch(self, names: tuple[str, ...]) -> Watch:
+        """Return who is sick and what was noted under these names, with blank notes where there was nothing."""
+        if self._names != names:
+            rows = dict(zip(self._names, self._notes))
+            blank = torch.zeros(4, dtype=torch.float64, device=self.sick.device)
+            self._notes = torch.stack([rows.get(name, blank) for name in names])
+            self._names = names
+        return Watch(self.sick, self._notes)
+
+    def go_on(self, watch: Watch) -> None:
+        """Take back what `checked` made of a watch."""
+        self.sick, self._notes = watch
 
     def all_fine(self, reward: Tensor, obs: Obs) -> bool:
         """Tell whether nobody is sick and a step that ended nowhere has no bad number, so that `check` changes nothing.
@@ -106,24 +112,28 @@ class Quarantine:
 
     def check_start(self, obs: Obs, step: int) -> Obs:
         """Look at observations after a reset; bad ones make their env sick at once."""
+        reals = {name: value for name, value in obs.items() if value.is_floating_point()}
         bad = torch.zeros_like(self.sick)
-        for name, value in obs.items():
-            if value.is_floating_point():
-                bad = bad | self._bad(name, value, step)
+        if reals:
+            names = (*self._names, *(name for name in reals if name not in self._names))
+            notes = dict(zip(names, self.watch(names).notes))
+            rows, fresh = _noted(reals, self.limit, _number(step, bad), torch.stack([notes[name] for name in reals]))
+            bad = rows.any(dim=0)
+            self._notes = torch.stack(list({**notes, **dict(zip(reals, fresh))}.values()))
         self.sick = bad
         return {name: _where(bad, torch.zeros_like(value), value) for name, value in obs.items()}
 
     def faults(self) -> list[Fault]:
         """Return the first fault of each component since the last call; the host waits for the device here."""
-        if not self._notes:
+        if not self._names:
             return []
-        notes = torch.stack(list(self._notes.values())).tolist()
         found = [
             Fault(name, self._first + int(env), int(step), value, int(count))
-            for name, (count, env, step, value) in zip(self._notes, notes)
+            for name, (count, env, step, value) in zip(self._names, self._notes.tolist())
             if count
         ]
-        self._notes = {}
+        if found:
+            self._notes = torch.zeros_like(self._notes)
         return found
 
     def _looks_fine(self, reward: Tensor, obs: Obs, final_obs: Obs | None, done: Tensor) -> bool:
@@ -148,30 +158,88 @@ class Quarantine:
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(flat.dot(flat) <= self.limit**2)  # NaN compares false
 
-    def _bad(self, name: str, value: Tensor, step: int) -> Tensor:
-        """Return which rows are bad, bool [N], and note how many and the first: (count, env, step, magnitude)."""
-        largest = value.abs() if value.ndim == 1 else value.abs().flatten(1).amax(dim=1)
-        rows = ~(largest <= self.limit)  # NaN compares false
-        env = rows.int().argmax()
-        now = torch.full_like(env, step)
-        worst = largest.index_select(0, env.view(1)).squeeze(0)
-        note = torch.stack([rows.sum().double(), env.double(), now.double(), worst.double()])
-        before = self._notes.get(name)
-        if before is not None:
-            count = before[0] + note[0]
-            note = torch.where(before[0] > 0, before, note)
-            note[0] = count
-        self._notes[name] = note
-        return rows
 
-    def _mend_finals(self, final_obs: Obs, previous: Obs, done: Tensor, cut: Tensor, step: int) -> Obs:
-        """Give rows that were cut, or whose final observation is bad, the last good observation instead."""
-        bad = cut
-        for name, value in final_obs.items():
-            if value.is_floating_point():
-                ended = _where(done, value, torch.zeros_like(value))
-                bad = bad | self._bad(f"final_obs/{name}", ended, step)
-        return {name: _where(bad, previous[name], value) for name, value in final_obs.items()}
+class Watch(NamedTuple):
+    """What is remembered from step to step."""
+
+    sick: Tensor
+    """Which envs are waiting for a reset, bool [N]."""
+    notes: Tensor
+    """The first fault of each component: (count, env, step, magnitude), float64 [K, 4]; a count of 0 means none."""
+
+
+class Outcome(NamedTuple):
+    """What came of one step of N envs."""
+
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    obs: Obs
+    final_obs: Obs | None
+
+
+class Checked(NamedTuple):
+    """A step without its bad numbers, and what to remember."""
+
+    healthy: Healthy
+    watch: Watch
+
+
+def noted_names(obs: Obs, final_obs: Obs | None) -> tuple[str, ...]:
+    """Return the names under which bad numbers of a step are noted, in the order of the notes."""
+    finals = {} if final_obs is None else final_obs
+    return (
+        "reward",
+        *(name for name, value in obs.items() if value.is_floating_point()),
+        *(f"final_obs/{name}" for name, value in finals.items() if value.is_floating_point()),
+    )
+
+
+def checked(watch: Watch, *, previous: Obs, outcome: Outcome, limit: float, step: Tensor) -> Checked:
+    """Replace bad numbers and tell who is sick: the whole of quarantine as a function of tensors.
+
+    `valid` is that of envs which are not sick already; `step` is the number of the step, for the notes, which are those
+    of `noted_names`.
+    """
+    reward, terminated, truncated, valid, obs, final_obs = outcome
+    done = terminated | truncated
+    reals = {name: value for name, value in obs.items() if value.is_floating_point()}
+    finals = {} if final_obs is None else {k: v for k, v in final_obs.items() if v.is_floating_point()}
+    ends = {f"final_obs/{name}": _where(done, value, torch.zeros_like(value)) for name, value in finals.items()}
+    rows, notes = _noted({"reward": reward, **reals, **ends}, limit, step, watch.notes)
+    bad_reward, bad_obs, bad_ends = rows[0], rows[1 : 1 + len(reals)].any(dim=0), rows[1 + len(reals) :].any(dim=0)
+    sick = (watch.sick & ~done) | bad_obs
+    cut = bad_obs & ~done
+    truncated = truncated | cut
+    if final_obs is not None:
+        # rows that were cut, or whose final observation is bad, get the last good observation instead
+        final_obs = {name: _where(cut | bad_ends, previous[name], value) for name, value in final_obs.items()}
+    obs = {name: _where(sick, torch.zeros_like(value), value) for name, value in obs.items()}
+    reward = torch.where(bad_reward, 0.0, reward)
+    return Checked(Healthy(reward, valid & ~bad_reward, truncated, obs, final_obs), Watch(sick, notes))
+
+
+def _noted(values: dict[str, Tensor], limit: float, step: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which rows are bad, bool [K, N], and the note of the first of each: (count, env, step, magnitude)."""
+    largest = torch.stack([_largest(value) for value in values.values()])
+    rows = ~(largest <= limit)  # NaN compares false
+    env = rows.int().argmax(dim=1, keepdim=True)
+    worst = largest.gather(1, env)
+    count = rows.sum(dim=1, keepdim=True).double()
+    note = torch.cat([env.double(), step.double().expand_as(env), worst.double()], dim=1)
+    first = torch.where(before[:, :1] > 0, before[:, 1:], note)
+    return rows, torch.cat([before[:, :1] + count, first], dim=1)
+
+
+def _largest(value: Tensor) -> Tensor:
+    """Return the largest magnitude of every row, float32 or wider [N]."""
+    wide = value if value.dtype in (torch.float32, torch.float64) else value.float()
+    return wide.abs() if wide.ndim == 1 else wide.abs().flatten(1).amax(dim=1)
+
+
+def _number(step: int, like: Tensor) -> Tensor:
+    return torch.full((), step, dtype=torch.float64, device=like.device)
 
 
 def any_true(mask: Tensor) -> bool:

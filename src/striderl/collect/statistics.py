@@ -8,7 +8,7 @@ Episodes that contain a sample which is not valid are not counted: their return 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,38 @@ from torch import Tensor
 Array = np.ndarray[Any, Any]
 
 _ONE = torch.ones((), dtype=torch.int64)  # adding a tensor saves the making of one in every step
+
+
+class Counts(NamedTuple):
+    """What is counted on the way; see the fields of `EpisodeStatistics`."""
+
+    running_return: Tensor
+    running_length: Tensor
+    spoiled: Tensor
+    returns: Tensor
+    lengths: Tensor
+    num_episodes: Tensor
+    num_steps: Tensor
+
+
+def counted(counts: Counts, reward: Tensor, done: Tensor, valid: Tensor, cut: Tensor) -> Counts:
+    """Take one step in, as a function of tensors: nothing is changed and nothing asks the device."""
+    window = counts.returns.shape[0] - 1
+    spoiled = counts.spoiled | ~valid | cut
+    total = counts.running_return + torch.where(valid, reward, 0.0)
+    length = counts.running_length + 1
+    ended = done & ~spoiled
+    place = torch.where(ended, (counts.num_episodes + ended.cumsum(0) - 1) % window, window)
+    return Counts(
+        running_return=torch.where(done, 0.0, total),
+        running_length=torch.where(done, 0, length),
+        spoiled=spoiled & ~done,
+        returns=counts.returns.index_copy(0, place, total),
+        lengths=counts.lengths.index_copy(0, place, length),
+        num_episodes=counts.num_episodes + ended.sum(),
+        num_steps=counts.num_steps + valid.sum(),
+    )
+
 
 OF_EPISODES = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
 """The numbers that mean nothing before the first episode has finished."""
@@ -46,18 +78,29 @@ class EpisodeStatistics:
         if self._on_cpu:
             self._update_arrays(rows, reward.detach().numpy(), done.numpy(), valid.numpy(), cut.numpy())
             return
-        spoiled = self.spoiled[rows] | ~valid | cut
-        total = self.running_return[rows] + torch.where(valid, reward, 0.0)
-        length = self.running_length[rows] + 1
-        ended = done & ~spoiled
-        place = torch.where(ended, (self.num_episodes + ended.cumsum(0) - 1) % self.window, self.window)
-        self.returns.index_copy_(0, place, total)
-        self.lengths.index_copy_(0, place, length)
-        self.num_episodes += ended.sum()
-        self.num_steps += valid.sum()
-        self.running_return[rows] = torch.where(done, 0.0, total)
-        self.running_length[rows] = torch.where(done, 0, length)
-        self.spoiled[rows] = spoiled & ~done
+        before = self.counts()
+        mine = before._replace(
+            running_return=before.running_return[rows],
+            running_length=before.running_length[rows],
+            spoiled=before.spoiled[rows],
+        )
+        after = counted(mine, reward, done, valid, cut)
+        for name in ("running_return", "running_length", "spoiled"):
+            getattr(before, name)[rows] = getattr(after, name)
+        for one, other in zip(before[3:], after[3:]):
+            one.copy_(other)
+
+    def counts(self) -> Counts:
+        """Return the tensors that are updated in every step: the ones of this object, not copies."""
+        return Counts(
+            self.running_return,
+            self.running_length,
+            self.spoiled,
+            self.returns,
+            self.lengths,
+            self.num_episodes,
+            self.num_steps,
+        )
 
     def update_quiet(self, rows: slice, reward: Tensor) -> None:
         """Take in one step on the CPU in which no episode ended and every sample counts; most steps are so."""

@@ -115,8 +115,23 @@ class Arena:
         The columns of a dtype lie side by side, so joining the values writes them all in one call. Everything is
         checked before anything is written.
         """
-        found = dict(_walk(values))
         rows = {dtype: block[loc] for dtype, block in self.blocks.items()}
+        pieces = self._pieces(values, rows)
+        for dtype, row in rows.items():
+            torch.cat(pieces[dtype], dim=-1, out=row)
+
+    def pack(self, values: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return one nested dict of tensors [N, …] as rows [N, W] by dtype, in the layout of the blocks [T, N, W]."""
+        like = {dtype: block[0] for dtype, block in self.blocks.items()}
+        return {dtype: torch.cat(pieces, dim=-1) for dtype, pieces in self._pieces(values, like).items()}
+
+    def put(self, rows: Mapping[str, Tensor], place: Tensor) -> None:
+        """Write packed rows at a place, int64 [1], that only the device knows: for steps that are recorded."""
+        for dtype, block in self.blocks.items():
+            block.index_copy_(0, place, rows[dtype].unsqueeze(0))
+
+    def _pieces(self, values: Mapping[str, Any], rows: Mapping[str, Tensor]) -> dict[str, list[Tensor]]:
+        found = dict(_walk(values))
         pieces: dict[str, list[Tensor]] = {dtype: [] for dtype in rows}
         for path, place in self._order:
             if path not in found:
@@ -124,8 +139,7 @@ class Arena:
             pieces[place.dtype].append(_piece(found.pop(path), place, rows[place.dtype], path))
         if found:
             raise KeyError(unknown("column", next(iter(found)), [path for path, _ in self._order], where="the arena"))
-        for dtype, row in rows.items():
-            torch.cat(pieces[dtype], dim=-1, out=row)
+        return pieces
 
     def select(self, loc: Any) -> dict[str, Any]:
         """Read all columns at [loc]: one gather per dtype, then views of it."""

@@ -77,18 +77,25 @@ def draw(
     name: str,
     *,
     seed: int,
-    iteration: int,
+    iteration: int | torch.Tensor,
     env_index: torch.Tensor,
     num_steps: int,
 ) -> torch.Tensor:
-    """Draw [num_steps, N, *shape] for the envs with these global indices, on the device of `env_index`."""
+    """Draw [num_steps, N, *shape] for the envs with these global indices, on the device of `env_index`.
+
+    `iteration` may be a tensor, int64, for code that is traced once.
+    """
     import torch
 
     count = math.prod(spec.shape)
     blocks = -(-count // 4)
     position = torch.arange(num_steps * blocks, device=env_index.device).view(num_steps, 1, blocks)
     env = env_index.to(torch.int64).view(1, -1, 1)
-    bits = philox((position, env, torch.full_like(position, iteration & _WORD), _filled(position, name)), seed)
+    if isinstance(iteration, torch.Tensor):
+        occasion = torch.zeros_like(position) + (iteration & _WORD)
+    else:
+        occasion = torch.full_like(position, iteration & _WORD)
+    bits = philox((position, env, occasion, _filled(position, name)), seed)
     words = torch.stack([word.expand(num_steps, env.shape[1], blocks) for word in bits], dim=-1)
     if spec.kind == "normal":
         values = _normal_torch(words)
@@ -100,7 +107,12 @@ def draw(
 
 
 def draw_all(
-    specs: Mapping[str, NoiseSpec], *, seed: int, iteration: int, env_index: torch.Tensor, num_steps: int
+    specs: Mapping[str, NoiseSpec],
+    *,
+    seed: int,
+    iteration: int | torch.Tensor,
+    env_index: torch.Tensor,
+    num_steps: int,
 ) -> dict[str, torch.Tensor]:
     """Draw every named noise for one rollout; adding a name never changes the numbers of the others."""
     return {

@@ -12,54 +12,108 @@ code wants one shape, so there minibatches are filled up to the size of the larg
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from striderl.data import tree
+from striderl.execution.modes import Function, as_written
 
 
-def shuffled_minibatches(
-    columns: Mapping[str, Any],
-    dims: Mapping[str, int],
-    *,
-    num_mini_batches: int,
-    num_epochs: int,
-    generator: torch.Generator,
-    padded: bool = False,
-) -> Iterator[dict[str, Any]]:
-    """Yield minibatches in a fresh order each epoch, each sample once per epoch.
+class ShuffledMinibatches:
+    """Minibatches in a fresh order each epoch, each sample once per epoch; iterating goes through all epochs."""
 
-    `dims` says along which dimension each top-level column is cut (0 for rows, 1 for envs of [T, N, …]); all have the
-    same size there. Sizes of minibatches differ by one at most; `padded` makes them equal with rows of zeros at the
-    end, in which boolean columns are false.
-    """
-    paths = [(path, leaf, dims[path.partition("/")[0]]) for path, leaf in tree.items(columns)]
-    sizes = {leaf.shape[dim] for _, leaf, dim in paths}
-    if len(sizes) != 1:
-        found = {path: leaf.shape[dim] for path, leaf, dim in paths}
-        raise ValueError(f"columns to cut into minibatches must have one size, found {found}")
-    count = sizes.pop()
-    lengths = [len(part) for part in torch.arange(count).tensor_split(num_mini_batches)]
-    filling = padded and lengths[0] != lengths[-1]
-    if filling:
-        paths = [(path, _with_zeros(leaf, dim), dim) for path, leaf, dim in paths]
-    device = paths[0][1].device
-    for _ in range(num_epochs):
-        order = torch.randperm(count, generator=generator)
-        if filling:
-            order = _filled(order, lengths)
-        order = _sent(order, device)
-        cut = [lengths[0]] * num_mini_batches if filling else lengths
-        pieces = [leaf.index_select(dim, order).split_with_sizes(cut, dim) for _, leaf, dim in paths]
-        for leaves in zip(*pieces):
-            yield _rebuilt(columns, iter(leaves))
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        dims: Mapping[str, int],
+        *,
+        num_mini_batches: int,
+        num_epochs: int,
+        generator: torch.Generator,
+        padded: bool = False,
+        lasting: frozenset[str] = frozenset(),
+    ) -> None:
+        """Take columns of one size along `dims`: 0 for rows, 1 for envs of [T, N, …], for each top-level name.
+
+        Sizes of minibatches differ by one at most; `padded` makes them equal with rows of zeros at the end, in which
+        boolean columns are false. What is `lasting` lies at the same address in every update: recorded steps read it
+        there.
+        """
+        paths = [(path, leaf, dims[path.partition("/")[0]]) for path, leaf in tree.items(columns)]
+        sizes = {leaf.shape[dim] for _, leaf, dim in paths}
+        if len(sizes) != 1:
+            found = {path: leaf.shape[dim] for path, leaf, dim in paths}
+            raise ValueError(f"columns to cut into minibatches must have one size, found {found}")
+        self.count = sizes.pop()
+        self.dims = {name: dims[name] for name in columns}
+        self.num_epochs, self.generator = num_epochs, generator
+        self._lengths = [len(part) for part in torch.arange(self.count).tensor_split(num_mini_batches)]
+        self._filling = padded and self._lengths[0] != self._lengths[-1]
+        self.lasting = frozenset() if self._filling else lasting
+        self.columns: dict[str, Any] = dict(columns)
+        if self._filling:
+            leaves = iter([_with_zeros(leaf, dim) for _, leaf, dim in paths])
+            self.columns = _rebuilt(columns, leaves)
+        self._device = paths[0][1].device
+        self._drawn: list[Tensor] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield minibatches: one gather per column and epoch, then views."""
+        paths = [(leaf, self.dims[path.partition("/")[0]]) for path, leaf in tree.items(self.columns)]
+        for order, cut in self._orders():
+            pieces = [leaf.index_select(dim, order).split_with_sizes(cut, dim) for leaf, dim in paths]
+            for leaves in zip(*pieces):
+                yield _rebuilt(self.columns, iter(leaves))
+
+    def rows(self) -> Iterator[Tensor]:
+        """Yield which rows the minibatches are made of, in the same order; int64 [n] each."""
+        for order, cut in self._orders():
+            yield from order.split_with_sizes(cut)
+
+    def _orders(self) -> Iterator[tuple[Tensor, list[int]]]:
+        """Yield the order of every epoch; it is drawn when it is first wanted, and the same when it is again."""
+        cut = [self._lengths[0]] * len(self._lengths) if self._filling else self._lengths
+        for epoch in range(self.num_epochs):
+            if epoch == len(self._drawn):
+                order = torch.randperm(self.count, generator=self.generator, device=self.generator.device)
+                if self._filling:
+                    order = _filled(order, self._lengths)
+                self._drawn.append(_sent(order, self._device))
+            yield self._drawn[epoch], cut
+
+
+@dataclass(frozen=True)
+class OnRows:
+    """A function of minibatches as a function of {'columns', 'rows'}: the gather becomes a part of the step."""
+
+    function: Function
+    dims: tuple[tuple[str, int], ...]
+
+    @property
+    def as_written(self) -> bool:
+        """Whether the function is not to be compiled."""
+        return as_written(self.function)
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Any:
+        """Take the rows out of the columns and evaluate the function."""
+        columns, rows = inputs["columns"], inputs["rows"]
+        return self.function({name: _taken(columns[name], dim, rows) for name, dim in self.dims})
+
+
+def _taken(column: Any, dim: int, rows: Tensor) -> Any:
+    if isinstance(column, Mapping):
+        return {name: _taken(each, dim, rows) for name, each in column.items()}
+    return column.index_select(dim, rows)
 
 
 def _sent(order: Tensor, device: torch.device) -> Tensor:
     """Return the order on the device; from pinned memory, because an ordinary copy would wait for the device."""
-    return order.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else order.to(device)
+    if device.type == "cuda" and not order.is_cuda:
+        return order.pin_memory().to(device, non_blocking=True)
+    return order.to(device)
 
 
 def _filled(order: Tensor, lengths: list[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""CUDA graphs: record a step once, play it back with new inputs.
+"""CUDA graphs: record a function once, play it back with new inputs.
 
     first call     inputs ─▶ copies (the static inputs) ─▶ warm-up on a side stream ─▶ record ─▶ play
     later calls    inputs ─▶ copied into the static inputs ─▶ play ─▶ outputs (copied out)
@@ -6,11 +6,14 @@
 A graph reads and writes the addresses it was recorded with, so inputs are copied in and outputs are copied out;
 parameters, gradients and optimiser state are the addresses themselves. A step of a small network is dozens of kernels
 that each take less time than Python needs to start them: played back, they are started by the device.
+
+All recordings share one pool of memory: what one of them leaves in it may be overwritten when another is played. So
+whatever must last is copied, inside the recording or after it, to memory that was taken before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,56 +23,137 @@ from striderl.data import tree
 
 Signature = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 
+MOST = 8
+"""How many recordings of one function are kept; with more kinds of inputs, the oldest is made again when it comes."""
+
+
+class StaticInputs:
+    """Memory for inputs that stays; inputs of one dtype with as many rows lie side by side, and are copied in one call.
+
+    obs [N, 48]   reward [N]   noise [N, 12]      block float32 [N, 61]      values: views of the blocks
+    """
+
+    def __init__(self, inputs: Any) -> None:
+        """Take memory for nested tensors, and copy them in."""
+        leaves = [leaf for leaf in tree.leaves(inputs) if isinstance(leaf, Tensor)]
+        kinds: dict[tuple[torch.dtype, int], list[int]] = {}
+        for at, leaf in enumerate(leaves):
+            if leaf.dim():
+                kinds.setdefault((leaf.dtype, leaf.shape[0]), []).append(at)
+        self._packed: list[tuple[Tensor, list[int]]] = []
+        views: dict[int, Tensor] = {}
+        for (dtype, rows), places in kinds.items():
+            widths = [leaves[at][0].numel() for at in places] if rows else []
+            if len(places) < 2 or not rows:
+                continue
+            block = torch.empty(rows, sum(widths), dtype=dtype, device=leaves[places[0]].device)
+            self._packed.append((block, places))
+            pieces = zip(places, block.split_with_sizes(widths, dim=1))
+            views |= {at: piece.view(leaves[at].shape) for at, piece in pieces}
+        self._alone = [at for at in range(len(leaves)) if at not in views]
+        views |= {at: leaves[at].detach().clone() for at in self._alone}
+        self._places = [views[at] for at in self._alone]
+        order = iter(range(len(leaves)))
+        self.values = tree.map(lambda leaf: views[next(order)] if isinstance(leaf, Tensor) else leaf, inputs)
+        """The inputs, in the memory that stays."""
+        self.fill(leaves)
+
+    @torch.no_grad()
+    def fill(self, leaves: list[Tensor]) -> None:
+        """Copy new inputs in, in the order of `tree.leaves`."""
+        for block, places in self._packed:
+            parts = [leaves[at].reshape(block.shape[0], -1) for at in places]
+            if any(part.dtype is not block.dtype for part in parts):
+                parts = [part.to(block.dtype) for part in parts]
+            torch.cat(parts, dim=1, out=block)
+        for place, at in zip(self._places, self._alone):
+            place.copy_(leaves[at])
+
+
+class Recording:
+    """One recorded function."""
+
+    def __init__(self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], pool: Any) -> None:
+        """Record `body(inputs)` on copies of the inputs, after two runs of `prepare`; nothing of the body is done."""
+        self._static = StaticInputs(inputs)
+        current = torch.cuda.current_stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                prepare(self._static.values)
+        current.wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            self.outputs = body(self._static.values)
+            """What the body returned; overwritten by the next play of any recording."""
+
+    def play(self, values: list[Tensor]) -> None:
+        """Copy the leaves of new inputs in, in the order of `tree.leaves`, and do what the body did."""
+        self._static.fill(values)
+        self._graph.replay()
+
 
 class Graphs:
     """Recorded functions by what they are called with; one pool of memory for all."""
 
     def __init__(self) -> None:
         """Record nothing yet."""
-        self._graphs: dict[tuple[Any, Signature], _Graph] = {}
+        self._recordings: dict[Any, dict[Signature, Recording]] = {}
+        self._held: dict[Any, Any] = {}
         self._pool: Any = None
 
-    def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
-        """Return what `body(inputs)` returns, recorded under `key` and the shapes of the inputs.
+    def record(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Recording:
+        """Return the recording of `body` under `key` for inputs of these shapes; make it if there is none.
 
         `prepare` runs before recording, twice, so that libraries allocate what they need; it must leave no trace.
         """
-        found = self._graphs.get((key, signature(inputs)))
-        if found is None:
+        found = self._recordings.setdefault(key, {})
+        shapes = signature(inputs)
+        if shapes not in found:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            found = self._graphs[key, signature(inputs)] = _Graph(inputs, prepare, body, self._pool)
-        return found.play(inputs)
+            while len(found) >= MOST:
+                found.pop(next(iter(found)))
+            found[shapes] = Recording(inputs, prepare, body, self._pool)
+        return found[shapes]
 
+    @torch.no_grad()
+    def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
+        """Return what `body(inputs)` returns, as copies; see `record`."""
+        with torch.enable_grad():
+            recording = self.record(key, inputs, prepare, body)
+        recording.play([leaf for leaf in tree.leaves(inputs) if isinstance(leaf, Tensor)])
+        return tree.map(_copied, recording.outputs)
 
-class _Graph:
-    """One recorded function."""
+    @torch.no_grad()
+    def hold(self, key: Any, columns: Mapping[str, Any], lasting: frozenset[str]) -> dict[str, Any]:
+        """Return the columns at addresses that stay the same from call to call, for recordings that read them there.
 
-    def __init__(self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], pool: Any) -> None:
-        self._static = tree.map(_copied, inputs)
-        self._places = [leaf for leaf in tree.leaves(self._static) if isinstance(leaf, Tensor)]
-        current = torch.cuda.current_stream()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                prepare(self._static)
-        current.wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self._outputs = body(self._static)
-
-    def play(self, inputs: Any) -> Any:
-        values = [leaf for leaf in tree.leaves(inputs) if isinstance(leaf, Tensor)]
-        with torch.no_grad():
-            torch._foreach_copy_(self._places, values)
-        self._graph.replay()
-        return tree.map(_copied, self._outputs)
+        What is under one of the names `lasting` has such an address by itself and is read in place; the rest is copied.
+        """
+        kept = {name: value for name, value in columns.items() if name in lasting}
+        moving = {name: value for name, value in columns.items() if name not in lasting}
+        place = (key, signature(moving))
+        if place in self._held:
+            leaves = (tree.leaves(self._held[place]), tree.leaves(moving))
+            pairs = [pair for pair in zip(*leaves) if isinstance(pair[0], Tensor)]
+            torch._foreach_copy_([one for one, _ in pairs], [other for _, other in pairs])
+        else:
+            self._held[place] = tree.map(_copied, moving)
+        held = {**self._held[place], **kept}
+        return {name: held[name] for name in columns}
 
 
 def signature(inputs: Any) -> Signature:
     """Return names, shapes and dtypes of all tensors: what a recording is good for."""
     return tuple((path, tuple(leaf.shape), leaf.dtype) for path, leaf in tree.items(inputs) if isinstance(leaf, Tensor))
+
+
+def addresses(held: Any) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]:
+    """Return where tensors lie in memory and how: a recording that reads them in place is good for these alone."""
+    found = [leaf for leaf in tree.leaves(held) if isinstance(leaf, Tensor)]
+    return tuple((leaf.data_ptr(), tuple(leaf.shape), leaf.stride()) for leaf in found)
 
 
 def _copied(leaf: Any) -> Any:

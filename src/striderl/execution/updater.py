@@ -14,7 +14,7 @@ not finite in any, so that all of them skip the step together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from striderl.execution.allocator import keep_freed_memory
+from striderl.execution.epochs import OnRows, ShuffledMinibatches
+from striderl.execution.graphed import addresses
 from striderl.execution.modes import ExecutionConfig, Function, mode_of
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
@@ -61,6 +63,9 @@ class Updater:
         self.mode = mode_of(mode, device)
         if device.type == "cpu":
             keep_freed_memory()
+        if self.mode.records:
+            for group in self.groups.values():
+                group.fuse(self.mode.fuse)
         self.reduce = reduce
         if reduce is not None and self.mode.records:
             raise ValueError(
@@ -90,16 +95,38 @@ class Updater:
         return dict(zip(names, numbers.unbind()))
 
     def run(self, function: Function, minibatches: Iterable[Any], rule: Rule | None = None) -> Progress:
-        """Take one step per minibatch; the numbers of all steps are added up in one vector."""
+        """Take one step per minibatch; the numbers of all steps are added up in one vector.
+
+        Where steps are recorded, shuffled minibatches are gathered by the recording itself.
+        """
+        if self.mode.records and isinstance(minibatches, ShuffledMinibatches):
+            return self._added_up(self._steps_on_rows(function, minibatches, rule))
+        return self._added_up(self._step(function, minibatch, rule) for minibatch in minibatches)
+
+    def _steps_on_rows(
+        self, function: Function, minibatches: ShuffledMinibatches, rule: Rule | None
+    ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+        on_rows = OnRows(function, tuple(minibatches.dims.items()))
+        held = self.mode.hold(on_rows, minibatches.columns, minibatches.lasting)
+        key = (on_rows, rule, addresses(held))
+        for rows in minibatches.rows():
+            numbers = self.mode.play(
+                key,
+                rows,
+                lambda rows: self._try_out(on_rows, {"columns": held, "rows": rows}),
+                lambda rows: self._named_step(key, on_rows, {"columns": held, "rows": rows}, rule),
+            )
+            yield self._names[key], numbers
+
+    def _added_up(self, steps: Iterable[tuple[tuple[str, ...], Tensor]]) -> Progress:
         names: tuple[str, ...] = ()
         first = total = torch.zeros(0)
         count = 0
-        for minibatch in minibatches:
-            names, numbers = self._step(function, minibatch, rule)
+        for found, numbers in steps:
             if count:
                 total.add_(numbers)
             else:
-                first, total = numbers, numbers.clone()
+                names, first, total = found, numbers, numbers.clone()
             count += 1
         if not count:
             raise ValueError("there are no minibatches to learn from")
@@ -108,17 +135,21 @@ class Updater:
 
     def _step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
         key = (function, rule)
-
-        def whole(inputs: Any) -> Tensor:
-            self._names[key], numbers = self._whole_step(function, inputs, rule)
-            return numbers
-
-        numbers = self.mode.play(key, minibatch, lambda inputs: self._try_out(function, inputs), whole)
+        numbers = self.mode.play(
+            key,
+            minibatch,
+            lambda inputs: self._try_out(function, inputs),
+            lambda inputs: self._named_step(key, function, inputs, rule),
+        )
         return self._names[key], numbers
+
+    def _named_step(self, key: Any, function: Function, minibatch: Any, rule: Rule | None) -> Tensor:
+        self._names[key], numbers = self._whole_step(function, minibatch, rule)
+        return numbers
 
     def _whole_step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
         with self.pooled():
-            found = self.mode.run(function, minibatch, self._clear)
+            found = self.mode.run(function, minibatch, self._backward)
         if self.reduce is not None:
             for group in self.groups.values():
                 group.flat.grad.copy_(self.reduce(group.flat.grad))
@@ -129,12 +160,24 @@ class Updater:
 
     def _try_out(self, function: Function, minibatch: Any) -> None:
         """Go forward and backward without a step: what libraries allocate on the way is there afterwards."""
-        self.mode.run(function, minibatch, self._clear)
-        self._clear()
-
-    def _clear(self) -> None:
+        self.mode.run(function, minibatch, self._backward)
         for group in self.groups.values():
             group.zero_grad()
+            group.try_out()
+
+    def _backward(self, total: Tensor) -> None:
+        """Put the gradients of a total in the place of the last ones."""
+        if self.mode.records:
+            # adding to each parameter's gradient is a kernel of its own; joined, all are one
+            groups = list(self.groups.values())
+            parameters = [parameter for group in groups for parameter in group.flat.parameters]
+            found = iter(torch.autograd.grad(total, parameters, allow_unused=True))
+            for group in groups:
+                group.set_grad([next(found) for _ in group.flat.parameters])
+            return
+        for group in self.groups.values():
+            group.zero_grad()
+        total.backward()  # type: ignore[no-untyped-call]
 
     def _agreed(self, numbers: Tensor) -> Tensor:
         """Return the mean over processes, so that those which are no means of samples are the same everywhere too."""

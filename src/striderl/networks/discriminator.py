@@ -57,15 +57,22 @@ class AMPDiscriminator(nn.Module):
         return score.squeeze(-1)
 
     def compute_grad_pen(self, expert: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return lambda * E ||dD/dx||^2 over expert features [..., input_dim], where `valid` [...] is true.
-
-        A ReLU network is linear around every x, so its gradient is a product of weights with the rows of dead units
-        left out. Written out, it needs no second backward pass and can be captured; its gradient reaches the weights.
-        """
-        alive: list[Tensor] = []
+        """Return lambda * E ||dD/dx||^2 over expert features [..., input_dim], where `valid` [...] is true."""
         x = expert.detach()
         if valid is not None:
             x = torch.where(valid.unsqueeze(-1), x, 0.0)
+        squared = self.slope(x).square().sum(-1)
+        if valid is None:
+            return self.grad_pen * squared.mean()
+        return self.grad_pen * torch.where(valid, squared, 0.0).sum() / valid.sum().clamp(min=1)
+
+    def slope(self, x: Tensor) -> Tensor:
+        """Return dD/dx [..., input_dim] at features of that shape; its gradient reaches the weights.
+
+        A ReLU network is linear around every x, so its gradient is a product of weights with the rows of dead units
+        left out. Written out, it needs no second backward pass and can be captured.
+        """
+        alive: list[Tensor] = []
         for layer in self.trunk:
             before: Tensor = layer(x)
             alive.append(before > 0.0)
@@ -74,10 +81,7 @@ class AMPDiscriminator(nn.Module):
         for layer, active in zip(reversed(self.trunk), reversed(alive)):
             assert isinstance(layer, nn.Linear)
             gradient = torch.where(active, gradient, 0.0) @ layer.weight
-        squared = gradient.square().sum(-1)
-        if valid is None:
-            return self.grad_pen * squared.mean()
-        return self.grad_pen * torch.where(valid, squared, 0.0).sum() / valid.sum().clamp(min=1)
+        return gradient
 
     @torch.no_grad()
     def predict_style_reward(self, obs: Tensor, task_reward: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,15 +14,16 @@ A step with `valid` false is dead: its input may be NaN, its output is zero, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from striderl.data.specs import TensorSpec
 from striderl.networks.recurrent_weights import STATE_NAMES, RecurrentWeights, run_cells
-from striderl.ops.trajectory_packing import pack_trajectories, shapes_may_depend_on_values
-from striderl.ops.trajectory_slots import assign_slots, from_slots, into_slots
+from striderl.ops.returns import has_triton
+from striderl.ops.trajectory_packing import pack_trajectories, shapes_are_static, shapes_may_depend_on_values
+from striderl.ops.trajectory_slots import assign_slots, from_slots, into_slots, room_now
 
 State = Mapping[str, Tensor]
 """Named tensors [B, L, H]."""
@@ -33,9 +34,10 @@ class Memory(nn.Module):
 
     All ways of running it agree to rounding; which is fastest depends on the machine:
 
-    `sequence`            on the CPU one library call over packed trajectories; on other devices, compiled and exported,
-                          cells one by one. Without resets one library call everywhere.
-    `sequence_by_slots`   one library call although there are resets, with static shapes: CUDA, inside graphs.
+    `sequence`            on the CPU one library call over packed trajectories; an LSTM on a GPU by kernels of our own;
+                          otherwise, compiled and exported, cells one by one. Without resets one library call.
+    `sequence_by_slots`   one library call although there are resets, with static shapes: CUDA, inside graphs;
+                          `sequence` takes this way within `room_for_trajectories`, without the state afterwards.
     `padded`              one library call over trajectories from `split_and_pad_trajectories`: the reference.
     """
 
@@ -44,11 +46,21 @@ class Memory(nn.Module):
         self.rnn = RecurrentWeights(type.lower(), input_size, hidden_size, num_layers)
         self.kind = type.lower()
         self.input_size, self.num_layers, self.hidden_size = input_size, num_layers, hidden_size
+        self._scan: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None
+        if self.kind == "lstm" and torch.cuda.is_available() and has_triton():
+            from striderl.ops.triton_lstm import lstm_scan
+
+            self._scan = lstm_scan
 
     @property
     def output_size(self) -> int:
         """The size of the last dimension of the output."""
         return self.hidden_size
+
+    @property
+    def scans(self) -> bool:
+        """Whether windows with resets inside are run by kernels of our own, on this device."""
+        return self._scan is not None and next(self.parameters()).is_cuda
 
     # -- states --------------------------------------------------------------------------------------------------------
 
@@ -88,9 +100,20 @@ class Memory(nn.Module):
     def sequence(
         self, x: Tensor, state: State, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Consume x [T, B, F] and return (outputs [T, B, H], state after the last step)."""
+        """Consume x [T, B, F] and return (outputs [T, B, H], state after the last step).
+
+        Within `room_for_trajectories` the state is that of each env's first trajectory only.
+        """
         if resets is None and valid is None:
             return self._by_library(x, state)
+        if self._scan is not None and x.is_cuda and not shapes_are_static():
+            return self._by_scan(x, state, resets, valid)
+        num_slots = room_now()
+        if num_slots is not None and not torch.compiler.is_compiling():
+            alive = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid.bool()
+            begins = torch.zeros_like(alive) if resets is None else resets.bool()
+            outputs, ends, _ = self._by_slots(x, state, begins, num_slots, alive)
+            return outputs, {name: value[: x.shape[1]] for name, value in ends.items()}
         if not shapes_may_depend_on_values(x):
             return self._by_cells(x, state, resets, valid)
         alive = torch.ones(x.shape[:2], dtype=torch.bool) if valid is None else valid.bool()
@@ -158,6 +181,21 @@ class Memory(nn.Module):
             x, final = run_cells(self.kind, x, [state[name][:, at] for name in names], layer, clear, keep)
             finals.append(final)
         return x, {name: torch.stack([final[at] for final in finals], dim=1) for at, name in enumerate(names)}
+
+    def _by_scan(
+        self, x: Tensor, state: State, resets: Tensor | None, valid: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run our own kernels on a GPU, layer by layer; in float32, whatever autocast says."""
+        assert self._scan is not None
+        live = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid.bool()
+        begins = torch.zeros_like(live) if resets is None else resets.bool()
+        ends: list[tuple[Tensor, Tensor]] = []
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float()
+            for at, layer in enumerate(self.rnn.layers()):
+                x, hidden, cell = self._scan(x, state["hidden"][:, at], state["cell"][:, at], layer, begins, live)
+                ends.append((hidden, cell))
+        return x, {name: torch.stack([end[at] for end in ends], dim=1) for at, name in enumerate(("hidden", "cell"))}
 
     def _on_the_host(self, x: Tensor, state: State, resets: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Run torch's own kernels on the CPU, where the number of trajectories may be read.

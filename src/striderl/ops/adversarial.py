@@ -49,6 +49,11 @@ def style_reward(kind: str, score: Tensor) -> Tensor:
 def squared_slope(score: Callable[[Tensor], Tensor], x: Tensor, wanted: float = 0.0) -> Tensor:
     """Return (|d score/dx| - wanted)² for each of x [B, F]; its gradient reaches the parameters of `score`."""
     slope: Tensor = torch.func.grad(lambda given: score(given).sum())(x.detach())
+    return distance_from_slope(slope, wanted)
+
+
+def distance_from_slope(slope: Tensor, wanted: float = 0.0) -> Tensor:
+    """Return (|slope| - wanted)² for gradients [B, F]."""
     squared = slope.square().sum(dim=-1)
     if not wanted:
         return squared

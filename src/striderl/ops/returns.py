@@ -13,6 +13,8 @@ A sample that is not valid has advantage 0 and passes nothing on. Arrays are [T,
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,18 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray[Any, Any]
+
+
+def has_triton() -> bool:
+    """Tell whether kernels can be written for a GPU here; without it torch's own are used, step by step."""
+    return importlib.util.find_spec("triton") is not None
+
+
+_scan_kernel: Callable[[Tensor, Tensor], Tensor] | None = None
+if torch.cuda.is_available() and has_triton():
+    from striderl.ops.triton_scan import backward_scan_kernel
+
+    _scan_kernel = backward_scan_kernel
 
 
 def gae(
@@ -107,6 +121,8 @@ def backward_scan(first: Tensor, carry: Tensor) -> Tensor:
     """
     if _plain(first, carry):
         return torch.from_numpy(_scan_arrays(first.numpy(), carry.numpy()))
+    if _scan_kernel is not None and first.is_cuda and not first.requires_grad:
+        return _scan_kernel(first, carry)
     num_steps = first.shape[0]
     if first[0].numel() * num_steps.bit_length() < 40 * num_steps:
         return _scan_by_doubling(first, carry)

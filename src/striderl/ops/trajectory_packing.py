@@ -36,6 +36,11 @@ def static_shapes() -> Iterator[None]:
         _static.pop()
 
 
+def shapes_are_static() -> bool:
+    """Tell whether this is a region of `static_shapes`, in which everything is run as it will be traced."""
+    return bool(_static)
+
+
 def shapes_may_depend_on_values(x: Tensor) -> bool:
     """Tell whether code may read values of x on the host: on the CPU, when nothing is traced or captured."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]

@@ -17,10 +17,37 @@ slots the late ones are left out and `covered` is false there: those steps must 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+_room: list[int] = []
+
+
+@contextmanager
+def room_for_trajectories(num_slots: int) -> Iterator[None]:
+    """Say that the trajectories of every window [T, B] in this region fit into so many slots.
+
+    Memory then runs a window in one library call, and does not say what it remembers after the last step.
+    """
+    _room.append(num_slots)
+    try:
+        yield
+    finally:
+        _room.pop()
+
+
+def room_now() -> int | None:
+    """Return how many slots there are in this region; None outside of one."""
+    return _room[-1] if _room else None
+
+
+def extra_slots(resets: Tensor, valid: Tensor) -> Tensor:
+    """Return how many slots every env [B] needs beside its own: trajectories that begin after t = 0."""
+    return ((resets[1:].bool() | ~valid[:-1]) & valid[1:]).sum(0)
 
 
 class TrajectorySlots(NamedTuple):

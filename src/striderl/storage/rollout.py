@@ -46,16 +46,22 @@ class FinalPool:
         self.count = torch.zeros((), dtype=torch.int64, device=placement.device)
         """How many truncated steps were seen; more than `size` means that the surplus is not in the pool."""
 
-    def add(self, wanted: Tensor, transition: Step, step: int, env_index: Tensor) -> None:
-        """Pack the rows where `wanted` [n] is true behind those that are there."""
-        assert transition.final_obs is not None
+    def add(
+        self,
+        wanted: Tensor,
+        final_obs: Mapping[str, Tensor],
+        final_state: Mapping[str, Tensor],
+        step: int | Tensor,
+        env_index: Tensor,
+    ) -> None:
+        """Pack the rows where `wanted` [n] is true behind those that are there; `step` is a number, or int64 [1]."""
         place = torch.where(wanted, self.count + wanted.cumsum(0) - 1, self.size).clamp(max=self.size)
         data = self.arena.data
         for name, column in data["obs"].items():
-            column.index_copy_(0, place, transition.final_obs[name])
+            column.index_copy_(0, place, final_obs[name])
         for name, column in data["state"].items():
-            column.index_copy_(0, place, transition.next_state[name])
-        data["step"].index_copy_(0, place, torch.full_like(env_index, step))
+            column.index_copy_(0, place, final_state[name])
+        data["step"].index_copy_(0, place, torch.zeros_like(env_index) + step)
         data["env"].index_copy_(0, place, env_index)
         self.count += wanted.sum()
 
@@ -148,7 +154,43 @@ class RolloutStorage:
         if transition.truncated.is_cpu and not bool(transition.truncated.any()):
             return  # on the CPU looking is cheaper than copying nothing
         wanted = transition.truncated & ~transition.terminated
-        self.finals.add(wanted, transition, step, self._env_index[envs])
+        self.finals.add(wanted, transition.final_obs, transition.next_state, step, self._env_index[envs])
+
+    # -- writing as a part of a recording: where to is known to the device alone ---------------------------------------
+
+    def first_place(self) -> int:
+        """Return the row of the next step of all envs."""
+        if len(set(self._cursors)) > 1:
+            raise ValueError(f"envs are not equally far: steps {self._cursors}")
+        return self._cursors[0]
+
+    def room(self) -> int:
+        """Return how many steps of each env there is room for."""
+        return self.num_steps - self.first_place()
+
+    def pack(self, transition: Step) -> dict[str, Any]:
+        """Return a step of all envs as `put` takes it."""
+        rows = self.arena.pack(transition.columns())
+        if self.finals is None:
+            return {"rows": rows}
+        assert transition.final_obs is not None
+        wanted = transition.truncated & ~transition.terminated
+        state = {name: transition.next_state[name] for name in self.finals.arena.data["state"]}
+        return {"rows": rows, "wanted": wanted, "final_obs": transition.final_obs, "final_state": state}
+
+    def put(self, packed: Mapping[str, Any], place: Tensor) -> None:
+        """Write a packed step into the row `place`, int64 [1]; the host must count it with `count_steps`."""
+        self.arena.put(packed["rows"], place)
+        if self.finals is not None:
+            self.finals.add(packed["wanted"], packed["final_obs"], packed["final_state"], place, self._env_index)
+
+    def next_place(self, place: Tensor) -> Tensor:
+        """Return the row after this one."""
+        return place + 1
+
+    def count_steps(self, num_steps: int) -> None:
+        """Know that so many steps of all envs were written."""
+        self._cursors = [self.first_place() + num_steps] * self.num_envs
 
     def clear(self) -> None:
         """Start the next rollout; the memory stays."""

@@ -132,18 +132,28 @@ def _look(state: Mapping[str, Any]) -> _Look:
     leaves = {path: leaf for path, leaf in tree.items(state) if isinstance(leaf, Tensor)}
     # one where the parameters are; a counter that lives on the host is sent there, which waits for nothing
     device = next((leaf.device for leaf in leaves.values() if leaf.device.type != "cpu"), torch.device("cpu"))
-    # a sum per tensor: one small operation each, no NaN or infinity can hide in it, and in float64 none can come of it
-    sums = [leaf.sum(dtype=torch.float64) for leaf in leaves.values() if leaf.is_floating_point()]
+    sums = _sums([leaf for leaf in leaves.values() if leaf.is_floating_point()], device)
     paths = [path for path in leaves if path.rpartition("/")[2] == _SKIPPED]
     return _Look(
-        _stacked(sums, device),
+        sums,
         _stacked([leaves[path] for path in paths], device),
         _stacked([leaves[f"{path.rpartition('/')[0]}/{_COUNT}"] for path in paths], device),
         tuple(path.split("/")[-2] for path in paths),
     )
 
 
+def _sums(leaves: list[Tensor], device: torch.device) -> Tensor:
+    """Return a sum per tensor [K]: no NaN or infinity can hide in it."""
+    if device.type == "cpu":
+        # one small operation each, and in float64 no infinity can come of it
+        return _stacked([leaf.sum(dtype=torch.float64) for leaf in leaves], device)
+    # of magnitudes, all in a few kernels; float32 is enough up to 1e38, where nothing learns any more
+    return _stacked(list(torch._foreach_norm([leaf.to(device) for leaf in leaves], 1)), device)
+
+
 def _stacked(numbers: list[Tensor], device: torch.device) -> Tensor:
     if not numbers:
         return torch.zeros(0, dtype=torch.float64, device=device)
+    if len({number.dtype for number in numbers}) == 1 and all(number.device == device for number in numbers):
+        return torch.stack(numbers).to(torch.float64)
     return torch.stack([number.to(device, torch.float64, non_blocking=True) for number in numbers])

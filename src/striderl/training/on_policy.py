@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from striderl.algorithms.dagger import DAgger
+from striderl.algorithms.ppo import PPO
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns, Placement
 from striderl.data.noise import philox, stream_id
+from striderl.execution.updater import Updater
 from striderl.policies.policy import Policy
 from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
+from striderl.storage.rollout_presets import SarsaRolloutStorage
 
 
 @runtime_checkable
@@ -25,6 +28,8 @@ class OnPolicyAlgorithm(Protocol):
 
     policy: Policy
     """What is learned."""
+    updater: Updater
+    """Takes its gradient steps."""
 
     @property
     def num_updates_per_rollout(self) -> int:
@@ -67,16 +72,29 @@ class OnPolicyAlgorithm(Protocol):
         ...
 
 
-def rollout_storage(collector: Collector, policy: Policy, num_steps: int) -> RolloutStorage:
-    """Make the storage for rollouts of this length; final observations are kept where the env gives them."""
-    gives = collector.env.gives_final_obs
-    return RolloutStorage(
-        collector.columns(),
+def rollout_storage(
+    collector: Collector, policy: Policy, num_steps: int, following: Sequence[str] = ()
+) -> RolloutStorage:
+    """Make the storage for rollouts of this length; final observations are kept where the env gives them.
+
+    So is what truly followed every step of the components in `following`: of an env without final observations nobody
+    knows it.
+    """
+    placement = Placement(device=str(collector.env.device))
+    columns, num_envs = collector.columns(), collector.env.num_envs
+    if not collector.env.gives_final_obs:
+        return RolloutStorage(columns, num_steps, num_envs, placement=placement)
+    spec, state = collector.obs_spec, policy.state_spec()
+    if not following:
+        return RolloutStorage(columns, num_steps, num_envs, placement=placement, final_obs=spec, final_state=state)
+    return SarsaRolloutStorage(
+        columns,
         num_steps,
-        collector.env.num_envs,
-        placement=Placement(device=str(collector.env.device)),
-        final_obs=collector.obs_spec if gives else None,
-        final_state=policy.state_spec() if gives else None,
+        num_envs,
+        placement=placement,
+        final_obs=spec,
+        final_state=state,
+        components=following,
     )
 
 
@@ -85,7 +103,8 @@ def storage_for(
 ) -> RolloutStorage | QueueRolloutStorage:
     """Make the storage that an algorithm learns from: one rollout, or for a dilated DAgger the newest few."""
     if not isinstance(algorithm, DAgger) or algorithm.buffer_dilation_ratio == 1.0:
-        return rollout_storage(collector, algorithm.policy, num_steps)
+        following = algorithm.terms.following() if isinstance(algorithm, PPO) else ()
+        return rollout_storage(collector, algorithm.policy, num_steps, following)
     return QueueRolloutStorage(
         collector.columns(),
         num_steps,
@@ -104,7 +123,10 @@ def newest_rollout(storage: RolloutStorage | QueueRolloutStorage) -> dict[str, A
     return newest
 
 
-def order_generator(seed: int, iteration: int) -> torch.Generator:
-    """Return the generator of the minibatch order of one iteration: two numbers decide, nothing has to be saved."""
+def order_generator(seed: int, iteration: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return the generator of the minibatch order of one iteration: two numbers decide, nothing has to be saved.
+
+    A GPU draws orders of its own, other than the CPU's: sending one there takes longer than a gradient step.
+    """
     high, low, _, _ = philox((iteration & 0xFFFFFFFF, iteration >> 32, 0, stream_id("minibatch order")), seed)
-    return torch.Generator().manual_seed(int(high) << 32 | int(low))
+    return torch.Generator(device).manual_seed(int(high) << 32 | int(low))

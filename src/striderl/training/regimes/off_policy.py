@@ -38,9 +38,11 @@ _FOLD = 256
 class Learner:
     """Takes gradient steps on samples of a replay and adds up what they report."""
 
-    def __init__(self, algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, seed: int) -> None:
-        """Prepare; nothing is sampled yet."""
-        self.algorithm, self.replay, self.batch_size = algorithm, replay, batch_size
+    def __init__(
+        self, algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, seed: int, *, absorbs: bool = True
+    ) -> None:
+        """Prepare; nothing is sampled yet. `absorbs` tells whether normalisers learn from samples."""
+        self.algorithm, self.replay, self.batch_size, self.absorbs = algorithm, replay, batch_size, absorbs
         device = next(algorithm.policy.parameters()).device
         self._noise = UpdateNoise(algorithm.noise(), batch_size, seed, device)
         self._numbers: list[dict[str, Tensor]] = []
@@ -70,7 +72,7 @@ class Learner:
 
     def finish(self) -> dict[str, Tensor]:
         """Return the means since the last call under 'train/…', and let the normalisers learn from the last sample."""
-        if self._last is not None:
+        if self._last is not None and self.absorbs:
             self.algorithm.absorb(self._last)
         self._fold()
         means = {f"train/{name}": total / count for name, (total, count) in self._sums.items()}

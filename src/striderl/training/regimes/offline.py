@@ -1,4 +1,7 @@
-"""A dataset and nothing else: an iteration is so many gradient steps on samples of it."""
+"""A dataset and nothing else: an iteration is so many gradient steps on samples of it.
+
+Normalisers learn from the whole dataset before the first step, and from nothing afterwards.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
+from striderl.data import tree
 from striderl.storage.replay import Replay
+from striderl.training.fingerprints import fingerprints
 from striderl.training.guard import Guard
 from striderl.training.off_policy import ReplayAlgorithm
 from striderl.training.plans import OfflinePlan
@@ -14,9 +21,14 @@ from striderl.training.regimes.off_policy import Learner, check_replay_algorithm
 from striderl.training.regimes.on_policy import loaded_tally, take_back_if_broken
 from striderl.training.regimes.regime import Tally
 
+_CHUNK = 8192
+"""How many steps of the dataset the normalisers are shown at a time."""
+_TOLD_APART = ("act", "rew", "terminated", "truncated")
+"""The columns by which datasets are told apart."""
+
 
 class OfflineRegime:
-    """The work of an iteration that learns from a dataset; the dataset is not part of what is saved."""
+    """The work of an iteration that learns from a dataset; of the dataset itself a fingerprint is saved."""
 
     phases: tuple[str, ...] = ("learn",)
     first_phase = "learn"
@@ -33,11 +45,14 @@ class OfflineRegime:
         self.algorithm, self.dataset, self.plan, self.seed = algorithm, dataset, plan, seed
         self.tally = Tally()
         self.guard = Guard(algorithm)
-        self._learner = Learner(algorithm, dataset, plan.batch_size, seed)
+        self._learner = Learner(algorithm, dataset, plan.batch_size, seed, absorbs=False)
+        self._fingerprint = _fingerprint(dataset)
 
     def run(self, phase: str, iteration: int) -> None:
         """Take the gradient steps of an iteration."""
         self.tally.begin()
+        if self.tally.num_updates == 0:
+            self._absorb()
         self.guard.before()
         started = time.perf_counter()
         for _ in range(self.plan.num_updates_per_iteration):
@@ -46,6 +61,12 @@ class OfflineRegime:
         self.tally.numbers = self._learner.finish()
         take_back_if_broken(self.guard, self.tally, self.dataset.read.device)
         self.tally.learning_seconds = time.perf_counter() - started
+
+    def _absorb(self) -> None:
+        """Let the normalisers learn from all of the dataset."""
+        every = self.dataset.read.chronological()
+        for start in range(0, every.shape[0], _CHUNK):
+            self.algorithm.absorb(self.dataset.read.rows(every[start : start + _CHUNK]))
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Return the numbers as they are."""
@@ -69,16 +90,26 @@ class OfflineRegime:
             "guard": self.guard.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "picker": self.dataset.picker.state_dict(),
+            "dataset": self._fingerprint.clone(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
-        """Go on with the same dataset."""
+        """Go on with the same dataset; another one is refused."""
+        if state["dataset"].tolist() != self._fingerprint.tolist():
+            raise ValueError("this run has learned from another dataset; going on with this one would be another run")
         self.algorithm.load_state_dict(state["algorithm"])
         self.dataset.picker.load_state_dict(state["picker"])
         self.seed = int(state["seed"])
         self.tally = loaded_tally(self.tally, state)
         self.guard.load_state_dict(state["guard"])
-        self._learner = Learner(self.algorithm, self.dataset, self.plan.batch_size, self.seed)
+        self._learner = Learner(self.algorithm, self.dataset, self.plan.batch_size, self.seed, absorbs=False)
 
     def close(self) -> None:
         """Do nothing: there are no envs."""
+
+
+def _fingerprint(dataset: Replay) -> Tensor:
+    """Return a few numbers that another dataset would not have."""
+    columns = dataset.read.columns(dataset.read.chronological())
+    leaves = tree.leaves({name: columns[name] for name in _TOLD_APART})
+    return fingerprints({str(number): leaf for number, leaf in enumerate(leaves)})

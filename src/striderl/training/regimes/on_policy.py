@@ -68,6 +68,7 @@ class OnPolicyRegime:
         warn_about_finals(storage, collector)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.storage, self.seed = storage, seed
+        collector.mode = algorithm.updater.mode
         self.first_phase = "warmup" if plan.warmup_steps else "collect"
         self.tally = Tally()
         self.guard = Guard(algorithm)
@@ -127,7 +128,8 @@ class OnPolicyRegime:
 
     def _update(self, iteration: int) -> None:
         self.guard.before()
-        numbers = self.algorithm.update(self._prepared, order_generator(self.seed, iteration))
+        order = order_generator(self.seed, iteration, self.collector.env.device)
+        numbers = self.algorithm.update(self._prepared, order)
         self.tally.numbers |= {f"train/{name}": value for name, value in numbers.items()}
         self._prepared = None
         self.tally.num_updates += self.algorithm.num_updates_per_rollout

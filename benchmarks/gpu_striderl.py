@@ -1,0 +1,114 @@
+"""striderl in the GPU benchmark: its collector, PPO and trainer, phase by phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gpu_tasks import ACTIONS, OBS, PRIVILEGED, GpuTask, set_precision, table, timed
+
+from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.collector import Collector
+from striderl.data.actions import BoxSpec
+from striderl.data.specs import ComponentSpec, ObsSpec
+from striderl.envs.vec_env import Obs, Step, VecEnv
+from striderl.execution.modes import ExecutionConfig
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.stages import Remember
+from striderl.training.plans import OnPolicyPlan
+from striderl.training.trainer import Trainer
+
+
+class TableEnv(VecEnv):
+    """Shows ready tensors, whatever is done."""
+
+    def __init__(self, task: GpuTask) -> None:
+        self.num_envs, self.device = task.num_envs, torch.device("cuda")
+        self.obs_spec = ObsSpec(
+            {
+                "policy": ComponentSpec(shape=(OBS,)),
+                "privileged": ComponentSpec(shape=(PRIVILEGED,), group="critic"),
+            }
+        )
+        self.action_spec = BoxSpec(shape=(ACTIONS,))
+        self.info_spec = {}
+        self.gives_final_obs = False
+        self.max_episode_length, self.step_dt = 0, 0.02
+        self._rows = [
+            Step(
+                obs={name: row[name] for name in self.obs_spec},
+                reward=row["reward"],
+                terminated=row["terminated"],
+                truncated=row["truncated"],
+                final_obs=None,
+                info={"log": {}},
+            )
+            for row in table(task)
+        ]
+        self._at = 0
+        self._ages = torch.zeros(task.num_envs, dtype=torch.int64, device="cuda")
+
+    def reset(self, seed: int | None = None) -> Obs:
+        """Show the first row."""
+        return self._rows[0].obs
+
+    def step(self, actions: Any) -> Step:
+        """Show the next row."""
+        self._at = (self._at + 1) % len(self._rows)
+        return self._rows[self._at]
+
+    def reset_envs(self, mask: torch.Tensor) -> Obs:
+        """Show the row again."""
+        return self._rows[self._at].obs
+
+    @property
+    def episode_length_buf(self) -> torch.Tensor:
+        """Zeros."""
+        return self._ages
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: torch.Tensor) -> None:
+        self._ages = value
+
+
+def make_trainer(task: GpuTask) -> Trainer:
+    """Return a trainer that never ends."""
+    set_precision(task)
+    env = TableEnv(task)
+    torch.manual_seed(0)
+    stages = (Remember(type="lstm", hidden_size=256),) if task.kind == "lstm" else ()
+    config = PolicyConfig(
+        actor=stages, critic=stages, actor_hidden_dims=task.hidden, critic_hidden_dims=task.hidden, activation="elu"
+    )
+    policy = Policy(env.obs_spec, env.action_spec, config).to("cuda")
+    settings = PPOConfig(
+        num_learning_epochs=5,
+        num_mini_batches=4,
+        schedule="adaptive",
+        entropy_coef=0.01,
+        gamma=0.99,
+        use_mixed_precision=task.precision == "bf16",
+    )
+    mode = ExecutionConfig(
+        mode="graphed" if task.mode == "fused" else task.mode, fuse=task.mode == "fused", strict=True
+    )
+    algorithm = PPO(policy, settings, mode=mode)
+    collector = Collector(env, algorithm.actor())
+    return Trainer(algorithm, collector, OnPolicyPlan(num_steps_per_env=task.num_steps, total_iterations=10**9))
+
+
+def run(task: GpuTask) -> dict[str, Any]:
+    """Time collecting, preparing and updating; what is left of an iteration (statistics, records) is 'rest'."""
+    trainer = make_trainer(task)
+
+    def until(*phases: str) -> Any:
+        def work() -> None:
+            while trainer.advance() not in phases:
+                pass
+
+        return work
+
+    return timed(
+        {"rollout": until("collect"), "returns": until("prepare"), "update": until("update"), "rest": until("consume")},
+        task,
+    )

@@ -1,0 +1,140 @@
+"""Steps that are recorded and played back give what steps taken one by one give.
+
+There is no GPU here, so recordings are played by running their body again; a GPU test plays real ones.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.recorded_steps import RecordedSteps
+from striderl.data import tree
+from striderl.data.actions import BoxSpec
+from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
+from striderl.envs.vec_env import Step, VecEnv
+from striderl.execution.modes import Graphed
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.stages import NormalizeObs, Remember
+from striderl.storage.rollout import RolloutStorage
+
+ENVS, STEPS = 6, 9
+
+
+class Again:
+    """Stands in for a recording: copies the inputs in and runs the body."""
+
+    def __init__(self, inputs, body):
+        self.static, self.body = tree.map(torch.clone, inputs), body
+
+    def play(self, values):
+        for place, value in zip(tree.leaves(self.static), values, strict=True):
+            place.copy_(value)
+        self.body(self.static)
+
+
+class AgainGraphs:
+    """Stands in for the recordings of a mode."""
+
+    def record(self, key, inputs, prepare, body):
+        before = tree.map(torch.clone, inputs)
+        prepare(inputs)
+        assert all(torch.equal(one, other) for one, other in zip(tree.leaves(inputs), tree.leaves(before)))
+        return Again(inputs, body)
+
+
+def played_again(fused=False):
+    mode = Graphed(strict=True, fused=fused)
+    mode.graphs, mode.backend = AgainGraphs(), "aot_eager"
+    return mode
+
+
+class Bumpy(VecEnv):
+    """Ends episodes here and there, and shows a number that is not one now and then."""
+
+    episode_length_buf = torch.zeros(ENVS, dtype=torch.int64)
+
+    def __init__(self, finals):
+        self.num_envs, self.device = ENVS, torch.device("cpu")
+        self.obs_spec = ObsSpec({"a": ComponentSpec(shape=(3,)), "b": ComponentSpec(shape=(2,), group="critic")})
+        self.action_spec, self.info_spec = BoxSpec(shape=(2,)), {"speed": TensorSpec()}
+        self.gives_final_obs, self.max_episode_length, self.step_dt = finals, 0, 0.02
+        self.random, self.now = torch.Generator().manual_seed(3), 0
+
+    def _shown(self):
+        return {name: torch.randn(ENVS, *spec.shape, generator=self.random) for name, spec in self.obs_spec.items()}
+
+    def reset(self, seed=None):
+        return self._shown()
+
+    def reset_envs(self, mask):
+        return self._shown()
+
+    def step(self, actions):
+        self.now += 1
+        ends = torch.rand(2, ENVS, generator=self.random)
+        obs, final = self._shown(), self._shown()
+        reward = actions.sum(-1) + torch.randn(ENVS, generator=self.random)
+        if self.now == 4:
+            obs["a"][1, 0] = torch.nan
+        if self.now == 5:
+            reward[2] = torch.inf
+            final["b"][:, 0] = 1e20
+        info = {"log": {}, "speed": torch.randn(ENVS, generator=self.random)}
+        return Step(obs, reward, ends[0] < 0.1, ends[1] < 0.15, final if self.gives_final_obs else None, info)
+
+
+def parts(finals, kind):
+    env = Bumpy(finals)
+    torch.manual_seed(0)
+    stages = (NormalizeObs(), Remember(type="gru", hidden_size=4)) if kind == "gru" else (NormalizeObs(),)
+    policy = Policy(
+        env.obs_spec,
+        env.action_spec,
+        PolicyConfig(actor=stages, critic=stages, actor_hidden_dims=(8,), critic_hidden_dims=(8,)),
+    )
+    collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=5, window=7))
+    storage = RolloutStorage(
+        collector.columns(),
+        STEPS,
+        ENVS,
+        final_obs=env.obs_spec if finals else None,
+        final_state=policy.state_spec() if finals else None,
+    )
+    return collector, storage
+
+
+def equal(one, other):
+    pairs = zip(tree.leaves(one), tree.leaves(other), strict=True)
+    return all(torch.equal(torch.as_tensor(a).nan_to_num(7.0), torch.as_tensor(b).nan_to_num(7.0)) for a, b in pairs)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", ["mlp", "gru"])
+@pytest.mark.parametrize("finals", [False, True])
+def test_played_steps_equal_steps_one_by_one(finals, kind, fused):
+    (plain, storage), (again, other) = parts(finals, kind), parts(finals, kind)
+    again.reset()
+    steps = RecordedSteps(again._groups[0], again.statistics, other, played_again(fused))
+    for _ in range(3):
+        storage.clear(), other.clear()
+        faults = plain.collect(n_step=STEPS * ENVS, storage=storage).faults
+        steps.run(STEPS)
+        assert other.full and equal(storage.state_dict()["columns"], other.state_dict()["columns"])
+        if finals:
+            count = int(storage.finals.count)
+            assert count == int(other.finals.count) > 0
+            pools = (tree.index(pool.finals.arena.data, slice(0, count)) for pool in (storage, other))
+            assert equal(*pools)
+        assert [str(fault) for fault in again._heal()] == [str(fault) for fault in faults]
+        assert plain.statistics.read() == pytest.approx(again.statistics.read(), nan_ok=True)
+        assert equal(plain.current_obs, again.current_obs) and equal(plain.current_state, again.current_state)
+
+
+def test_a_full_storage_is_not_written_to():
+    _, storage = parts(False, "mlp")
+    assert storage.room() == STEPS
+    storage.count_steps(STEPS)
+    assert storage.room() == 0 and storage.full

@@ -1,0 +1,155 @@
+"""Forward and backward as one graph: the eager numbers and gradients, and a refusal of whatever cannot be one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import update_cases
+from torch import Tensor, fx, nn
+from update_cases import CASES
+
+from striderl.execution.joint_program import CHECK_EVERY, MOST, JointPrograms, RefusedError
+from striderl.execution.modes import Eager, Evaluated, evaluated
+from striderl.execution.updater import ParameterGroup
+
+
+def as_it_is(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """Run the graph operation by operation: what is tested here is the graph, not the compiler."""
+    return graph
+
+
+class Learner:
+    """Two groups of parameters, one of which a loss does not reach, a knob and a buffer."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net, self.other = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), nn.Linear(2, 2)
+        self.groups = {"net": ParameterGroup(self.net.parameters()), "other": ParameterGroup(self.other.parameters())}
+        self.knob, self.seen = torch.tensor(0.5), torch.zeros(())
+        self.programs = JointPrograms(self.groups, as_it_is)
+
+    def losses(self, minibatch: dict[str, Any]) -> Any:
+        value = self.net(minibatch["obs"]["x"]).squeeze(-1)
+        error = value - minibatch["target"]
+        if minibatch["weight"] is not None:
+            error = error * minibatch["weight"]
+        return {"fit": (self.knob, error.square().mean()), "size": (0.1, value.abs().mean())}, {"mean": value.mean()}
+
+
+def minibatch(size: int = 5, weighted: bool = False) -> dict[str, Any]:
+    random = torch.Generator().manual_seed(size)
+    weight = torch.rand(size, generator=random) if weighted else None
+    x, target = torch.randn(size, 3, generator=random), torch.randn(size, generator=random)
+    return {"obs": {"x": x}, "target": target, "weight": weight}
+
+
+def check_as_eager(learner: Learner, given: dict[str, Any]) -> None:
+    found = learner.programs.run(learner.losses, given)
+    wanted = evaluated(learner.losses, given)
+    grads = torch.autograd.grad(wanted.total, list(learner.net.parameters()))
+    assert found.names == wanted.names == ("fit", "size", "mean")
+    torch.testing.assert_close(found.numbers, wanted.numbers)
+    whole = torch.cat([grad.reshape(-1) for grad in grads])
+    torch.testing.assert_close(learner.groups["net"].flat.grad, whole)
+    assert not learner.groups["other"].flat.grad.any()
+
+
+def test_numbers_and_gradients_are_those_of_the_function() -> None:
+    learner = Learner()
+    learner.groups["other"].flat.grad.fill_(3.0)  # of an earlier step: must not stay
+    check_as_eager(learner, minibatch())
+
+
+def test_tensors_are_read_where_they_lie() -> None:
+    learner = Learner()
+    check_as_eager(learner, minibatch())
+    learner.knob.fill_(2.0)
+    learner.groups["net"].flat.flat.mul_(1.5)  # as an optimiser does
+    check_as_eager(learner, minibatch())
+
+
+def test_another_layout_is_another_program() -> None:
+    learner = Learner()
+    check_as_eager(learner, minibatch(5))
+    check_as_eager(learner, minibatch(7))
+    check_as_eager(learner, minibatch(5, weighted=True))
+    strided = minibatch(5)
+    strided["obs"]["x"] = strided["obs"]["x"].t().contiguous().t()
+    check_as_eager(learner, strided)
+    with pytest.raises(RefusedError, match=f"more than {MOST} layouts"):
+        for size in range(10, 20):
+            learner.programs.run(learner.losses, minibatch(size))
+
+
+def test_a_function_that_changes_something_is_refused() -> None:
+    learner = Learner()
+
+    def counting(given: dict[str, Any]) -> Any:
+        learner.seen.add_(1.0)
+        return learner.losses(given)
+
+    with pytest.raises(RefusedError, match="changes one of its inputs"):
+        learner.programs.run(counting, minibatch())
+
+
+def test_a_function_that_asks_for_a_value_is_refused() -> None:
+    learner = Learner()
+
+    def asking(given: dict[str, Any]) -> Any:
+        given = {**given, "target": given["target"] * (2.0 if given["target"].max().item() > 0.0 else 1.0)}
+        return learner.losses(given)
+
+    with pytest.raises(RefusedError):
+        learner.programs.run(asking, minibatch())
+
+
+def test_a_program_that_does_not_agree_is_refused() -> None:
+    learner = Learner()
+
+    def wrong(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
+        return lambda *given: [each * 1.01 for each in graph(*given)]
+
+    with pytest.raises(RefusedError, match="does not give"):
+        JointPrograms(learner.groups, wrong).run(learner.losses, minibatch())
+
+
+def test_a_value_that_is_no_tensor_must_not_change() -> None:
+    learner = Learner()
+    scale = [1.0]
+
+    def scaled(given: dict[str, Any]) -> Any:
+        return learner.losses({**given, "target": scale[0] * given["target"]})
+
+    given = minibatch()
+    learner.programs.run(scaled, given)
+    scale[0] = 2.0
+    with pytest.raises(RefusedError, match="no tensor changed"):
+        for _ in range(CHECK_EVERY):
+            learner.programs.run(scaled, given)
+
+
+class Jointly(Eager):
+    """A mode that runs every function as a joint program."""
+
+    def __init__(self, groups: dict[str, ParameterGroup]) -> None:
+        self.programs = JointPrograms(groups, as_it_is)
+
+    def run(self, function: Any, minibatch: Any, backward: Any) -> Evaluated:
+        return self.programs.run(function, minibatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in CASES if case != "lstm"])  # its splits depend on values
+def test_an_update_of_joint_steps_is_the_eager_update(case: str) -> None:
+    (eager, rollout), (joint, same) = update_cases.make(case, "eager"), update_cases.make(case, "eager")
+    joint.updater.mode = Jointly(joint.updater.groups)
+    wanted = eager.update(rollout, torch.Generator().manual_seed(5))
+    found = joint.update(same, torch.Generator().manual_seed(5))
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-6, atol=1e-6, msg=lambda t, n=name: f"{n}: {t}")
+    for name, group in eager.updater.groups.items():
+        torch.testing.assert_close(joint.updater.groups[name].flat.flat, group.flat.flat, rtol=0.0, atol=1e-6)
