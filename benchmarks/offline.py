@@ -3,9 +3,10 @@
     python benchmarks/offline.py                    trains SAC on pendulum, records random, medium, expert and mix,
                                                     trains every learner on each of them, and plays 20 episodes
     python benchmarks/offline.py --seeds 5 --updates 5000 --print-only
+    python benchmarks/offline.py --learners CQL     one row again; the others stay if datasets and settings are the same
 
 The datasets are saved to a folder and loaded from there, as a user would. Their returns are in the first row: what the
-data itself earned. Results go to results/offline.json and into README.md.
+data itself earned. Results go to results/offline.json and into README.md, after every learner those that are there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,9 @@ import torch
 from harness_markdown import splice_file
 
 from striderl.algorithms.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
-from striderl.algorithms.cql import CQL
+from striderl.algorithms.cql import CQL, CQLConfig
 from striderl.algorithms.iql import IQL, IQLConfig
-from striderl.algorithms.sac import SACConfig
-from striderl.algorithms.td3 import TD3Config
-from striderl.algorithms.td3_bc import TD3BC
+from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
 from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
@@ -37,6 +36,7 @@ from striderl.envs.tasks import make
 from striderl.ops.statistics import confidence_interval, mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.stages import NormalizeObs
 from striderl.policies.value_function import ValueFunction
 from striderl.recipes.offline import KINDS, generate, train_behaviours
 from striderl.storage.replay import Replay
@@ -53,14 +53,15 @@ HIDDEN = (64, 64)
 RATE = 1e-3
 GAMMA, TAU = 0.95, 0.02
 """A swing-up takes a second or two; with a longer horizon or slower targets, values want far more gradient steps."""
+CRITIC = QFunctionConfig(hidden_dims=HIDDEN, stages=(NormalizeObs(),))
 
 
 def _actor(specs: Specs, head: str) -> ActorPolicy:
-    return ActorPolicy(*specs, ActorConfig(hidden_dims=HIDDEN, head=head))
+    return ActorPolicy(*specs, ActorConfig(hidden_dims=HIDDEN, head=head, stages=(NormalizeObs(),)))
 
 
 def _critic(specs: Specs) -> QFunction:
-    return QFunction(*specs, QFunctionConfig(hidden_dims=HIDDEN))
+    return QFunction(*specs, CRITIC)
 
 
 def _bc(specs: Specs) -> Any:
@@ -68,28 +69,27 @@ def _bc(specs: Specs) -> Any:
 
 
 def _td3_bc(specs: Specs) -> Any:
-    config = TD3Config(gamma=GAMMA, tau=TAU, actor_learning_rate=RATE, critic_learning_rate=RATE)
+    config = TD3BCConfig(gamma=GAMMA, tau=TAU, actor_learning_rate=RATE, critic_learning_rate=RATE)
     return TD3BC(_actor(specs, "deterministic"), _critic(specs), config)
 
 
 def _cql(specs: Specs) -> Any:
     rates = {"actor_learning_rate": RATE, "critic_learning_rate": RATE, "temperature_learning_rate": RATE}
-    config = SACConfig(gamma=GAMMA, tau=TAU, **rates)
-    return CQL(_actor(specs, "squashed_gaussian"), _critic(specs), config, penalty=1.0)
+    config = CQLConfig(gamma=GAMMA, tau=TAU, penalty=5.0, **rates)
+    return CQL(_actor(specs, "squashed_gaussian"), _critic(specs), config)
 
 
 def _iql(specs: Specs) -> Any:
-    value = ValueFunction(specs[0], QFunctionConfig(hidden_dims=HIDDEN))
-    return IQL(
-        _actor(specs, "squashed_gaussian"), _critic(specs), value, IQLConfig(gamma=GAMMA, tau=TAU, learning_rate=RATE)
-    )
+    # rewards of this task are large: a step's advantages are of the size of ten, and their errors too
+    config = IQLConfig(gamma=GAMMA, tau=TAU, learning_rate=RATE, expectile=0.9, temperature=0.1)
+    return IQL(_actor(specs, "squashed_gaussian"), _critic(specs), ValueFunction(specs[0], CRITIC), config)
 
 
 LEARNERS: Mapping[str, Callable[[Specs], Any]] = {
     "behaviour cloning": _bc,
     "TD3+BC": _td3_bc,
-    "CQL": _cql,
     "IQL": _iql,
+    "CQL": _cql,
 }
 
 
@@ -113,8 +113,8 @@ def learned(name: str, folder: Path, specs: Specs, seed: int, updates: int) -> f
 
 def measure(
     seeds: int, updates: int, num_steps: int, train_steps: int, folder: Path, learners: list[str]
-) -> dict[str, Any]:
-    """Make the datasets and fill the table, a row per learner."""
+) -> Iterator[dict[str, Any]]:
+    """Make the datasets and fill the table, a row per learner; give the report after every row."""
     started = time.perf_counter()
     behaviours = train_behaviours(TASK, total_steps=train_steps, seed=0)
     print("behaviours", {name: round(value) for name, value in behaviours.returns.items()}, flush=True)
@@ -130,16 +130,16 @@ def measure(
             kind: [learned(name, folder / kind, specs, seed, updates) for seed in range(seeds)] for kind in KINDS
         }
         print(name, {kind: round(mean(values)) for kind, values in table[name].items()}, flush=True)
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"system": platform.system(), "python": platform.python_version(), "torch": torch.__version__},
-        "task": TASK,
-        "settings": {"seeds": seeds, "updates": updates, "num_steps": num_steps, "train_steps": train_steps},
-        "behaviours": dict(behaviours.returns),
-        "data": data,
-        "returns": table,
-        "seconds": time.perf_counter() - started,
-    }
+        yield {
+            "date": datetime.date.today().isoformat(),
+            "machine": {"system": platform.system(), "python": platform.python_version(), "torch": torch.__version__},
+            "task": TASK,
+            "settings": {"seeds": seeds, "updates": updates, "num_steps": num_steps, "train_steps": train_steps},
+            "behaviours": dict(behaviours.returns),
+            "data": data,
+            "returns": table,
+            "seconds": time.perf_counter() - started,
+        }
 
 
 def to_markdown(report: Mapping[str, Any]) -> str:
@@ -158,6 +158,16 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     return made + "\n\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
+def _beside_earlier(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the report with the rows of the last one, if that is of the same datasets and settings."""
+    path = HERE / "results" / "offline.json"
+    last = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if any(last.get(name) != report[name] for name in ("task", "settings", "behaviours", "data")):
+        return report
+    rows = {**last["returns"], **report["returns"]}
+    return {**report, "returns": {name: rows[name] for name in LEARNERS if name in rows}}
+
+
 def _cell(values: list[float]) -> str:
     low, high = confidence_interval(values)
     return f"{mean(values):.0f} ({low:.0f} to {high:.0f})" if len(values) > 1 else f"{mean(values):.0f}"
@@ -167,8 +177,8 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--updates", type=int, default=3_000)
-    parser.add_argument("--num-steps", type=int, default=10_000, help="steps per dataset")
+    parser.add_argument("--updates", type=int, default=4_000)
+    parser.add_argument("--num-steps", type=int, default=40_000, help="steps per dataset")
     parser.add_argument("--train-steps", type=int, default=6_000, help="env steps of the learner that is recorded")
     parser.add_argument("--folder", type=Path, default=None, help="keep the datasets here")
     parser.add_argument("--learners", nargs="+", choices=list(LEARNERS), default=list(LEARNERS), help="rows")
@@ -177,12 +187,13 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.folder or Path(scratch)
-        report = measure(given.seeds, given.updates, given.num_steps, given.train_steps, folder, given.learners)
-    text = to_markdown(report)
+        for report in measure(given.seeds, given.updates, given.num_steps, given.train_steps, folder, given.learners):
+            report = _beside_earlier(report)
+            text = to_markdown(report)
+            if not given.print_only:
+                (HERE / "results" / "offline.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+                splice_file(HERE / "README.md", "offline", text)
     print(text)
-    if not given.print_only:
-        (HERE / "results" / "offline.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        splice_file(HERE / "README.md", "offline", text)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
+import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -31,7 +37,86 @@ def test_the_quadruped_example_runs(tmp_path):
     assert "tracking error" in text.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+# -- learning from more than reward: a few steps of each, which learn nothing ----------------------------------------
+
+QUICK = ("teacher_student.py", "visual_student.py", "estimator.py", "two_skills.py")
+
+
+def rows(text: str) -> dict[str, list[float]]:
+    """The numbers of a printed table by the words before them."""
+    found = {}
+    for line in text.splitlines():
+        words = [word for word in line.split() if word != "to"]
+        numbers = [word for word in words if word.lstrip("-").replace(".", "").isdigit()]
+        if numbers and words[-len(numbers) :] == numbers:
+            found[" ".join(words[: -len(numbers)])] = [float(number) for number in numbers]
+    return found
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """Where the first of the examples has left its runs, and what it printed."""
+    folder = tmp_path_factory.mktemp("teacher_student")
+    return folder, quick("teacher_student", "--folder", str(folder))
+
+
+def quick(name: str, *arguments: str) -> str:
+    """Run an example in this process: most of what it takes in another is the imports."""
+    argv, path, threads = sys.argv, list(sys.path), torch.get_num_threads()
+    sys.argv = [f"{name}.py", "--quick", "--num-threads", "1", *arguments]
+    sys.path.insert(0, str(EXAMPLES))  # where the processes that it starts look as well
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            importlib.import_module(name).main()
+    finally:
+        sys.argv, sys.path[:] = argv, path
+        torch.set_num_threads(threads)
+    return said.getvalue()
+
+
+def test_students_learn_from_a_run(teacher):
+    folder, text = teacher
+    table = rows(text)
+    assert table["teacher, PPO"][-1] == 1.0
+    assert all(len(table[name]) == 6 for name in ("student, TPPO", "student, DAgger"))
+    config = json.loads((folder / "student" / "config.json").read_text())
+    assert config["algorithm_name"] == "tppo" and config["teacher"]["run"] == str(folder / "teacher")
+    assert (folder / "dagger" / "model_2").is_dir() and any((folder / "demos").iterdir())
+
+
+def test_a_student_learns_to_see(teacher, tmp_path):
+    text = quick("visual_student", "--folder", str(tmp_path), "--teacher", str(teacher[0] / "teacher"))
+    table = rows(text)
+    assert table["teacher"][-1] == 1.0 and len(table["visual student"]) == 5
+    written = next(line for line in text.splitlines() if line.startswith("recorded"))
+    _, small, large = (int(word.strip("(")) for word in written.split() if word.strip("(").isdigit())
+    assert 0 < small < large  # compressed pictures
+
+
+def test_an_estimate_is_compared_with_the_truth(tmp_path):
+    table = rows(quick("estimator", "--folder", str(tmp_path)))
+    assert list(table) == ["estimator", "zero", "mean velocity", "the command"]
+    assert table["estimator"][0] != table["zero"][0] and all(numbers[0] > 0.0 for numbers in table.values())
+
+
+def test_two_skills_are_joined(tmp_path):
+    table = rows(quick("two_skills", "--folder", str(tmp_path)))
+    assert {"walk alone", "crawl alone", "jump alone", "mutex of both"} <= set(table)
+    assert all(len(table[name]) == 6 for name in ("crawl alone", "jump alone", "mutex of both"))
+    assert all((tmp_path / name / "specs.json").is_file() for name in ("walk", "crawl", "jump"))
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in QUICK))
 def test_every_example_explains_itself(name):
     text = run(name, "--help")
     assert "usage:" in text and "python examples/" in text
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_examples_that_ran_say_how(name):
+    said = ast.get_docstring(ast.parse((EXAMPLES / name).read_text(encoding="utf-8")))
+    assert said is not None and f"python examples/{name}" in said

@@ -9,12 +9,10 @@ from torch import Tensor
 
 from striderl.algorithms.bcq import Imitated
 from striderl.algorithms.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
-from striderl.algorithms.cql import CQL, Conservative
+from striderl.algorithms.cql import CQL, Conservative, CQLConfig
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.iql import IQL, IQLConfig, members_of
-from striderl.algorithms.sac import SACConfig
-from striderl.algorithms.td3 import TD3Config
-from striderl.algorithms.td3_bc import TD3BC
+from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.datasets.offline import replay_of
@@ -76,10 +74,11 @@ def learner(
     q_function = QFunction(obs, action, critic)
     if name == "td3_bc":
         rates = {"actor_learning_rate": rate, "critic_learning_rate": rate, "mode": mode}
-        return TD3BC(actor("deterministic"), q_function, TD3Config(gamma=gamma, tau=tau, **rates), **more)
+        return TD3BC(actor("deterministic"), q_function, TD3BCConfig(gamma=gamma, tau=tau, **rates, **more))
     if name == "cql":
         rates = {"actor_learning_rate": rate, "critic_learning_rate": rate, "temperature_learning_rate": rate}
-        return CQL(actor("squashed_gaussian"), q_function, SACConfig(gamma=gamma, tau=tau, mode=mode, **rates), **more)
+        cql = CQLConfig(gamma=gamma, tau=tau, mode=mode, **rates, **more)
+        return CQL(actor("squashed_gaussian"), q_function, cql)
     iql = IQLConfig(gamma=gamma, tau=tau, learning_rate=rate, mode=mode, **more)
     return IQL(actor("gaussian"), q_function, ValueFunction(obs, critic), iql)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from striderl.algorithms.bcq import Imitated
 from striderl.algorithms.c51 import Atoms
-from striderl.algorithms.cql import CQL, Conservative
+from striderl.algorithms.cql import CQL, Conservative, CQLConfig
 from striderl.algorithms.critic_kinds import CategoricalReturns
 from striderl.algorithms.crossq import CrossQConfig, crossq
 from striderl.algorithms.ddpg import ddpg
@@ -26,7 +26,7 @@ from striderl.algorithms.sac import SAC, SACConfig
 from striderl.algorithms.sac_discrete import DiscreteSACConfig, discrete_sac
 from striderl.algorithms.sequence_learning import SequenceConfig
 from striderl.algorithms.td3 import TD3, TD3Config
-from striderl.algorithms.td3_bc import TD3BC
+from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
 from striderl.algorithms.tqc import tqc
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec
@@ -164,13 +164,13 @@ def _fast_sac(env: VecEnv, s: Setting) -> SAC:
 def _td3_bc(env: VecEnv, s: Setting) -> TD3BC:
     policy = ActorPolicy(env.obs_spec, env.action_spec, _actor("deterministic"))
     critic = QFunction(env.obs_spec, env.action_spec, QFunctionConfig(hidden_dims=HIDDEN))
-    return TD3BC(policy, critic, _td3_config(s), bc_alpha=10.0)
+    return TD3BC(policy, critic, TD3BCConfig(**asdict(_td3_config(s)), bc_alpha=10.0))
 
 
 def _cql(env: VecEnv, s: Setting) -> CQL:
     policy = ActorPolicy(env.obs_spec, env.action_spec, _actor("squashed_gaussian"))
     critic = QFunction(env.obs_spec, env.action_spec, QFunctionConfig(hidden_dims=HIDDEN))
-    return CQL(policy, critic, _sac_config(s), penalty=0.01, num_actions=2)
+    return CQL(policy, critic, CQLConfig(**asdict(_sac_config(s)), penalty=0.01, num_actions=2))
 
 
 def _redq(env: VecEnv, s: Setting) -> SAC:

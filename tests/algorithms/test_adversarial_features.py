@@ -9,7 +9,14 @@ import torch
 from adversarial_cases import ACT, OBS, linear_term, minibatch_of, rollout
 
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
-from striderl.algorithms.terms.adversarial_expert import ExpertRows, expert_rows, fingerprint, uniform_numbers
+from striderl.algorithms.terms.adversarial_expert import (
+    ExpertRows,
+    expert_rows,
+    fingerprint,
+    order_fingerprint,
+    places,
+    uniform_numbers,
+)
 from striderl.algorithms.terms.adversarial_features import (
     InfoVector,
     StateAction,
@@ -92,7 +99,7 @@ def test_samples_over_several_steps_are_read_by_their_first():
 @pytest.mark.parametrize(("features", "config"), [(StatePair(OBS), {}), (StateAction(OBS, ACT), {"absorbing": True})])
 def test_what_a_minibatch_of_a_rollout_does_not_say_is_asked_for(features, config):
     term = AdversarialReward(features, ExpertRows(torch.zeros(2, features.size)), AdversarialConfig(**config))
-    with pytest.raises(ValueError, match="set replay_size"):
+    with pytest.raises(ValueError, match="under 'labels'"):
         term.losses({"obs": {"obs": torch.ones(2, 1)}, "act": torch.ones(2, 1), "valid": torch.ones(2).bool()}, None)
 
 
@@ -129,6 +136,15 @@ def test_a_fingerprint_sees_values_and_order_but_not_what_does_not_count():
         {**minibatch_of(each), "valid": torch.tensor([True, True, False, True, True, True])} for each in (rows, spoiled)
     ]
     assert torch.equal(fingerprint(masked[0]), fingerprint(masked[1]))
+
+
+def test_the_order_of_steps_decides_draws_and_what_fills_a_minibatch_up_does_not():
+    place = places(torch.zeros(3, 2))
+    assert place.tolist() == [[1, 2], [3, 4], [5, 6]]
+    some = place.flatten()[torch.tensor([3, 0, 5])]
+    one = order_fingerprint(some)
+    assert torch.equal(one, order_fingerprint(torch.cat([some, torch.zeros(2, dtype=torch.int64)])))
+    assert not torch.equal(one, order_fingerprint(some.flip(0)))
 
 
 def test_a_dataset_becomes_rows_without_what_does_not_count():

@@ -7,14 +7,18 @@ import torch
 from adversarial_cases import ACT, OBS, distance_from_expert, make_term, ppo_trainer, sac_trainer
 from term_rollouts import make_env, make_parts, make_policy, touched
 
+from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.sac import SAC, SACConfig
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
 from striderl.algorithms.terms.adversarial_expert import ExpertRows
 from striderl.algorithms.terms.adversarial_features import StateAction, StatePair
+from striderl.algorithms.terms.term import Read
+from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
 from striderl.datasets.offline import replay_of
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.training.on_policy import storage_for
 
 
 def test_ppo_imitates_an_expert_whom_the_task_does_not_pay():
@@ -92,7 +96,7 @@ def by_hand(term, steps, n_step, task_weight):
     """Sums of up to n rewards, step by step, [T, N]."""
     judge = term.judge
     rows = torch.cat([steps["obs"]["obs"], steps["act"]], dim=-1)
-    if term.features.wants_following:
+    if term.features.following:
         rows = torch.cat([steps["obs"]["obs"], steps["obs_next"]["obs"]], dim=-1)
     with torch.no_grad():
         score = judge.score(judge.normalizer(rows))
@@ -143,7 +147,7 @@ def test_the_discriminator_learns_from_single_steps_of_longer_windows():
     algorithm = sac_with(term, 3)
     replay = replay_of(steps, OBS, ACT, view=algorithm.view())
     sample = replay.view(replay.read, replay.read.chronological())
-    rows, counts = term._policy_side(sample)
+    rows, counts = term._policy_side(sample, torch.tensor(3))
     pairs = torch.cat([steps["obs"]["obs"], steps["obs_next"]["obs"]], dim=-1)
     assert bool(counts.all())
     torch.testing.assert_close(rows.view(3, 6, 2).transpose(0, 1), pairs)
@@ -165,24 +169,46 @@ def test_a_step_of_sac_moves_the_discriminator_and_reports_it():
 
 def pair_term(env, **config):
     features = StatePair(env.obs_spec)
-    settings = AdversarialConfig(**{"hidden_dims": (8,), "replay_size": 64, **config})
+    settings = AdversarialConfig(**{"hidden_dims": (8,), **config})
     return AdversarialReward(features, ExpertRows(torch.randn(32, features.size)), settings)
 
 
+@pytest.mark.parametrize("replay_size", [0, 64])
 @pytest.mark.parametrize("absorbing", [False, True])
-def test_pairs_on_ppo_learn_from_earlier_rollouts(absorbing):
+def test_pairs_on_ppo_learn_from_the_very_first_rollout(absorbing, replay_size):
     env = make_env(16, 4)
     policy = make_policy(env)
-    parts = make_parts(env, policy, lambda env: [pair_term(env, absorbing=absorbing)])
+    parts = make_parts(env, policy, lambda env: [pair_term(env, absorbing=absorbing, replay_size=replay_size)])
     (term,) = parts.ppo.terms
     before = tree.copy(dict(term.judge.network.state_dict()))
-    for _ in range(2):
-        prepared = parts.collect()
-        numbers = parts.ppo.update(prepared, torch.Generator().manual_seed(0))
-        parts.ppo.absorb(prepared.columns)
-    assert all(bool(value.isfinite().all()) for value in numbers.values())
-    assert int(term.judge.num_earlier) > 0
+    prepared = parts.collect()
+    assert prepared.labels["adversarial"]["rows"].shape == (8, 4, term.judge.normalizer.mean.shape[0])
+    numbers = parts.ppo.update(prepared, torch.Generator().manual_seed(0))
     assert any(not torch.equal(value, before[name]) for name, value in term.judge.network.state_dict().items())
+    parts.ppo.absorb(prepared.columns)
+    assert int(term.judge.num_earlier) == 0 if not replay_size else int(term.judge.num_earlier) > 0
+    assert all(bool(value.isfinite()) for value in numbers.values())
+
+
+def test_a_rollout_with_what_followed_has_pairs_over_ends():
+    env = make_env(16, 4, rate=0.5)
+    policy = make_policy(env)
+    term = pair_term(env)
+    ppo = PPO(policy, PPOConfig(num_mini_batches=2), terms=[term])
+    collector = Collector(env, ppo.actor(), CollectorConfig(seed=3))
+    storage = storage_for(ppo, collector, 8)
+    collector.collect(n_step=32, storage=storage)
+    data = storage.data
+    assert set(data["obs_next"]) == set(StatePair(env.obs_spec).following)
+    labels = ppo.terms.labels(Read(data, collector.current_obs))["adversarial"]
+    done = data["terminated"] | data["truncated"]
+    assert bool(done.any()) and bool(labels["known"].all())
+    half = labels["rows"].shape[-1] // 2
+    next_rows = torch.cat([labels["rows"][1:, :, :half], labels["rows"][:1, :, half:]])
+    inside = ~done
+    inside[-1] = False
+    torch.testing.assert_close(labels["rows"][inside][:, half:], next_rows[inside])
+    assert not torch.allclose(labels["rows"][:-1][done[:-1]][:, half:], next_rows[:-1][done[:-1]])
 
 
 def test_the_losses_of_ppo_have_no_gradient_in_the_discriminator_and_the_other_way_round():

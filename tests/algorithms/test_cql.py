@@ -8,9 +8,8 @@ import pytest
 import torch
 from offline_sets import BOX, dataset, greedy, learner, q_values, rare_best, steps_of, train
 
-from striderl.algorithms.cql import CQL, Conservative
+from striderl.algorithms.cql import CQL, Conservative, CQLConfig
 from striderl.algorithms.dqn import Judged
-from striderl.algorithms.sac import SACConfig
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.toy import Chain, ChainConfig
@@ -30,7 +29,7 @@ def test_the_gap_by_hand():
     assert float(found) == pytest.approx(math.log((math.e + math.e**3 / 2.0) / 2.0) - 0.5)
 
 
-def with_slopes(first, second, num_actions=4, config=None, **more):
+def with_slopes(first, second, num_actions=4, **more):
     """Critics Q_k = slope · a, and a policy that is the same everywhere."""
     torch.manual_seed(0)
     policy = ActorPolicy(SPEC, BOX, ActorConfig(hidden_dims=(), head="squashed_gaussian"))
@@ -39,7 +38,7 @@ def with_slopes(first, second, num_actions=4, config=None, **more):
         (layer,) = critic.members.model
         layer.weight.copy_(torch.tensor([[[0.0], [first]], [[0.0], [second]]]))
         layer.bias.zero_()
-    return CQL(policy, critic, config, num_actions=num_actions, **more)
+    return CQL(policy, critic, CQLConfig(num_actions=num_actions, **more))
 
 
 def sample(count=1, act=0.25):
@@ -93,8 +92,7 @@ def test_the_penalty_action_by_action():
 
 @pytest.mark.parametrize("with_entropy", [False, True])
 def test_targets_have_the_entropy_only_when_asked(with_entropy):
-    config = SACConfig(init_temperature=0.5)
-    algorithm = with_slopes(2.0, 2.0, config=config, entropy_in_target=with_entropy)
+    algorithm = with_slopes(2.0, 2.0, init_temperature=0.5, entropy_in_target=with_entropy)
     given = {**sample(), "noise": drawn(algorithm, 1)}
     distribution, _, _ = algorithm.policy.act(given["obs_next"], {}, {})
     action, density = distribution.sample_with_log_prob(given["noise"]["next_action"])
@@ -135,7 +133,7 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="num_outputs=3"):
         CQL(policy, QFunction(SPEC, BOX, QFunctionConfig(num_outputs=3)))
     with pytest.raises(ValueError, match="penalty >= 0"):
-        CQL(policy, QFunction(SPEC, BOX), penalty=-1.0)
+        CQLConfig(penalty=-1.0)
     with pytest.raises(ValueError, match="wants bounds"):
         CQL(ActorPolicy(SPEC, wide, ActorConfig(head="gaussian")), QFunction(SPEC, wide))
 

@@ -9,6 +9,7 @@ import torch
 from teacher_cases import LENGTH, SMALL, HiddenGoal, Loop, goal_teacher, loop, student
 from torch import Tensor
 
+from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.distill_config import DistillConfig
@@ -225,7 +226,7 @@ def test_defect_29_no_gradient_reaches_the_teachers_latent():
 def refused(teacher: Any, env: VecEnv | None = None, policy: Policy | None = None, **settings: Any) -> str:
     env = env or HiddenGoal(2)
     with pytest.raises((KeyError, ValueError, TypeError)) as caught:
-        PPO(policy or student(env, ""), SMALL, [Distill(teacher, DistillConfig(**settings))])
+        DAgger(policy or student(env, ""), terms=[Distill(teacher, DistillConfig(**settings))])
     return str(caught.value)
 
 

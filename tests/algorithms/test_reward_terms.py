@@ -9,6 +9,7 @@ from torch import nn
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.fast_td3 import fast_sac, fast_settings, fast_td3
 from striderl.algorithms.reward_terms import RewardTerms, SingleStep
+from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.term import Term
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
@@ -145,3 +146,32 @@ def test_fast_settings_run(make):
     assert records[-1].num_updates == 4 * settings.num_updates_per_round
     assert all(torch.isfinite(value).all() for value in algorithm.policy.state_dict().values())
     assert fast_settings(4096).batch_size == 32_768
+
+
+# -- novelty -----------------------------------------------------------------------------------------------------------
+
+
+def novelty(**settings):
+    env = Terminator(2, config=ProbeConfig(num_steps=4))
+    config = RNDConfig(predictor_hidden_dims=(8,), **settings)
+    return RandomNetworkDistillation(env.obs_spec, env.num_envs, config)
+
+
+def test_novelty_of_replayed_steps_is_learned_away():
+    algorithm, _, replay = parts(n_step=2, term=novelty(normalize_reward=False, learning_rate=1e-2))
+    before = replay.sample(32).data["rew"].clone()
+    learner = Learner(algorithm, replay, 16, 0)
+    for number in range(100):
+        learner.step(number)
+    assert "train/rnd_loss" in learner.finish()
+    after = replay.sample(32).data["rew"]
+    stored = 1.5  # two steps of 1 under gamma 0.5; what is above that is novelty
+    assert float(before.amax()) > stored + 0.05 and float(after.amax()) < 0.5 * (float(before.amax()) + stored)
+
+
+def test_novelty_that_wants_rollouts_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match=r"wants normalize_reward=False.*in no order"):
+        parts(term=novelty())
+    ramp = {"weight_schedule": "linear", "final_step": 10}
+    with pytest.raises(ValueError, match="wants weight_schedule='constant'"):
+        parts(term=novelty(normalize_reward=False, **ramp))

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from offline_sets import BOX, dataset, greedy, learner, rare_best, train
+from offline_sets import dataset, greedy, learner, rare_best, train
 
-from striderl.algorithms.td3_bc import TD3BC
+from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
@@ -26,7 +26,7 @@ def by_hand(bc_alpha=2.5, high=1.0):
         (layer,) = critic.members.model
         layer.weight.copy_(torch.tensor([[[0.0], [2.0]], [[0.0], [0.0]]]))
         layer.bias.copy_(torch.tensor([[[0.0]], [[100.0]]]))
-    return TD3BC(policy, critic, bc_alpha=bc_alpha)
+    return TD3BC(policy, critic, TD3BCConfig(bc_alpha=bc_alpha))
 
 
 def minibatch(act, valid=None):
@@ -78,6 +78,5 @@ def test_without_the_value_it_is_cloning():
 
 
 def test_a_negative_weight_is_refused():
-    policy = ActorPolicy(ObsSpec.from_flat(1), BOX, ActorConfig(head="deterministic"))
     with pytest.raises(ValueError, match="bc_alpha is not negative"):
-        TD3BC(policy, QFunction(ObsSpec.from_flat(1), BOX), bc_alpha=-1.0)
+        TD3BCConfig(bc_alpha=-1.0)

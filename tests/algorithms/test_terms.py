@@ -266,3 +266,43 @@ def test_a_saved_state_is_a_copy():
     kept = tree.copy(saved)
     next(whole)
     assert tree.equal(saved, kept) and not tree.equal(weights_of(whole), kept)
+
+
+class Labelled(Nothing):
+    """A term that makes a label of the whole rollout and looks for it in minibatches."""
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.shape, self.seen = shape, []
+
+    def following(self) -> tuple[str, ...]:
+        return ("joints",)
+
+    def labels(self, read: Read) -> dict[str, torch.Tensor]:
+        place = torch.arange(read.columns["rew"].numel()).view_as(read.columns["rew"])
+        return {"place": place if not self.shape else torch.zeros(self.shape)}
+
+    def losses(self, minibatch: Mapping[str, Any], out: Any) -> dict[str, Any]:
+        self.seen.append(minibatch["labels"]["nothing"]["place"])
+        return {}
+
+
+@pytest.mark.parametrize("stages", [(), (MEMORY,)], ids=["rows", "sequences"])
+def test_labels_of_a_rollout_travel_with_its_samples(stages):
+    env = make_env()
+    term = Labelled()
+    parts = make_parts(env, make_policy(env, stages), lambda env: [term])
+    assert parts.ppo.terms.following() == ("joints",)
+    prepared = parts.collect()
+    parts.ppo.update(prepared, order())
+    # two epochs of two minibatches: every sample twice, and each with its own label
+    assert torch.cat([each.flatten() for each in term.seen]).sort().values.tolist() == sorted([*range(32)] * 2)
+    for minibatch in parts.ppo.minibatches(prepared, order(1)):
+        rows = minibatch["labels"]["nothing"]["place"].flatten()
+        torch.testing.assert_close(minibatch["log_prob"].flatten(), prepared.log_prob.flatten()[rows])
+
+
+def test_labels_of_another_size_are_refused():
+    env = make_env()
+    parts = make_parts(env, make_policy(env), lambda env: [Labelled((3, 4))])
+    with pytest.raises(ValueError, match=r"label 'place' of term 'nothing' has shape \[3, 4\], wanted \[8, 4, …\]"):
+        parts.collect()

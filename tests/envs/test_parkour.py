@@ -57,6 +57,15 @@ def test_sizes_grow_with_the_level():
         assert set(lanes._blocks[:, 0, 2]) == {SKILLS.index(kind)}
 
 
+def test_sizes_may_be_told():
+    lanes = Lanes(ParkourFieldConfig(kinds=("crawl",), obstacles=1, levels=3, columns=1, sizes={"crawl": (0.4, 0.32)}))
+    np.testing.assert_allclose(lanes._blocks[:, 0, 3], [0.40, 0.36, 0.32], atol=1e-9)
+    with pytest.raises(ValueError, match=r"no kind with a size 'crwl'. Did you mean 'crawl'\?"):
+        ParkourFieldConfig(sizes={"crwl": (0.4, 0.3)})
+    with pytest.raises(ValueError, match=r"sizes\['jump'\] is \(easiest, hardest\) above 0"):
+        ParkourFieldConfig(sizes={"jump": (0.0, 0.3)})
+
+
 def test_walking_is_a_free_lane_and_wrong_kinds_are_named():
     lanes = Lanes(ParkourFieldConfig(kinds=("walk",), obstacles=2, levels=1, columns=1))
     assert tuple(lanes.next_block(np.array([0]), np.array([2.0]), behind=0.25)[0]) == NO_BLOCK

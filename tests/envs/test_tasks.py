@@ -67,12 +67,8 @@ def test_a_gymnasium_id_is_shown_the_way(task, pattern):
         ("ant", {"num_threads": "2"}, TypeError, "AntConfig.num_threads: wanted int, found str '2'"),
         ("hopper", {"max_episode_length": True}, TypeError, "HopperConfig.max_episode_length: wanted int, found bool"),
         ("cartpole", {"start_range": "wide"}, TypeError, "CartPoleConfig.start_range: wanted float, found str"),
-        (
-            "quadruped",
-            {"rewards": {"nope": 1}},
-            TypeError,
-            "rewards: wanted a RewardConfig, found dict.*tracking_width",
-        ),
+        ("quadruped", {"rewards": {"nope": 1}}, KeyError, "RewardConfig has no setting 'nope'.*tracking_width"),
+        ("quadruped", {"rewards": 1}, TypeError, "rewards: wanted a RewardConfig, found int.*tracking_width"),
         ("quadruped", {"reward_weights": {"nope": 1.0}}, KeyError, "no reward term 'nope'"),
         ("parkour", {"lanes": 3}, TypeError, "ParkourConfig.lanes: wanted a ParkourFieldConfig, found int 3"),
     ],
@@ -80,6 +76,14 @@ def test_a_gymnasium_id_is_shown_the_way(task, pattern):
 def test_wrong_settings_are_named(task, settings, error, pattern):
     with pytest.raises(error, match=pattern):
         make(task, settings=settings)
+
+
+def test_a_part_of_a_config_may_be_a_table():
+    settings = {"lanes": {"kinds": ("crawl",), "levels": 1, "sizes": {"crawl": (0.3, 0.3)}}}
+    with make("parkour", num_envs=1, settings=settings) as env:
+        env.reset(seed=0)
+        assert env.config.lanes.kinds == ("crawl",) and env.config.lanes.obstacles == 4  # the rest keeps its defaults
+        assert env.ground._blocks[:, 0, 3].tolist() == pytest.approx([0.3] * 8)
 
 
 def test_gymnasium_ids_and_wrong_names():

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from striderl.datasets.offline import all_steps, load_dataset, save_dataset
-from striderl.recipes.offline import KINDS, Behaviours, _chosen, generate, train_behaviours
+from striderl.envs.toy.bandits import HybridActions
+from striderl.recipes.offline import KINDS, Behaviours, _chosen, _learner, generate, train_behaviours
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,22 @@ def test_medium_is_nearest_to_half_way(behaviours):
     found = _chosen("pendulum", behaviours.policy, seen, random=-1100.0)
     assert found.returns == {"random": -1100.0, "medium": -650.0, "expert": -100.0}
     assert int(found.weights["medium"]["number"]) == -650
+
+
+def test_choices_are_recorded_with_some_at_random():
+    cartpole = train_behaviours("cartpole", total_steps=760, seed=0)
+    steps = all_steps(generate(cartpole, "expert", 400, seed=1))
+    with torch.no_grad():
+        policy = cartpole.actors("expert")[0].policy
+        greedy = policy.act(steps["obs"], {}, {})[0].mode()
+    # one in ten is drawn at random, and half of those are what the policy wanted anyway
+    assert float((greedy == steps["act"]).float().mean()) == pytest.approx(0.95, abs=0.04)
+    assert bool((steps["act"] < 2).all()) and not bool(steps["terminated"].all())
+
+
+def test_actions_that_neither_learner_has_are_refused():
+    with pytest.raises(ValueError, match="real-valued actions or one choice, found DictActionSpec"):
+        _learner(HybridActions(1))
 
 
 def test_an_unknown_kind_gets_a_suggestion(behaviours):

@@ -7,14 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from striderl.envs.tasks import TASKS
-from striderl.recipes.quadruped import quadruped_demo
+from striderl.collect.actors import RandomActor
+from striderl.datasets.offline import save_dataset
+from striderl.envs.tasks import TASKS, make
+from striderl.recipes.offline import record_steps
+from striderl.recipes.quadruped import quadruped_demo, quadruped_teacher
 from striderl.recipes.table import RECIPES, algorithms_for, recipe, task_names
 from striderl.training.algorithm_table import ALGORITHMS
-from striderl.training.plans import OffPolicyPlan
+from striderl.training.plans import OfflinePlan, OffPolicyPlan
 from striderl.training.run import Run
 from striderl.training.run_config import EvaluationSettings, LoggingSettings
 from striderl.training.run_folder import RunFolder
+from striderl.training.teacher_run import TeacherRun
 
 
 @pytest.fixture(autouse=True)
@@ -25,15 +29,29 @@ def threads():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory):
+    """A folder with a few random steps of each task that there are offline recipes for."""
+    root = tmp_path_factory.mktemp("datasets")
+    for task in {task for task, name in RECIPES if ALGORITHMS[name].plan is OfflinePlan}:
+        env = make(task, num_envs=2)
+        replay = record_steps(env, [RandomActor(env.action_spec)], 40)
+        save_dataset(root / task, replay, env.obs_spec, env.action_spec)
+    return root
+
+
 def small(config):
     """The same networks and settings on few envs, two short rollouts, and one evaluation of one step's episodes."""
     algorithm = config.algorithm
     if hasattr(algorithm, "num_learning_epochs"):
         algorithm = replace(algorithm, num_learning_epochs=1, num_mini_batches=2)
+    elif config.algorithm_name == "tppo":
+        algorithm = replace(algorithm, ppo=replace(algorithm.ppo, num_learning_epochs=1, num_mini_batches=2))
+    num_envs = 1 if isinstance(config.plan, OfflinePlan) else 2
     settings = {} if config.env.task.startswith("gymnasium:") else {"max_episode_length": 3}
     return replace(
         config,
-        env=replace(config.env, num_envs=2, settings={**config.env.settings, **settings}),
+        env=replace(config.env, num_envs=num_envs, settings={**config.env.settings, **settings}),
         algorithm=algorithm,
         collector=replace(config.collector, decorrelation_steps=min(config.collector.decorrelation_steps, 2)),
         plan=short(config.plan),
@@ -45,16 +63,31 @@ def small(config):
 
 
 def short(plan):
+    if isinstance(plan, OfflinePlan):
+        return replace(plan, num_updates_per_iteration=2, total_iterations=2, batch_size=4)
     if isinstance(plan, OffPolicyPlan):
         return replace(plan, num_steps_per_env=4, total_steps=0, total_iterations=2, learning_starts=8, batch_size=4)
     return replace(plan, num_steps_per_env=4, total_steps=0, total_iterations=2, warmup_steps=1)
 
 
+def trained_teacher(path):
+    config = small(quadruped_teacher())
+    path.mkdir()
+    RunFolder(path).write_config(config)
+    Run(config, RunFolder(path)).drive()
+    return path
+
+
 @pytest.mark.parametrize("key", [*RECIPES, ("gymnasium:CartPole-v1", "ppo")], ids="-".join)
-def test_every_recipe_trains(key, tmp_path):
+def test_every_recipe_trains(key, tmp_path, datasets):
     config = recipe(*key)
+    if isinstance(config.plan, OfflinePlan):
+        config = replace(config, dataset=str(datasets / key[0]))
     assert config.env.task == key[0] and config.algorithm_name == key[1]
-    run = Run(small(config), RunFolder(tmp_path))
+    config = small(config)
+    if key[1] == "tppo":
+        config = replace(config, teacher=TeacherRun(run=str(trained_teacher(tmp_path / "teacher"))))
+    run = Run(config, RunFolder(tmp_path))
     before = [parameter.clone() for parameter in run.learner.policy.parameters()]
     outcome = run.drive()
     assert outcome.record is not None and outcome.record.iteration == 2

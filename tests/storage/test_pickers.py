@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ def chi_square_bound(freedom: int) -> float:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 3000), st.integers(0, 2**31), st.integers(1, 6))
-def test_the_tree_draws_what_a_running_sum_draws(count: int, seed: int, writes: int) -> None:
+@given(st.integers(1, 3000), st.integers(0, 2**31), st.integers(1, 6), st.sampled_from([(4, 8), (2, 1), (16, 4096)]))
+def test_the_tree_draws_what_a_running_sum_draws(count: int, seed: int, writes: int, shape: tuple[int, int]) -> None:
+    """With trees of one level to twelve; a write is a handful of rows, or a range of them."""
     generator = torch.Generator().manual_seed(seed)
-    tree, plain = SumTree(count), torch.zeros(count, dtype=torch.float64)
+    tree, plain = SumTree(count, shape=shape), torch.zeros(count, dtype=torch.float64)
     tree.fill(0, 1, 0.5)
     plain[0] = 0.5
     for _ in range(writes):
@@ -36,6 +38,9 @@ def test_the_tree_draws_what_a_running_sum_draws(count: int, seed: int, writes: 
         values[::3] = 0.0
         tree.put(index, values)
         plain[index] = values
+        first = seed % count
+        tree.fill(first, min(3, count - first), 0.25)
+        plain[first : first + 3] = 0.25
         numbers = torch.rand(50, generator=generator, dtype=torch.float64)
         if plain.sum() == 0.0:
             continue
@@ -154,8 +159,9 @@ def test_draws_depend_on_seed_name_and_number_only() -> None:
     assert not torch.equal(draws.at(201, 64), later)
 
 
-def test_both_ways_down_the_tree_find_the_same_leaf() -> None:
-    tree = SumTree(40_000)
+@pytest.mark.parametrize("shape", [(16, 4096), (8, 100), (32, 32768)])
+def test_both_ways_down_the_tree_find_the_same_leaf(shape: tuple[int, int]) -> None:
+    tree = SumTree(40_000, shape=shape)
     generator = torch.Generator().manual_seed(0)
     tree.put(torch.arange(40_000), torch.rand(40_000, generator=generator, dtype=torch.float64))
     numbers = torch.rand(5000, generator=generator, dtype=torch.float64)
@@ -164,6 +170,30 @@ def test_both_ways_down_the_tree_find_the_same_leaf() -> None:
     anywhere = tree.pick(numbers)
     assert torch.equal(on_cpu[0], anywhere[0])
     assert torch.equal(on_cpu[1], anywhere[1])
+
+
+def test_sums_do_not_depend_on_how_the_leaves_came_in() -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = torch.rand(20_000, generator=generator, dtype=torch.float64)
+    whole, bit_by_bit = SumTree(20_000), SumTree(20_000)
+    whole.load(values)
+    for rows in torch.randperm(20_000, generator=generator).split(700):
+        bit_by_bit.put(rows, values[rows])
+        bit_by_bit.total()
+    copied = pickle.loads(pickle.dumps(bit_by_bit))
+    assert whole.total() == bit_by_bit.total() == copied.total()
+    numbers = torch.rand(256, generator=generator, dtype=torch.float64)
+    assert torch.equal(whole.pick(numbers)[0], bit_by_bit.pick(numbers)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_errors_of_any_precision_become_priorities(dtype: torch.dtype) -> None:
+    # alpha 1, so a priority is |error| + 1e-9: 2 and 0.5, exact in every precision; the largest so far was 1
+    replay, model = Replay(COLUMNS, 2, 1, picker=Prioritized(alpha=1.0, epsilon=1e-9)), ModelReplay(1, 2)
+    play(replay, model, [STEP] * 2)
+    replay.update_priorities(replay._ticket(torch.tensor([0, 1])), torch.tensor([-2.0, 0.5], dtype=dtype))
+    assert replay.picker.tree.leaves[:2].tolist() == pytest.approx([2.0, 0.5])
+    assert replay.picker.state_dict()["largest"] == pytest.approx(2.0)
 
 
 def test_when_no_step_counts_there_is_nothing_to_pick() -> None:

@@ -432,3 +432,31 @@ def test_the_newest_unfinished_step_has_no_priority_while_its_next_is_unknown() 
     assert set(buf.sample(200)[1].tolist()) == {0, 1}
     buf.add(obs=3, act=3, rew=0.0, done=True)
     assert set(buf.sample(200)[1].tolist()) == {0, 1, 2, 3}
+
+
+# -- cut ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_after_a_cut_does_not_follow() -> None:
+    for ignore in (False, True):
+        buf = ReplayBuffer(size=6, ignore_obs_next=ignore, stack_num=2)
+        for number in (0, 1):
+            buf.add(obs=float(number), act=0, rew=0.0, done=False, obs_next=float(number) + 1.0)
+        buf.cut()
+        buf.add(obs=5.0, act=0, rew=0.0, done=False, obs_next=6.0)
+        assert buf.next(1) == 1 and buf.prev(2) == 2 and buf.unfinished_index().tolist() == [2]
+        assert buf.get(2, "obs").tolist() == [5.0, 5.0]
+        # where the next observation is not stored, nobody knows what followed step 1
+        assert buf.sample_index(0).tolist() == ([0] if ignore else [0, 1, 2])
+
+
+def test_a_cut_of_some_envs() -> None:
+    buf = VectorReplayBuffer(8, 2)
+    step = {"act": np.zeros(2), "rew": np.zeros(2), "done": np.zeros(2, bool)}
+    for number in range(2):
+        buf.add({"obs": np.full(2, float(number)), "obs_next": np.full(2, number + 1.0), **step})
+    buf.cut([1])
+    assert buf.unfinished_index().tolist() == [1]
+    with pytest.raises(IndexError, match="numbered from 0 to 1, found \\[2\\]"):
+        buf.cut([2])
+    ReplayBuffer(3).cut()  # nothing is under way in an empty buffer

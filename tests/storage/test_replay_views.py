@@ -148,7 +148,7 @@ def reached(achieved: torch.Tensor, desired: torch.Tensor, info: dict[str, Any])
 @pytest.mark.parametrize("capacity", [20, 5])
 def test_hindsight_goals_come_from_the_same_episode(strategy: str, capacity: int) -> None:
     # episodes of 3, 4 and 2 steps: numbers 0-2, 3-6, 7-8; the last is under way
-    replay = goal_replay(Hindsight(reached, strategy=strategy, ratio=0.75), [3, 4, 2], capacity)
+    replay = goal_replay(Hindsight(reached, gamma=0.9, strategy=strategy, ratio=0.75), [3, 4, 2], capacity)
     bounds = {s: (first, last) for first, last in ((0, 2), (3, 6), (7, 8)) for s in range(first, last + 1)}
     seen: dict[int, set[int]] = {}
     for _ in range(40):
@@ -173,14 +173,14 @@ def test_hindsight_goals_come_from_the_same_episode(strategy: str, capacity: int
 
 
 def test_hindsight_never_changes_the_replay() -> None:
-    replay = goal_replay(Hindsight(reached, ratio=1.0), [5])
+    replay = goal_replay(Hindsight(reached, gamma=0.9, ratio=1.0), [5])
     replay.sample(50)
     assert replay.read.obs(replay.read.chronological())["desired_goal"].unique().tolist() == [-1.0]
 
 
 def test_hindsight_wants_episodes() -> None:
-    replay = Replay(GOAL_COLUMNS, 4, 1, view=Hindsight(reached))
-    step = goal_replay(Hindsight(reached), [1]).read
+    replay = Replay(GOAL_COLUMNS, 4, 1, view=Hindsight(reached, gamma=0.9))
+    step = goal_replay(Hindsight(reached, gamma=0.9), [1]).read
     replay.add(
         Transition(
             step.obs(torch.tensor([0])), torch.zeros(1, 1), torch.zeros(1), torch.tensor([False]),
@@ -192,7 +192,62 @@ def test_hindsight_wants_episodes() -> None:
 
 
 def test_hindsight_goes_on_after_loading() -> None:
-    replay, other = (goal_replay(Hindsight(reached), [5, 3]) for _ in range(2))
+    replay, other = (goal_replay(Hindsight(reached, gamma=0.9), [5, 3]) for _ in range(2))
     replay.sample(8)
     other.load_state_dict(replay.state_dict())
     assert torch.equal(replay.sample(8).data["obs"]["desired_goal"], other.sample(8).data["obs"]["desired_goal"])
+
+
+def test_hindsight_over_several_steps_has_one_goal_per_window() -> None:
+    # episodes of 4 and 3 steps; number s reaches s + 1, which pays 0 and everything else -1; gamma 0.5
+    view = Hindsight(reached, gamma=0.5, n=3, strategy="final", ratio=1.0)
+    data = goal_replay(view, [4, 3]).sample(64).data
+    # 'final' is 4 in the first episode and 7 in the second, which is under way
+    wanted = {0: -1.75, 1: -1.5, 2: -1.0, 3: 0.0, 4: -1.5, 5: -1.0, 6: 0.0}
+    steps = {0: 3, 1: 3, 2: 2, 3: 1, 4: 3, 5: 2, 6: 1}
+    for i in range(64):
+        number = int(data["obs"]["achieved_goal"][i])
+        goal = 4.0 if number < 4 else 7.0
+        assert data["obs"]["desired_goal"][i].item() == data["obs_next"]["desired_goal"][i].item() == goal
+        assert data["rew"][i].item() == wanted[number] and data["num_steps"][i].item() == steps[number]
+        assert data["discount"][i].item() == 0.5 ** steps[number]  # only the clock ends these episodes
+        assert data["obs_next"]["achieved_goal"][i].item() == number + steps[number]
+    assert set(data["obs"]["achieved_goal"].flatten().tolist()) == set(range(7))
+
+
+def test_hindsight_without_new_goals_is_n_step() -> None:
+    view, plain = Hindsight(reached, gamma=0.5, n=2, ratio=0.0), NStep(2, gamma=0.5)
+    read = goal_replay(view, [4, 3]).read
+    one, two = view(read, read.chronological()), plain(read, read.chronological())
+    for name in ("rew", "discount", "terminated", "truncated", "num_steps"):
+        assert torch.equal(one[name], two[name]), name
+    for part in ("obs", "obs_next"):
+        assert all(torch.equal(value, two[part][name]) for name, value in one[part].items())
+
+
+def test_hindsight_settings_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="n is at least 1"):
+        Hindsight(reached, gamma=0.9, n=0)
+
+
+def test_further_flags_do_not_mix_with_those_of_a_step() -> None:
+    # three steps, the second terminates; a flag of the env's own lies beside (terminated, truncated, valid)
+    obs_spec = ObsSpec.from_flat(1)
+    columns = transition_columns(obs_spec, BoxSpec(shape=(1,)), {"contact": TensorSpec(dtype="bool")}, {})
+    replay = Replay(columns, 3, 1, view=NStep(2, gamma=0.5))
+    no = torch.zeros(1, dtype=torch.bool)
+    for t in range(3):
+        obs = {"obs": torch.full((1, 1), float(t))}
+        following = {"obs": torch.full((1, 1), t + 1.0)}
+        contact = {"contact": torch.tensor([t != 1])}
+        flags = {"terminated": torch.tensor([t == 1]), "truncated": no, "valid": ~no}
+        replay.add(
+            Transition(obs=obs, act=torch.zeros(1, 1), rew=torch.ones(1), info=contact, policy={}, next_obs=following,
+                       final_obs=following, **flags)
+        )  # fmt: skip
+    data = replay.view(replay.read, torch.tensor([0, 1, 2]))
+    assert data["info"]["contact"].tolist() == [True, False, True]
+    assert data["num_steps"].tolist() == [2, 1, 1]
+    assert data["rew"].tolist() == [1.5, 1.0, 1.0]
+    assert data["discount"].tolist() == [0.0, 0.0, 0.5]
+    assert data["obs_next"]["obs"].flatten().tolist() == [2.0, 2.0, 3.0]

@@ -10,7 +10,10 @@ from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
+from striderl.data.actions import BoxSpec
 from striderl.data.arena import Placement
+from striderl.data.specs import ObsSpec, TensorSpec
+from striderl.data.transition import transition_columns
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.minibatches import mini_batch_generator
@@ -63,6 +66,22 @@ def test_what_truly_followed():
     assert torch.equal(storage.data["obs_next"]["obs"][0, 2], storage.data["obs"]["obs"][1, 2])
 
 
+def test_a_row_that_only_the_device_knows_has_what_followed_too():
+    one, other = SarsaRolloutStorage(columns(), 2, 3), SarsaRolloutStorage(columns(), 2, 3)
+    for number, ends in enumerate(([True, False, False], [False, False, False])):
+        transition = step(number, range(3), terminated=ends, truncated=[False, False, False])
+        one.add(transition)
+        other.put(other.pack(transition), torch.tensor([number]))
+    assert tree.equal(one.data, other.data) and other.data["obs_next"]["obs"][0, 0, 0] == 1000.0
+
+
+def test_some_components_are_enough():
+    storage = SarsaRolloutStorage(columns(), 2, 3, components=["obs"])
+    assert list(fill(storage, 2).data["obs_next"]) == ["obs"]
+    with pytest.raises(KeyError, match=r"'obz'.*Did you mean 'obs'"):
+        SarsaRolloutStorage(columns(), 2, 3, components=["obz"])
+
+
 def test_what_truly_followed_is_not_known_without_final_observations():
     storage = SarsaRolloutStorage(columns(), 1, 1)
     with pytest.raises(ValueError, match="gives no final observations"):
@@ -78,6 +97,21 @@ def test_motion_priors():
     assert storage.data["action_labels"][1, :, 0].tolist() == [-10.0, -11.0, -12.0]
     alone = fill(AmpRolloutStorage(columns(info=True), 2, 3, amp_obs_dim=4), 2, info=True)
     assert torch.equal(alone.data["action_labels"], alone.data["act"])
+
+
+def test_motions_among_the_observations_are_those_after_the_step():
+    # env 0 falls: its last motion is the final one, 1000 more
+    given = step(0, range(2), terminated=[True, False])
+    seen = {name: {"ref_obs": value["obs"]} for name, value in given._asdict().items() if name.endswith("obs")}
+    given = given._replace(**seen, info={"ref_motion": -given.obs["obs"]})
+    spec = ObsSpec({"ref_obs": OBS["obs"]})
+    layout = transition_columns(
+        spec, BoxSpec(shape=(1,), low=-1.0, high=1.0), {"ref_motion": TensorSpec(shape=(2,))}, {}
+    )
+    storage = AmpRolloutStorage(layout, 1, 2, amp_obs_dim=2)
+    storage.add(given)
+    assert storage.data["ref_obs"][0, :, 0].tolist() == [1000.0, 11.0]
+    assert storage.data["ref_motion"][0, :, 0].tolist() == [0.0, -1.0]
 
 
 def test_motion_priors_that_are_missing_or_of_another_size_are_named():

@@ -9,6 +9,10 @@ from striderl._lazy import lazy
 if TYPE_CHECKING:
     from striderl.algorithms.a2c import A2C as A2C
     from striderl.algorithms.a2c import A2CConfig as A2CConfig
+    from striderl.algorithms.appo import APPO as APPO
+    from striderl.algorithms.appo import APPOConfig as APPOConfig
+    from striderl.algorithms.atppo import ATPPO as ATPPO
+    from striderl.algorithms.atppo import ATPPOConfig as ATPPOConfig
     from striderl.algorithms.bcq import Imitated as Imitated
     from striderl.algorithms.behaviour_cloning import BehaviourCloning as BehaviourCloning
     from striderl.algorithms.behaviour_cloning import BehaviourCloningConfig as BehaviourCloningConfig
@@ -60,6 +64,13 @@ if TYPE_CHECKING:
     from striderl.algorithms.terms.distill import Distill as Distill
     from striderl.algorithms.terms.distill_config import DistillConfig as DistillConfig
     from striderl.algorithms.terms.estimation import Estimation as Estimation
+    from striderl.algorithms.terms.mimic import Mimic as Mimic
+    from striderl.algorithms.terms.mimic import MimicConfig as MimicConfig
+    from striderl.algorithms.terms.motion_expert import EnvExpert as EnvExpert
+    from striderl.algorithms.terms.motion_expert import Expert as Expert
+    from striderl.algorithms.terms.motion_expert import as_expert as as_expert
+    from striderl.algorithms.terms.motion_prior import MotionPrior as MotionPrior
+    from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig as MotionPriorConfig
     from striderl.algorithms.terms.resample_memory import ResampleMemory as ResampleMemory
     from striderl.algorithms.terms.rnd import RandomNetworkDistillation as RandomNetworkDistillation
     from striderl.algorithms.terms.rnd import RNDConfig as RNDConfig
@@ -77,6 +88,14 @@ __getattr__, __dir__, __all__ = lazy(
         "a2c": [
             "A2C",
             "A2CConfig",
+        ],
+        "appo": [
+            "APPO",
+            "APPOConfig",
+        ],
+        "atppo": [
+            "ATPPO",
+            "ATPPOConfig",
         ],
         "bcq": [
             "Imitated",
@@ -190,6 +209,21 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "terms.estimation": [
             "Estimation",
+        ],
+        "terms.mimic": [
+            "Mimic",
+            "MimicConfig",
+        ],
+        "terms.motion_expert": [
+            "EnvExpert",
+            "Expert",
+            "as_expert",
+        ],
+        "terms.motion_prior": [
+            "MotionPrior",
+        ],
+        "terms.motion_prior_config": [
+            "MotionPriorConfig",
         ],
         "terms.resample_memory": [
             "ResampleMemory",

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.dqn import Judged, Seen
+from striderl.algorithms.dqn import DQNConfig, Judged, Seen
 from striderl.data.actions import DiscreteSpec
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
 from striderl.networks.categorical import masked_log_probs
@@ -76,6 +77,25 @@ class ImitatedQHead(Head[Tensor]):
     def from_params(self, params: Mapping[str, Tensor]) -> QValues:
         """Make the greedy choice over these values."""
         return QValues(params["values"])
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class BCQConfig(DQNConfig):
+    """Settings of BCQ: those of DQN, and those of `Imitated`."""
+
+    threshold: float = 0.3
+    """How likely a choice must be, next to the likeliest; 0 is DQN, 1 behaviour cloning."""
+    logit_penalty: float = 0.01
+    """The weight of the size of the logits."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.threshold <= 1.0 or self.logit_penalty < 0.0:
+            raise ValueError(
+                f"threshold is in [0, 1] and logit_penalty not negative, found {self.threshold} and "
+                f"{self.logit_penalty}"
+            )
 
 
 class Imitated:

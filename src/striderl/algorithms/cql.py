@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from striderl.algorithms.sac import SAC, SACConfig
 from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviours import box_bounds
 from striderl.data.actions import DiscreteSpec
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.networks.deterministic import QValues
 from striderl.networks.head import Head
@@ -32,6 +34,24 @@ from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
 
 
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class CQLConfig(SACConfig):
+    """Settings of CQL: those of SAC, and three."""
+
+    penalty: float = 5.0
+    """The weight of the conservative penalty; 1 to 10 is usual."""
+    num_actions: int = 4
+    """How many actions are drawn in each of three ways."""
+    entropy_in_target: bool = False
+    """Put the entropy into the critics' targets, as SAC does; the authors leave it out."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.penalty < 0.0 or self.num_actions < 1:
+            raise ValueError(f"penalty >= 0 and num_actions >= 1, found {self.penalty} and {self.num_actions}")
+
+
 class CQL(SAC):
     """SAC with a conservative penalty on its critics."""
 
@@ -39,23 +59,20 @@ class CQL(SAC):
         self,
         policy: ActorPolicy,
         critic: QFunction,
-        config: SACConfig | None = None,
+        config: CQLConfig | None = None,
         *,
-        penalty: float = 5.0,
-        num_actions: int = 4,
-        entropy_in_target: bool = False,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parts of SAC, the weight of the penalty, and how many actions are drawn in each of three ways.
-
-        The authors leave the entropy out of the critics' targets; `entropy_in_target` puts it back, as in SAC.
-        """
-        if penalty < 0.0 or num_actions < 1:
-            raise ValueError(f"penalty >= 0 and num_actions >= 1, found {penalty} and {num_actions}")
+        """Take the parts of SAC; all actions have bounds."""
+        config = config or CQLConfig()
         super().__init__(policy, critic, config, terms=terms)
         if critic.config.num_outputs != 1:
             raise ValueError(f"CQL wants critics with one value each, found num_outputs={critic.config.num_outputs}")
-        self.penalty, self.num_actions, self.entropy_in_target = penalty, num_actions, entropy_in_target
+        self.penalty, self.num_actions, self.entropy_in_target = (
+            config.penalty,
+            config.num_actions,
+            config.entropy_in_target,
+        )
         device = next(policy.parameters()).device
         low, high, _ = box_bounds(policy.action_spec, "CQL")
         if not bool((low.isfinite() & high.isfinite()).all()):

@@ -57,6 +57,8 @@ class CrossQConfig:
     """Rewards that are summed before the value is trusted."""
     learning_rate: float = 1e-3
     """Of policy, critics and temperature."""
+    beta1: float = 0.5
+    """How slowly Adam's mean of the gradients forgets, for policy and critics; the authors' value."""
     actor_every: int = 3
     """Steps of the critics per step of the actor and the temperature."""
     init_temperature: float = 1.0
@@ -115,8 +117,8 @@ class CrossQ:
         low, _, _ = box_bounds(policy.action_spec, "CrossQ")
         self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
         rate, norm, mode = config.learning_rate, config.max_grad_norm, config.mode
-        self._actor_updater = module_updater("actor", policy, rate, norm, mode)
-        self._critic_updater = module_updater("critic", critic, rate, norm, mode)
+        self._actor_updater = module_updater("actor", policy, rate, norm, mode, beta1=config.beta1)
+        self._critic_updater = module_updater("critic", critic, rate, norm, mode, beta1=config.beta1)
         self._temperature_updater = module_updater("temperature", self.temperature, rate, norm, mode)
         self.num_updates = 0
         self._actor = actor or BehaviourActor(policy, Sample())

@@ -16,6 +16,7 @@ from torch import Tensor
 from striderl.data import tree
 from striderl.execution.modes import Function
 from striderl.execution.updater import Updater
+from striderl.networks.heads import DeterministicHead
 from striderl.ops.losses import explained_variance, mean_std, normalised, valid_mean, value_loss
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage
@@ -161,7 +162,7 @@ def take_step(updater: Updater, function: Function, targets: Targets) -> dict[st
 
 
 def check_learner_parts(who: str, policy: object, config: object, config_type: type) -> None:
-    """Raise TypeError for what is no policy or no config, with the way to what is."""
+    """Raise for what is no policy or no config, and for a policy that cannot be learned from its log-probabilities."""
     if not isinstance(policy, Policy):
         raise TypeError(
             f"{who} wants a striderl.policies.Policy, found {type(policy).__name__}; for an ActorCritic and keyword "
@@ -171,4 +172,10 @@ def check_learner_parts(who: str, policy: object, config: object, config_type: t
         raise TypeError(
             f"{who} wants a {config_type.__name__}, found {type(config).__name__}; "
             f"from a dict: {config_type.__name__}(**settings)"
+        )
+    # its densities and entropies are zero whatever it does, so that the actor would stay as it is and nobody would know
+    if any(isinstance(part, DeterministicHead) for part in policy.head.modules()):
+        raise ValueError(
+            f"{who} wants a head with a distribution of actions, found {type(policy.head).__name__}, which has neither "
+            "log-probabilities nor entropy; use head='gaussian', or DAgger for a student that only copies"
         )

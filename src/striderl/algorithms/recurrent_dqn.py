@@ -10,7 +10,7 @@ stores its memory in the replay: `replay_state` says what and how often.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from striderl.algorithms.dqn import DQNConfig, Means, QKind, Seen
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.reward_terms import RewardTerms, single_steps
 from striderl.algorithms.sequence_learning import (
     ReplayState,
     SequenceConfig,
@@ -29,6 +30,7 @@ from striderl.algorithms.sequence_learning import (
     woven_features,
 )
 from striderl.algorithms.target_network import TargetNetwork
+from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, policy_memory
 from striderl.collect.behaviours import EpsilonGreedy
 from striderl.data.noise import NoiseSpec
@@ -53,13 +55,18 @@ class RecurrentDQN:
         kind: QKind | None = None,
         *,
         sequence: SequenceConfig | None = None,
+        terms: Sequence[Term] = (),
     ) -> None:
-        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with."""
+        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with.
+
+        The rewards of `terms` are added when samples are read.
+        """
         self.policy, self.kind = policy, kind or Means()
         self.config, self.sequence = config or DQNConfig(), sequence or SequenceConfig()
         config = self.config
         self.updater = module_updater("policy", policy, config.learning_rate, config.max_grad_norm, config.mode)
         self.target = TargetNetwork(policy)
+        self.terms = RewardTerms(terms, policy, config.mode)
         self.num_updates = 0
         self._actor = BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
 
@@ -100,6 +107,7 @@ class RecurrentDQN:
         """Step the network, and move the target when it is time."""
         minibatch = self.minibatch(sample, weight, noise)
         numbers = self.updater.step(self.losses, minibatch)
+        numbers |= self.terms.step(minibatch)
         self.num_updates += 1
         if self.num_updates % self.config.target_every == 0:
             self.target.follow(self.config.tau)
@@ -111,7 +119,7 @@ class RecurrentDQN:
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Any]:
         """Return what the losses read, with the memories of both networks after the burn-in."""
-        clean, burn_in = cleaned(sample), self.sequence.burn_in
+        clean, burn_in = self.terms.relabelled(cleaned(sample)), self.sequence.burn_in
         stored = policy_memory(clean["state"])
         return {
             **laid_out(clean, weight, burn_in, gamma=self.config.gamma, n_step=self.config.n_step),
@@ -168,11 +176,13 @@ class RecurrentDQN:
     def absorb(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
         self.policy.absorb(columns["obs"], columns["valid"])
+        if len(self.terms):
+            self.terms.absorb(single_steps(columns))
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, Any]:
-        return {"policy": self.policy, "target": self.target, "updater": self.updater}
+        return {"policy": self.policy, "target": self.target, "updater": self.updater, "terms": self.terms}
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of everything learned."""

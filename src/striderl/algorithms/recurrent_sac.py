@@ -9,7 +9,7 @@ exactly where the episode itself begins in it). The losses are those of `sac.py`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from striderl.algorithms.replay_parts import (
     sample_noise_spec,
     save_parts,
 )
+from striderl.algorithms.reward_terms import RewardTerms, single_steps
 from striderl.algorithms.sac import SACConfig
 from striderl.algorithms.sequence_learning import (
     ReplayState,
@@ -38,6 +39,7 @@ from striderl.algorithms.sequence_learning import (
 )
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.temperature import Temperature
+from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, policy_memory
 from striderl.collect.behaviours import Sample, box_bounds
 from striderl.data.noise import NoiseSpec
@@ -62,8 +64,12 @@ class RecurrentSAC:
         kind: CriticKind | None = None,
         *,
         sequence: SequenceConfig | None = None,
+        terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parameters of both into updaters, and copy the critics as targets."""
+        """Take the parameters of both into updaters, and copy the critics as targets.
+
+        The rewards of `terms` are added when samples are read.
+        """
         self.policy, self.critic, self.kind = policy, critic, kind or ClippedMeans()
         self.kind.check(critic.config.num_members, critic.config.num_outputs)
         self.config, self.sequence = config or SACConfig(), sequence or SequenceConfig()
@@ -78,6 +84,7 @@ class RecurrentSAC:
             "temperature", self.temperature, config.temperature_learning_rate, norm, mode
         )
         self.target = TargetNetwork(critic)
+        self.terms = RewardTerms(terms, policy, config.mode)
         self.num_updates = 0
         self._actor = BehaviourActor(policy, Sample())
 
@@ -127,6 +134,7 @@ class RecurrentSAC:
                 if self.config.learn_temperature:
                     minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
                     numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+        numbers |= self.terms.step(minibatch)
         self.target.follow(self.config.tau)
         self.num_updates += 1
         numbers["temperature"] = self.temperature.value().detach()
@@ -138,7 +146,7 @@ class RecurrentSAC:
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Any]:
         """Return what the losses read, with all memories after the burn-in."""
-        clean, burn_in = cleaned(sample), self.sequence.burn_in
+        clean, burn_in = self.terms.relabelled(cleaned(sample)), self.sequence.burn_in
         return {
             **laid_out(clean, weight, burn_in, gamma=self.config.gamma, n_step=self.config.n_step),
             "noise": flat_noise(noise),
@@ -216,6 +224,8 @@ class RecurrentSAC:
         """Let the normalisers learn from samples."""
         self.policy.absorb(columns["obs"], columns["valid"])
         self.critic.absorb(columns["obs"], columns["valid"])
+        if len(self.terms):
+            self.terms.absorb(single_steps(columns))
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -228,6 +238,7 @@ class RecurrentSAC:
             "actor_updater": self._actor_updater,
             "critic_updater": self._critic_updater,
             "temperature_updater": self._temperature_updater,
+            "terms": self.terms,
         }
 
     def state_dict(self) -> dict[str, Any]:

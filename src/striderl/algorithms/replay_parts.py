@@ -38,12 +38,23 @@ def sample_noise_spec(policy: Acting) -> NoiseSpec:
 
 
 def module_updater(
-    name: str, module: nn.Module, learning_rate: float, max_grad_norm: float, mode: str, weight_decay: float = 0.0
+    name: str,
+    module: nn.Module,
+    learning_rate: float,
+    max_grad_norm: float,
+    mode: str,
+    weight_decay: float = 0.0,
+    *,
+    beta1: float = 0.9,
 ) -> Updater:
     """Return an updater with one group: all parameters of a module, under Adam, or AdamW with a weight decay."""
     kind = "AdamW" if weight_decay else "Adam"
     group = GroupConfig(
-        optimizer=kind, learning_rate=learning_rate, max_grad_norm=max_grad_norm, weight_decay=weight_decay
+        optimizer=kind,
+        learning_rate=learning_rate,
+        max_grad_norm=max_grad_norm,
+        weight_decay=weight_decay,
+        betas=(beta1, 0.999),
     )
     return Updater({name: ParameterGroup(module.parameters(), group)}, mode=mode)
 

@@ -25,6 +25,9 @@ from striderl.storage.replay import View
 from striderl.storage.replay_reader import ReplayReader
 from striderl.storage.views import NStep, RewardFunction
 
+_STEP = ("obs", "act", "rew", "terminated", "truncated", "valid", "info", "policy", "obs_next")
+"""The columns of a step."""
+
 
 class RewardTerms:
     """The terms of a learner from replay; an empty list does nothing."""
@@ -32,6 +35,11 @@ class RewardTerms:
     def __init__(self, terms: Sequence[Term], policy: Acting, mode: str = "eager") -> None:
         """Check the terms against the policy and take their parameters into an updater."""
         self._terms = TermList(terms, cast(Policy, policy))  # terms look at specs, which both kinds of policy have
+        if self._terms.acting():
+            names = [part.name for part in self._terms.acting()]
+            raise ValueError(f"the terms {names} take part in acting, which learners from replay have no place for")
+        for term in self._terms:
+            term.check_replay()
         groups = self._terms.groups()
         self.updater = Updater(groups, mode=mode) if groups else None
 
@@ -56,6 +64,13 @@ class RewardTerms:
         for reward in self._terms.rewards(Read(columns, rows["obs_next"])).values():
             total = total + reward.squeeze(0)
         return total
+
+    def relabelled(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return sequences [T, B, …] whose rewards include those of the terms."""
+        if not len(self):
+            return sample
+        reward = self._reward(single_steps(sample))
+        return {**sample, "rew": reward.view_as(sample["rew"])}
 
     def step(self, minibatch: Mapping[str, Any]) -> dict[str, Tensor]:
         """Let terms with parameters of their own learn from the samples; returns their numbers."""
@@ -109,6 +124,11 @@ class WithFirstStep:
         flags = read.flags(index)
         first = {"obs_next": read.obs_next(index), "terminated": flags[:, 0], "truncated": flags[:, 1]}
         return {**self.view(read, index), "single": first}
+
+
+def single_steps(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the steps of sequences [T, B, …] as rows [T · B, …], time first."""
+    return {name: tree.map(lambda leaf: leaf.flatten(0, 1), sample[name]) for name in _STEP if name in sample}
 
 
 def one_step(rows: Mapping[str, Any]) -> dict[str, Any]:

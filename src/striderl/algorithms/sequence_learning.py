@@ -81,6 +81,12 @@ def laid_out(
         "there": (followed * count + column).flatten(),
         "obs": tree.map(lambda leaf: leaf.flatten(0, 1), learn["obs"]),
         "obs_next": masks,
+        # what followed each step itself, for terms that learn from single steps
+        "single": tree.map(
+            lambda leaf: leaf.flatten(0, 1),
+            {"obs_next": learn["obs_next"], "terminated": learn["terminated"], "truncated": truncated},
+        ),
+        "info": tree.map(lambda leaf: leaf.flatten(0, 1), _later(sample.get("info", {}), burn_in)),
         "act": learn["act"].flatten(0, 1),
         "rew": window.reward.flatten(),
         "discount": window.discount.flatten(),

@@ -9,6 +9,7 @@ too, which is the stage `NormalizeObs` here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -17,9 +18,24 @@ from striderl.algorithms.critic_kinds import CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.td3 import TD3, TD3Config
 from striderl.algorithms.terms.term import Term
+from striderl.data.checked_fields import suggests_fields
 from striderl.ops.losses import valid_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class TD3BCConfig(TD3Config):
+    """Settings of TD3+BC: those of TD3, and one."""
+
+    bc_alpha: float = 2.5
+    """How much the value counts beside the distance from the data; 0 is behaviour cloning."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bc_alpha < 0.0:
+            raise ValueError(f"bc_alpha is not negative, found {self.bc_alpha}")
 
 
 class TD3BC(TD3):
@@ -29,17 +45,15 @@ class TD3BC(TD3):
         self,
         policy: ActorPolicy,
         critic: QFunction,
-        config: TD3Config | None = None,
+        config: TD3BCConfig | None = None,
         *,
-        bc_alpha: float = 2.5,
         kind: CriticKind | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parts of TD3, and how much the value counts beside the distance; 0 is behaviour cloning."""
-        if bc_alpha < 0.0:
-            raise ValueError(f"bc_alpha is not negative, found {bc_alpha}")
+        """Take the parts of TD3."""
+        config = config or TD3BCConfig()
         super().__init__(policy, critic, config, kind=kind, terms=terms)
-        self.bc_alpha = bc_alpha
+        self.bc_alpha = config.bc_alpha
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return minus the value, brought to the size of bc_alpha, and the distance."""

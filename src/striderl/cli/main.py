@@ -3,6 +3,9 @@
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
     striderl play | evaluate | record | export | resume RUN                  use what a run has learned, or go on
     striderl plot RUN …                                                      learning curves as a picture
+    striderl dataset TASK | RUN FOLDER                                       record what offline algorithms learn from
+    striderl import-trajectories OLD NEW                                     bring recordings of pickle files over
+    striderl clips trot | record | import | export | show …                  motion clips
     striderl list [tasks | algorithms | recipes]
 
 Exit codes: 0 done, 1 something failed on the way, 2 the command line is wrong, 130 and 143 ended by SIGINT and SIGTERM
@@ -63,6 +66,24 @@ def _plot(words: list[str]) -> int:
     return plot(words)
 
 
+def _dataset(words: list[str]) -> int:
+    from striderl.cli.dataset import record_dataset
+
+    return record_dataset(words)
+
+
+def _clips(words: list[str]) -> int:
+    from striderl.cli.clips import clips
+
+    return clips(words)
+
+
+def _import_trajectories(words: list[str]) -> int:
+    from striderl.cli.import_trajectories import import_trajectories
+
+    return import_trajectories(words)
+
+
 def _list(words: list[str]) -> int:
     from striderl.cli.list_names import list_names
 
@@ -87,6 +108,11 @@ COMMANDS: dict[str, Command] = {
     "record": Command(summary="write a video of a run's policy", run=_record),
     "export": Command(summary="write a run's policy as ONNX and torch files that need no striderl", run=_export),
     "plot": Command(summary="draw the learning curves of one or several runs", run=_plot),
+    "dataset": Command(summary="record a dataset for algorithms that learn from one", run=_dataset),
+    "clips": Command(summary="make, record, convert and look at motion clips", run=_clips),
+    "import-trajectories": Command(
+        summary="bring recordings of pickle files over, without running them", run=_import_trajectories
+    ),
     "list": Command(summary="list tasks, algorithms or recipes", run=_list),
 }
 """Every command."""

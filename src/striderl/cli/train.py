@@ -49,6 +49,7 @@ Train a policy. The recipe of the task has settings that learn; every one of the
       --plan.total-steps 1000000        how long
       --algorithm.learning-rate 3e-4    settings of the algorithm
       --policy.kind lstm                a policy with memory
+      --dataset FOLDER                  what bc, td3_bc, cql, iql and bcq learn from ('striderl dataset' makes one)
       --logging.trackers tensorboard    further loggers
       --device cuda                     where to train
 
@@ -171,6 +172,8 @@ def _wrapped(names: list[str]) -> str:
 def _start(config: RunConfig[Any, Any], root: Path, signals: StopSignals) -> int:
     from striderl.training.run_folder import new_run_folder
 
+    if config.dataset:  # a run may be resumed from another working directory
+        config = replace(config, dataset=str(Path(config.dataset).resolve()))
     try:
         folder = new_run_folder(config, root)
     except OSError as error:
@@ -212,18 +215,21 @@ def _resume(name: str, words: list[str], signals: StopSignals) -> int:
     if run.trainer.finished:
         run.close()
         why = run.trainer.stop_reason or "its plan is fulfilled"
-        say(f"{folder.path} has ended: {why}. A longer plan goes on: --plan.total-steps N")
+        longer = "--plan.total-iterations" if config.dataset else "--plan.total-steps"
+        say(f"{folder.path} has ended: {why}. A longer plan goes on: {longer} N")
         return 0
     return _drive(run)
 
 
 def _build(config: RunConfig[Any, Any], folder: RunFolder, signals: StopSignals) -> Run:
     """Build the run; parts that do not fit are a mistake of the command line, and named without a traceback."""
+    from striderl.checkpoint.errors import CheckpointError
     from striderl.training.run import Run
 
     try:
         return Run(config, folder, signals=signals)
-    except (KeyError, ValueError, TypeError, ImportError, RuntimeError, OSError) as error:
+    # a dataset that is damaged, or of another task, is a CheckpointError
+    except (KeyError, ValueError, TypeError, ImportError, RuntimeError, OSError, CheckpointError) as error:
         _log.debug("while building the run", exc_info=True)
         raise UsageError(message_of(error)) from error
 

@@ -23,12 +23,23 @@ if TYPE_CHECKING:
     from striderl.collect.collector import Collected as Collected
     from striderl.collect.collector import Collector as Collector
     from striderl.collect.collector import CollectorConfig as CollectorConfig
+    from striderl.collect.dagger_saver import DaggerSaver as DaggerSaver
     from striderl.collect.delivery import Storage as Storage
+    from striderl.collect.demonstration_saver import DemonstrationSaver as DemonstrationSaver
+    from striderl.collect.motion_recorder import MotionRecorder as MotionRecorder
+    from striderl.collect.motion_recorder import MotionRecorderConfig as MotionRecorderConfig
+    from striderl.collect.motion_recorder import record_motion as record_motion
     from striderl.collect.parameter_noise import ParameterNoiseActor as ParameterNoiseActor
     from striderl.collect.policy_actor import GreedyActor as GreedyActor
     from striderl.collect.policy_actor import PolicyActor as PolicyActor
+    from striderl.collect.quadruped_clips import quadruped_fields as quadruped_fields
+    from striderl.collect.quadruped_clips import quadruped_loader_config as quadruped_loader_config
+    from striderl.collect.quadruped_clips import quadruped_recorder_config as quadruped_recorder_config
+    from striderl.collect.quadruped_clips import trot_clip as trot_clip
+    from striderl.collect.quadruped_clips import trot_clips as trot_clips
     from striderl.collect.quarantine import Fault as Fault
     from striderl.collect.quarantine import Quarantine as Quarantine
+    from striderl.collect.recorded_teacher import RecordedTeacher as RecordedTeacher
     from striderl.collect.samplers import AgentActor as AgentActor
     from striderl.collect.samplers import AgentInputs as AgentInputs
     from striderl.collect.samplers import AgentSamples as AgentSamples
@@ -50,6 +61,9 @@ if TYPE_CHECKING:
     from striderl.collect.samplers import WaitResetCollector as WaitResetCollector
     from striderl.collect.samplers import seen_by_agent as seen_by_agent
     from striderl.collect.samplers import valid_from_done as valid_from_done
+    from striderl.collect.saver_student import LoadStudent as LoadStudent
+    from striderl.collect.saver_student import Student as Student
+    from striderl.collect.saver_summary import Progress as Progress
     from striderl.collect.statistics import EpisodeStatistics as EpisodeStatistics
     from striderl.collect.teacher import Teacher as Teacher
     from striderl.collect.teacher_router import TeacherRouter as TeacherRouter
@@ -83,8 +97,19 @@ __getattr__, __dir__, __all__ = lazy(
             "Collector",
             "CollectorConfig",
         ],
+        "dagger_saver": [
+            "DaggerSaver",
+        ],
         "delivery": [
             "Storage",
+        ],
+        "demonstration_saver": [
+            "DemonstrationSaver",
+        ],
+        "motion_recorder": [
+            "MotionRecorder",
+            "MotionRecorderConfig",
+            "record_motion",
         ],
         "parameter_noise": [
             "ParameterNoiseActor",
@@ -93,9 +118,19 @@ __getattr__, __dir__, __all__ = lazy(
             "GreedyActor",
             "PolicyActor",
         ],
+        "quadruped_clips": [
+            "quadruped_fields",
+            "quadruped_loader_config",
+            "quadruped_recorder_config",
+            "trot_clip",
+            "trot_clips",
+        ],
         "quarantine": [
             "Fault",
             "Quarantine",
+        ],
+        "recorded_teacher": [
+            "RecordedTeacher",
         ],
         "samplers": [
             "AgentActor",
@@ -119,6 +154,13 @@ __getattr__, __dir__, __all__ = lazy(
             "WaitResetCollector",
             "seen_by_agent",
             "valid_from_done",
+        ],
+        "saver_student": [
+            "LoadStudent",
+            "Student",
+        ],
+        "saver_summary": [
+            "Progress",
         ],
         "statistics": [
             "EpisodeStatistics",

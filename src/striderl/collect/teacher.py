@@ -104,7 +104,7 @@ class Teacher:
             if name not in self.policy.obs_spec:
                 raise KeyError(unknown("component", name, self.policy.obs_spec, where="the teacher's observation"))
 
-    def bound(self, sight: Sight, action_spec: ActionSpec, device: torch.device) -> OneTeacher:
+    def bound(self, sight: Sight, action_spec: ActionSpec, device: torch.device) -> BoundTeacher:
         """Find the teacher's components in what there is to see, or say what does not fit."""
         theirs = self.policy.action_spec
         if theirs.tensor != action_spec.tensor:

@@ -64,12 +64,11 @@ class TeacherActing:
     def columns(self) -> Columns:
         """Return the label, who acted, and what else is wanted of the teacher."""
         found: dict[str, Any] = {"label": self.action_spec.tensor, "acted": TensorSpec(dtype="bool")}
-        policy = self.teacher.policies[0]
-        head = head_of(policy)
-        if self.store_params and head is not None:
+        head = head_of(self.teacher.policies[0]) if self.store_params else None
+        if head is not None:
             found["dist"] = dict(head.params_spec())
         if self.latents:
-            sizes = latent_sizes(policy)
+            sizes = latent_sizes(self.teacher.policies[0])
             found["latent"] = {name: TensorSpec(shape=(sizes[name],)) for name in self.latents}
         return found
 

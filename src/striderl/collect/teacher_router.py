@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.teacher import Label, OneTeacher, Sight, Teacher, TeacherPolicy
+from striderl.collect.teacher import BoundTeacher, Label, Sight, Teacher, TeacherPolicy
 from striderl.data.actions import ActionSpec
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
@@ -44,7 +44,7 @@ class TeacherRouter:
 class RoutedTeachers:
     """Bound teachers that all look, of whom one is heard in each env; all keep up their memories."""
 
-    def __init__(self, teachers: Sequence[OneTeacher], component: str) -> None:
+    def __init__(self, teachers: Sequence[BoundTeacher], component: str) -> None:
         self._teachers, self._component = tuple(teachers), component
 
     @property

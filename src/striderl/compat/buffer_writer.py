@@ -155,10 +155,5 @@ class BufferWriter:
 
 def cut(buffer: ReplayBuffer, envs: Any) -> None:
     """End what is under way in the rings of these envs: what comes next does not follow it."""
-    if not len(buffer):
-        return
-    unfinished = buffer.unfinished_index()
-    if isinstance(buffer, VectorReplayBuffer):
-        unfinished = unfinished[np.isin(unfinished // (buffer.maxsize // buffer.buffer_num), list(envs))]
-    # the buffer knows steps that nothing follows from `update`, but has no call of its own for it
-    buffer._cut[unfinished] = True
+    # a plain buffer holds the steps of all envs in one ring
+    buffer.cut(list(envs) if isinstance(buffer, VectorReplayBuffer) else None)

@@ -32,9 +32,11 @@ from striderl.collect.group import where_env
 from striderl.collect.noise_source import NoiseSource
 from striderl.compat.final_observations import final_observations
 from striderl.compat.loop_storage import LoopStorage
+from striderl.compat.recorded_steps import seen_by_critic, tell_teacher, with_recorded_action
 from striderl.data import tree
 from striderl.data.naming import unknown
 from striderl.data.transition import Transition
+from striderl.datasets.rollout_files import Transition as RecordedStep
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.inputs import Observations, as_dones, critic_view, named
 from striderl.policies.facade.stateful import StatefulPolicy
@@ -205,6 +207,23 @@ class PPO:
         self._step += 1
         self._acted = None
         self.transition.clear()
+
+    def collect_transition_from_dataset(self, transition: RecordedStep, infos: Mapping[str, Any] | None = None) -> None:
+        """Store a recorded step, in place of `act` and `process_env_step`; what was done is what is learned.
+
+        transition: as `RolloutDataset.get_transition_batch` gives it, with these infos. A `Distill` term learns the
+        recorded actions, whoever its teacher is.
+        """
+        infos = infos or {}
+        term = tell_teacher(self.learner, transition.action)
+        obs = transition.observation
+        self.act(obs, seen_by_critic(obs, transition.privileged_observation))
+        assert self._acted is not None
+        with _outside_autograd():
+            self._acted = with_recorded_action(self.learner, term, self._acted, transition.action, self.device)
+            if infos.get("valid") is not None:
+                self._healthy = self._healthy & as_dones(infos["valid"]).to(self.device)
+        self.process_env_step(transition.reward, transition.done, infos)
 
     def compute_returns(self, last_critic_obs: Observations, last_obs: Observations | None = None) -> None:
         """Work out returns and advantages; `last_obs` is wanted where terms read what only the actor sees.

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.checkpoint.errors import CheckpointCorrupt
+from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointMissing
 from striderl.checkpoint.layout import check_layout, describe
-from striderl.checkpoint.store import CheckpointStore
+from striderl.checkpoint.store import Checkpoint, CheckpointStore
 from striderl.data import tree
 from striderl.data.actions import ActionSpec
+from striderl.data.arena import Placement
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.storage.pickers import Picker
@@ -115,29 +116,41 @@ def load_dataset(
     *,
     picker: Picker | None = None,
     view: View | None = None,
+    placement: Placement | None = None,
 ) -> Replay:
     """Read a saved dataset; another layout of observations or actions is an error that names each difference.
 
     Sampling begins anew with `picker`; give `picker=algorithm.picker(seed)` and `view=algorithm.view()`.
     """
-    saved = CheckpointStore(folder).load()
+    saved = _saved(folder)
     check_layout(saved.layout, describe(obs_spec, action_spec), where=f"the dataset {str(folder)!r}")
     try:
         specs = (saved.config or {})["info"]
         info = {name: TensorSpec(shape=tuple(spec["shape"]), dtype=spec["dtype"]) for name, spec in specs.items()}
         num_envs, steps_per_env = int(saved.state["num_envs"]), int(saved.state["steps_per_env"])
         columns = transition_columns(obs_spec, action_spec, info, {})
-        replay = Replay(columns, num_envs * steps_per_env, num_envs, picker=picker, view=view)
+        capacity = num_envs * steps_per_env
+        replay = Replay(columns, capacity, num_envs, picker=picker, view=view, placement=placement)
         replay.load_state_dict({**saved.state, "picker": replay.picker.state_dict()})
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointCorrupt(folder, f"it is not one that save_dataset() made ({error})") from None
-    every = torch.arange(replay.read.num_rows)
+    every = torch.arange(replay.read.num_rows, device=replay.read.device)
     replay.picker.written(replay.read, 0, len(every), replay.read.alive(every) & replay.read.valid(every))
     return replay
 
 
 def dataset_about(folder: str | Path) -> dict[str, Any]:
     """Return what was written about a dataset when it was saved."""
-    config = CheckpointStore(folder).load().config or {}
+    config = _saved(folder).config or {}
     about: dict[str, Any] = dict(config.get("about", {}))
     return about
+
+
+def _saved(folder: str | Path) -> Checkpoint:
+    """Read the folder, or say that it holds no dataset; nothing is made where there is none."""
+    if not Path(folder).is_dir():
+        raise CheckpointMissing(f"there is no dataset {str(folder)!r}")
+    try:
+        return CheckpointStore(folder).load()
+    except CheckpointMissing as error:
+        raise CheckpointMissing(f"{str(folder)!r} is not the folder of a dataset: {error}") from None

@@ -2,14 +2,16 @@
 
 env = make("cartpole", num_envs=8)
 env = make("half_cheetah", num_envs=64, settings={"ctrl_cost_weight": 0.05, "num_threads": 2})
+env = make("parkour", num_envs=64, settings={"lanes": {"kinds": ("crawl",), "levels": 4}})     a part of its config
 env = make("gymnasium:LunarLander-v3", num_envs=8)            any Gymnasium id
 """
 
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from striderl.data.naming import unknown
@@ -45,12 +47,20 @@ def _unknown_task(task: str) -> str:
 
 
 def configured(kind: type[ConfigT], settings: Mapping[str, Any], **given: Any) -> ConfigT:
-    """Build a config from settings by name; an unknown name raises with a suggestion."""
+    """Build a config from settings by name; an unknown name raises with a suggestion.
+
+    A field that is a config of its own may be given as a table of its settings: what a file or a command line can say.
+    """
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in settings:
         if name not in names:
             raise KeyError(unknown("setting", name, names, where=kind.__name__))
-    return kind(**{**given, **settings})
+    parts = typing.get_type_hints(kind)
+    built = {
+        name: configured(parts[name], value) if isinstance(value, Mapping) and is_dataclass(parts[name]) else value
+        for name, value in settings.items()
+    }
+    return kind(**{**given, **built})
 
 
 def _classic(gymnasium_id: str) -> Build:

@@ -50,7 +50,7 @@ def progress_parts(step: int, numbers: Mapping[str, float]) -> list[str]:
         total = f"/{short_number(numbers[TOTAL_ITERATIONS])}" if TOTAL_ITERATIONS in numbers else ""
         parts.append(f"iteration {short_number(numbers[ITERATION])}{total}")
     parts.append(f"{step:,} steps")
-    if STEPS_PER_SECOND in numbers:
+    if numbers.get(STEPS_PER_SECOND):
         parts.append(f"{numbers[STEPS_PER_SECOND]:,.0f} steps/s")
     if ELAPSED_SECONDS in numbers:
         parts.append(clock(numbers[ELAPSED_SECONDS]))

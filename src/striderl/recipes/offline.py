@@ -1,37 +1,42 @@
 """Datasets that the project makes itself: a learner is watched on its way, and recorded at three places of it.
 
-    SAC on the task ──▶ random ─────────▶ medium ─────────▶ expert
-                        never trained     half way between   the best that was seen
-                        │                 │                  │
-    kind                random            medium             expert          mix: a third of each
+    SAC or DQN on the task ──▶ random ─────────▶ medium ─────────▶ expert
+                               never trained     half way between   the best that was seen
+                               │                 │                  │
+    kind                       random            medium             expert          mix: a third of each
 
     behaviours = train_behaviours("pendulum", total_steps=8_000, seed=0)
     replay = generate(behaviours, "medium", 10_000, seed=1)
     save_dataset(folder, replay, *behaviours.specs(), about={"kind": "medium"})
 
-Medium and expert act by samples of their policies, as they did while they learned. Half way is meant in returns.
+SAC learns real-valued actions and DQN choices. Medium and expert act by samples of SAC's policy, and with one choice in
+ten at random by DQN's, as they did while they learned. Half way is meant in returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.sac import SAC, SACConfig
 from striderl.collect.actors import Actor, RandomActor
 from striderl.collect.behaviour_actor import BehaviourActor
-from striderl.collect.behaviours import Sample
+from striderl.collect.behaviours import EpsilonGreedy, Sample
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
-from striderl.data.actions import ActionSpec
+from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
 from striderl.data.transition import transition_columns
 from striderl.envs.tasks import make
+from striderl.envs.vec_env import VecEnv
+from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.storage.replay import Replay
@@ -40,6 +45,9 @@ from striderl.training.plans import OffPolicyPlan
 from striderl.training.trainer import Trainer
 
 KINDS = ("random", "medium", "expert", "mix")
+EPSILON = 0.1
+"""How often a recorded DQN acts at random."""
+_HIDDEN = (64, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +68,7 @@ class Behaviours:
         return self.policy.obs_spec, self.policy.action_spec
 
     def actors(self, kind: str) -> list[Actor]:
-        """Return who acts in a dataset of this kind, in order; each is asked before the next one is made."""
+        """Return who acts in a dataset of this kind, in order."""
         if kind not in KINDS:
             raise ValueError(unknown("kind", kind, KINDS, where="the datasets"))
         names = ("random", "medium", "expert") if kind == "mix" else (kind,)
@@ -69,20 +77,25 @@ class Behaviours:
     def _actor(self, name: str) -> Actor:
         if name == "random":
             return RandomActor(self.policy.action_spec)
-        policy = ActorPolicy(*self.specs(), self.policy.config)
+        policy = copy.deepcopy(self.policy)
         policy.load_state_dict(self.weights[name])
-        return BehaviourActor(policy, Sample())
+        return exploring(policy)
+
+
+def exploring(policy: ActorPolicy) -> Actor:
+    """Return who plays a policy of one of the learners here as in the datasets."""
+    if isinstance(policy.action_spec, DiscreteSpec):
+        return BehaviourActor(policy, EpsilonGreedy(policy.action_spec, EPSILON))
+    return BehaviourActor(policy, Sample())
 
 
 def train_behaviours(task: str = "pendulum", *, total_steps: int = 8_000, seed: int = 0) -> Behaviours:
-    """Train SAC on a task with real-valued actions and note who it was on the way."""
+    """Train SAC, or DQN where actions are choices, and note who it was on the way."""
     env = make(task, num_envs=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        policy = ActorPolicy(env.obs_spec, env.action_spec, ActorConfig(hidden_dims=(64, 64), head="squashed_gaussian"))
-        critic = QFunction(env.obs_spec, env.action_spec, QFunctionConfig(hidden_dims=(64, 64)))
-    rates = SACConfig(actor_learning_rate=1e-3, critic_learning_rate=1e-3, temperature_learning_rate=1e-3)
-    algorithm = SAC(policy, critic, rates)
+        algorithm = _learner(env)
+    policy: ActorPolicy = algorithm.policy
     plan = OffPolicyPlan(
         num_steps_per_env=250, batch_size=128, learning_starts=500, buffer_size=total_steps, total_steps=total_steps
     )
@@ -90,9 +103,24 @@ def train_behaviours(task: str = "pendulum", *, total_steps: int = 8_000, seed: 
     seen: list[tuple[float, dict[str, Any]]] = []
     for _ in trainer:
         weights: dict[str, Any] = tree.copy(dict(policy.state_dict()))
-        seen.append((_returns(task, BehaviourActor(policy, Sample())), weights))
+        seen.append((_returns(task, exploring(policy)), weights))
     trainer.close()
     return _chosen(task, policy, seen, _returns(task, RandomActor(policy.action_spec)))
+
+
+def _learner(env: VecEnv) -> Any:
+    obs_spec, action_spec = env.obs_spec, env.action_spec
+    if isinstance(action_spec, DiscreteSpec):
+        config = DQNConfig(
+            n_step=3, learning_rate=5e-4, target_every=200, epsilon=Ramp(start=1.0, end=EPSILON, num_steps=3_000)
+        )
+        return DQN(q_policy(obs_spec, action_spec, ActorConfig(hidden_dims=_HIDDEN)), config)
+    if not isinstance(action_spec, BoxSpec):
+        raise ValueError(f"the datasets are for real-valued actions or one choice, found {type(action_spec).__name__}")
+    policy = ActorPolicy(obs_spec, action_spec, ActorConfig(hidden_dims=_HIDDEN, head="squashed_gaussian"))
+    critic = QFunction(obs_spec, action_spec, QFunctionConfig(hidden_dims=_HIDDEN))
+    rates = SACConfig(actor_learning_rate=1e-3, critic_learning_rate=1e-3, temperature_learning_rate=1e-3)
+    return SAC(policy, critic, rates)
 
 
 def _returns(task: str, actor: Actor) -> float:
@@ -115,18 +143,26 @@ def _chosen(task: str, policy: ActorPolicy, seen: list[tuple[float, dict[str, An
 
 
 def generate(behaviours: Behaviours, kind: str, num_steps: int, *, seed: int = 0, num_envs: int = 10) -> Replay:
-    """Record a dataset of at least so many steps; episodes that are under way at the end are cut, not ended."""
+    """Record a dataset of one kind of at least so many steps."""
+    actors = behaviours.actors(kind)
+    env = make(behaviours.task, num_envs=num_envs)
+    replay = record_steps(env, actors, num_steps, seed=seed)
+    env.close()
+    return replay
+
+
+def record_steps(env: VecEnv, actors: Sequence[Actor], num_steps: int, *, seed: int = 0) -> Replay:
+    """Record at least so many steps, the same number of each actor and env.
+
+    Episodes that are under way when an actor's turn is over are cut, not ended.
+    """
     if num_steps < 1:
         raise ValueError(f"a dataset has at least one step, found num_steps={num_steps}")
-    actors = behaviours.actors(kind)
-    per_env = -(-num_steps // (num_envs * len(actors)))
-    obs_spec, action_spec = behaviours.specs()
-    columns = transition_columns(obs_spec, action_spec, {}, {})
-    replay = Replay(columns, per_env * num_envs * len(actors), num_envs)
-    env = make(behaviours.task, num_envs=num_envs)
+    per_env = -(-num_steps // (env.num_envs * len(actors)))
+    columns = transition_columns(env.obs_spec, env.action_spec, {}, {})
+    replay = Replay(columns, per_env * env.num_envs * len(actors), env.num_envs)
     for number, actor in enumerate(actors):
         collector = Collector(env, actor, CollectorConfig(seed=1_000 * seed + number))
-        collector.collect(n_step=per_env * num_envs, storage=replay)
+        collector.collect(n_step=per_env * env.num_envs, storage=replay)
         replay.cut()
-    env.close()
     return replay

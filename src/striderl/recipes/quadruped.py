@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.tppo import TPPOConfig
 from striderl.collect.collector_config import CollectorConfig
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.policy_settings import EncoderSettings, PolicySettings
@@ -19,6 +20,7 @@ from striderl.training.run_config import (
 )
 
 Config = RunConfig[PPOConfig, OnPolicyPlan]
+StudentConfig = RunConfig[TPPOConfig, OnPolicyPlan]
 
 
 def quadruped_ppo() -> Config:
@@ -49,6 +51,48 @@ def quadruped_blind_ppo() -> Config:
     scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
     policy = replace(config.policy, kind="gru", memory_size=128, encoders=(scan,))
     return replace(config, policy=policy)
+
+
+def quadruped_teacher() -> Config:
+    """A teacher for the blind and for the filmed quadruped: its actor sees what is the critic's alone in both tasks.
+
+    The ground stays on its three lowest levels, so that the returns of teacher and student can be compared.
+    """
+    config = _quadruped("quadruped_blind", total_steps=1_500_000)
+    scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
+    policy = replace(config.policy, actor_obs=("policy", "critic"), encoders=(scan,))
+    settings = {"rising": False, "first_levels": 3, "observe_motion": False}
+    return replace(
+        config,
+        env=replace(config.env, settings=settings),
+        policy=policy,
+        evaluation=replace(config.evaluation, every=0),
+        checkpoints=replace(config.checkpoints, every=50),
+    )
+
+
+def quadruped_blind_tppo() -> StudentConfig:
+    """A student of that teacher: it remembers what it felt, and is told with --teacher.run whom to imitate."""
+    config = quadruped_teacher()
+    return RunConfig(
+        env=config.env,
+        policy=replace(config.policy, kind="gru", memory_size=128, actor_obs=("policy",), init_std=0.5),
+        algorithm_name="tppo",
+        algorithm=TPPOConfig(
+            # the labels move the student further than a policy gradient should: a rate that follows the KL would stall
+            ppo=replace(config.algorithm, schedule="fixed", learning_rate=5e-4),
+            label_action_with_critic_obs=True,
+            # who acts is drawn once per episode, of 42 rollouts: a schedule would hardly be seen in so short a run
+            teacher_act_prob=0.2,
+            distillation_loss_coef=1.0,
+            distill_target="real",
+        ),
+        collector=config.collector,
+        plan=replace(config.plan, total_steps=600_000),
+        evaluation=config.evaluation,
+        checkpoints=config.checkpoints,
+        logging=config.logging,
+    )
 
 
 def quadruped_depth_ppo() -> Config:
@@ -125,6 +169,7 @@ QUADRUPED: Mapping[tuple[str, str], Callable[[], RunConfig[Any, Any]]] = {
     ("quadruped", "ppo"): quadruped_ppo,
     ("quadruped_rough", "ppo"): quadruped_rough_ppo,
     ("quadruped_blind", "ppo"): quadruped_blind_ppo,
+    ("quadruped_blind", "tppo"): quadruped_blind_tppo,
     ("quadruped_depth", "ppo"): quadruped_depth_ppo,
     ("parkour", "ppo"): parkour_ppo,
 }

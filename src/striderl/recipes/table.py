@@ -37,6 +37,12 @@ def _replay() -> Mapping[Key, Recipe]:
     return CLASSIC_CONTROL_REPLAY
 
 
+def _offline() -> Mapping[Key, Recipe]:
+    from striderl.recipes.classic_control_offline import CLASSIC_CONTROL_OFFLINE
+
+    return CLASSIC_CONTROL_OFFLINE
+
+
 def _locomotion() -> Mapping[Key, Recipe]:
     from striderl.recipes.locomotion import LOCOMOTION
 
@@ -60,9 +66,16 @@ RECIPES: dict[Key, Family] = {
     ("cartpole", "a2c"): _classic_control,
     ("cartpole", "reinforce"): _classic_control,
     ("cartpole", "dqn"): _replay,
+    ("cartpole", "bc"): _offline,
+    ("cartpole", "iql"): _offline,
+    ("cartpole", "bcq"): _offline,
     ("pendulum", "ppo"): _classic_control,
     ("pendulum", "sac"): _replay,
     ("pendulum", "td3"): _replay,
+    ("pendulum", "bc"): _offline,
+    ("pendulum", "td3_bc"): _offline,
+    ("pendulum", "cql"): _offline,
+    ("pendulum", "iql"): _offline,
     ("acrobot", "ppo"): _classic_control,
     ("mountain_car", "ppo"): _classic_control,
     ("mountain_car_continuous", "ppo"): _classic_control,
@@ -75,6 +88,7 @@ RECIPES: dict[Key, Family] = {
     ("quadruped", "ppo"): _quadruped,
     ("quadruped_rough", "ppo"): _quadruped,
     ("quadruped_blind", "ppo"): _quadruped,
+    ("quadruped_blind", "tppo"): _quadruped,
     ("quadruped_depth", "ppo"): _quadruped,
     ("parkour", "ppo"): _quadruped,
 }

@@ -130,18 +130,16 @@ class PackedRows:
             self._name(out, dtype, flat.index_select(0, index))
         return out
 
-    def gather_halves(self, rows: NDArray[np.int64]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read 2 n rows by number, which go round, and return the first n and the others; on the CPU only."""
-        half = rows.shape[0] // 2
-        one, two = _copy(self._skeleton), _copy(self._skeleton)
-        for dtype, flat in self._flat.items():
-            if self.fast:
-                found: Any = self._arrays[dtype].take(rows, 0, mode="wrap")
-            else:
-                found = flat.index_select(0, torch.from_numpy(rows % self._count))
-            self._name(one, dtype, found[:half])
-            self._name(two, dtype, found[half:])
-        return one, two
+    def take(self, rows: NDArray[np.int64], mode: Literal["raise", "wrap"] = "raise") -> dict[str, NDArray[Any]]:
+        """Read rows by number as arrays [B, W] by dtype; where numpy does the work (`fast`)."""
+        return {dtype: array.take(rows, 0, mode=mode) for dtype, array in self._arrays.items()}
+
+    def named(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `take` has read, or a slice of it, as nested dicts of tensors [B, …]."""
+        out = _copy(self._skeleton)
+        for dtype, found in rows.items():
+            self._name(out, dtype, found)
+        return out
 
     def _name(self, out: dict[str, Any], dtype: str, rows: Any) -> None:
         """Put the columns of gathered rows [B, W] under their names."""
@@ -156,8 +154,12 @@ class PackedRows:
 
     def one(self, path: Path, index: Tensor) -> Tensor:
         """Read one column of these rows."""
+        return self.flat(path).index_select(0, index)
+
+    def flat(self, path: Path) -> Tensor:
+        """Return one column of all rows, as a view [rows, …]."""
         column: Tensor = _at(self.arena.data, path)
-        return column.flatten(0, 1).index_select(0, index)
+        return column.flatten(0, 1)
 
 
 def _leaves(columns: Columns, prefix: Path = ()) -> Iterator[tuple[Path, TensorSpec]]:

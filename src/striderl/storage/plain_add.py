@@ -37,30 +37,33 @@ class PlainAdd:
         """Work out once what is done for each column; `picker` is None where it does not want to hear of steps."""
         num = cursor.num_envs
         self._cursor, self._flags, self._picker, self._read = cursor, flags, picker, read
-        self._shape = (num,)
-        self._steps = [(_PARTS[c.path[0]], c.path[1:], c.dtype, (num, *c.shape)) for c in steps]
-        self._frames = [(c.path, c.dtype, (num, *c.shape)) for c in frames]
+        self._steps = [(_PARTS[c.path[0]], c.path[1:], c.target.dtype, (num, *c.shape)) for c in steps]
+        self._frames = [(c.path, c.target.dtype, (num, *c.shape)) for c in frames]
         self._step_targets = [c.target for c in steps]
         self._frame_targets = [c.target for c in frames]
         self._alive = np.array([False, False, True])
+        self._no, self._yes = [False] * num, [True] * num
 
     def add(self, transition: Transition) -> bool:
         """Add a step of all envs, or change nothing and return False."""
-        terminated, truncated, valid = transition.terminated, transition.truncated, transition.valid
         try:
-            if not terminated.dtype is truncated.dtype is valid.dtype is _bool or not (
-                terminated.shape == truncated.shape == valid.shape == self._shape
-            ):
-                return False
-            if True in terminated.tolist() or True in truncated.tolist() or False in valid.tolist():
-                return False
-            found = self._values(transition)
+            found = self._values(transition) if self._is_plain(transition) else None
         except (KeyError, TypeError, AttributeError, RuntimeError):
             return False
         if found is None:
             return False
         self._write(*found)
         return True
+
+    def _is_plain(self, transition: Transition) -> bool:
+        """Tell whether no episode ends and all steps count; lists of a few flags are compared faster than tensors."""
+        terminated, truncated, valid = transition.terminated, transition.truncated, transition.valid
+        return (
+            terminated.dtype is truncated.dtype is valid.dtype is _bool
+            and terminated.tolist() == self._no
+            and truncated.tolist() == self._no
+            and valid.tolist() == self._yes
+        )
 
     def _values(self, transition: Transition) -> tuple[list[Any], list[Any], list[Any]] | None:
         """Return the arrays of the step, of the observations and of the next ones, or None when one does not fit."""
@@ -70,18 +73,20 @@ class PlainAdd:
             value: Any = parts[part]
             for key in keys:
                 value = value[key]
-            if value.dtype is not dtype or value.shape != shape:
+            value = value.numpy()
+            if value.dtype != dtype or value.shape != shape:
                 return None
-            steps.append(value.numpy())
+            steps.append(value)
         for path, dtype, shape in self._frames:
             after: Any = transition.next_obs
             value = transition.obs
             for key in path:
                 value, after = value[key], after[key]
-            if not value.dtype is after.dtype is dtype or not value.shape == after.shape == shape:
+            value, after = value.numpy(), after.numpy()
+            if value.dtype != dtype or after.dtype != dtype or value.shape != shape or after.shape != shape:
                 return None
-            obs.append(value.numpy())
-            following.append(after.numpy())
+            obs.append(value)
+            following.append(after)
         return steps, obs, following
 
     def _write(self, steps: list[Any], obs: list[Any], following: list[Any]) -> None:

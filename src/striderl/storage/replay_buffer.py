@@ -29,10 +29,12 @@ from striderl.data.batch import Batch
 from striderl.data.naming import unknown
 from striderl.storage.pickers import Draws
 from striderl.storage.replay_buffer_file import load_buffer, save_buffer
+from striderl.storage.replay_buffer_frames import following, stacked
 from striderl.storage.replay_buffer_rows import as_rows, like_index, plan_rows, take_rows
 from striderl.storage.replay_buffer_step import KEYS, given_step, step_of
 from striderl.storage.replay_priorities import Priorities
 from striderl.storage.ring_index import step_back, step_on
+from striderl.storage.ring_places import RingPlaces
 
 _STACKED = ("obs", "obs_next", "info", "policy")
 
@@ -69,10 +71,8 @@ class ReplayBuffer:
         self.stack_num, self.ignore_obs_next = stack_num, ignore_obs_next
         self.save_only_last_obs, self.sample_avail = save_only_last_obs, sample_avail
         self.seed, self.folder = seed, folder
-        self._capacity, self._num_rings = size // num_rings, num_rings
         self._data = Batch()
-        self._pointer: NDArray[np.int64] = np.zeros(num_rings, np.int64)
-        self._size: NDArray[np.int64] = np.zeros(num_rings, np.int64)
+        self._places = RingPlaces(num_rings, size // num_rings)
         self._cut: NDArray[np.bool_] = np.zeros(self.maxsize, np.bool_)
         self._finals: dict[int, Any] = {}
         self._draw = 0
@@ -98,7 +98,7 @@ class ReplayBuffer:
         self.__dict__.update(state)
 
     def __len__(self) -> int:
-        return int(self._size.sum())
+        return len(self._places)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{repr(self._data)[len('Batch') :]}"
@@ -136,44 +136,43 @@ class ReplayBuffer:
             for key in ("obs", "obs_next"):
                 if rows.get(key) is not None:
                     rows[key] = tree.map(lambda frames: frames[:, -1], rows[key])
-        following = rows.get("obs_next")
-        index = rings * self._capacity + self._pointer[rings]
-        finals = self._check_next(rows, following, index)
+        index = self._places.open(rings)
+        finals = self._check_next(rows, rows.get("obs_next"), index)
         plan = plan_rows(self._data, rows, len(rings), self.maxsize, self.folder)
         plan.run(index)
         for place in index.tolist():
             self._finals.pop(place, None)
         self._finals.update(finals)
         self._cut[index] = False
-        self._pointer[rings] = (self._pointer[rings] + 1) % self._capacity
-        self._size[rings] = np.minimum(self._size[rings] + 1, self._capacity)
+        self._places.advance(rings)
         if self.priorities is not None:
             self.priorities.written(index)
         return index
 
-    def _check_next(self, rows: Batch, following: Any, index: NDArray[np.int64]) -> dict[int, Any]:
+    def _check_next(self, rows: Batch, after: Any, index: NDArray[np.int64]) -> dict[int, Any]:
         """Decide what becomes of next observations; return those of truncated steps, by index, to be kept apart."""
-        if following is not None and not self.ignore_obs_next and (self.stores_obs_next or not len(self)):
+        if after is not None and not self.ignore_obs_next and (self.stores_obs_next or not len(self)):
             return {}
         if self.stores_obs_next:
             raise ValueError("earlier steps came with obs_next, this one without; give it, or set ignore_obs_next=True")
         rows.pop("obs_next", None)
         ends = np.atleast_1d(leaf.to_array(rows.truncated)) & ~np.atleast_1d(leaf.to_array(rows.terminated))
-        if ends.any() and following is None:
+        if ends.any() and after is None:
             raise ValueError(
                 "a truncated step wants obs_next, where the episode stopped; without it no target is right"
             )
-        return {int(index[i]): tree.copy(tree.index(following, int(i))) for i in ends.nonzero()[0]}
+        return {int(index[i]): tree.copy(tree.index(after, int(i))) for i in ends.nonzero()[0]}
 
     def update(self, buffer: Any) -> NDArray[np.int64]:
         """Append the steps of another buffer in the order of time; return the indices of those that are there now.
 
         Of more steps than there is room for, the newest stay.
         """
-        if self._num_rings > 1:
+        places = self._places
+        if places.num_rings > 1:
             raise TypeError("a vector buffer takes the steps of each env; call add, or update a plain ReplayBuffer")
         order, rows, finals, cut = buffer.export_rows()
-        kept = order[-self._capacity :]
+        kept = order[-places.capacity :]
         if not len(kept):
             return np.zeros(0, np.int64)
         part = rows(kept)
@@ -181,36 +180,49 @@ class ReplayBuffer:
             part.pop("obs_next", None)
         elif self.stores_obs_next and part.get("obs_next") is None:
             raise ValueError("this buffer stores obs_next, the other one does not; set ignore_obs_next=True here")
-        start = int(self._pointer[0]) + len(order) - len(kept)
-        index = (start + np.arange(len(kept))) % self._capacity
+        start = int(places.pointer[0]) + len(order) - len(kept)
+        index = (start + np.arange(len(kept))) % places.capacity
         plan = plan_rows(self._data, part, len(kept), self.maxsize, self.folder)
-        if len(self) and not self._ends(self._newest(np.zeros(1, np.int64)))[0]:
-            self._cut[self._newest(np.zeros(1, np.int64))] = True  # what comes now does not follow it
+        self.cut()  # what comes now does not follow what was there
         plan.run(index)
         for place, origin in zip(index.tolist(), kept.tolist()):
             self._finals.pop(place, None)
             if origin in finals and not self.stores_obs_next:
                 self._finals[place] = finals[origin]
         self._cut[index] = cut(kept)
-        self._pointer[0] = (int(self._pointer[0]) + len(order)) % self._capacity
-        self._size[0] = min(int(self._size[0]) + len(order), self._capacity)
+        places.advance(np.zeros(1, np.int64), len(order))
         if self.priorities is not None:
             self.priorities.written(index)
         return index
 
     def export_rows(self) -> tuple[NDArray[np.int64], Any, dict[int, Any], Any]:
         """Return (indices in order of time, rows by indices, final observations, which rows nothing follows)."""
-        order = self._chronological()
+        order = self._places.chronological()
 
         def cut(index: NDArray[np.int64]) -> NDArray[np.bool_]:
             return self._cut[index] | np.isin(index, self.unfinished_index())
 
         return order, lambda index: self._data[index], self._finals, cut
 
+    def cut(self, envs: Any = None) -> None:
+        """End the episodes that are under way in these envs (all by default): what comes next does not follow them.
+
+        Call it when envs were reset from outside. Where next observations are not stored, the newest step of such an
+        episode has none and is not sampled. A buffer that is not a vector has one env, number 0.
+        """
+        if not len(self):
+            return
+        unfinished, rings = self.unfinished_index(), self._places.num_rings
+        if envs is not None:
+            wanted = np.atleast_1d(np.asarray(envs, np.int64))
+            if wanted.size and (int(wanted.min()) < 0 or int(wanted.max()) >= rings):
+                raise IndexError(f"envs are numbered from 0 to {rings - 1}, found {wanted.tolist()}")
+            unfinished = unfinished[np.isin(unfinished // self._places.capacity, wanted)]
+        self._cut[unfinished] = True
+
     def reset(self) -> None:
         """Forget all steps; the memory stays."""
-        self._pointer[:] = 0
-        self._size[:] = 0
+        self._places.clear()
         self._cut[:] = False
         self._finals = {}
         if self.priorities is not None:
@@ -218,69 +230,38 @@ class ReplayBuffer:
 
     # -- places --------------------------------------------------------------------------------------------------------
 
-    def _oldest(self, ring: Any) -> Any:
-        return ring * self._capacity + np.where(self._size[ring] == self._capacity, self._pointer[ring], 0)
-
-    def _newest(self, ring: Any) -> Any:
-        return ring * self._capacity + (self._pointer[ring] - 1) % self._capacity
-
     def _ends(self, index: Any) -> Any:
         return np.asarray(leaf.to_array(self._data["done"]))[index] | self._cut[index]
 
     def prev(self, index: Any) -> Any:
         """Return the indices one step back; the oldest step and the start of an episode stay where they are."""
         array = self._as_index(index)
-        ring = array // self._capacity
-        base = ring * self._capacity
-        before = base + (array - base - 1) % self._capacity
+        capacity = self._places.capacity
+        ring = array // capacity
+        base = ring * capacity
+        before = base + (array - base - 1) % capacity
         place = step_back(
-            array - base, oldest=self._oldest(ring) - base, rows=self._capacity, ended_before=self._ends(before)
+            array - base, oldest=self._places.oldest(ring) - base, rows=capacity, ended_before=self._ends(before)
         )
         return like_index(place + base, index)
 
     def next(self, index: Any) -> Any:
         """Return the indices one step on; the newest step and the end of an episode stay where they are."""
         array = self._as_index(index)
-        ring = array // self._capacity
-        base = ring * self._capacity
-        place = step_on(array - base, newest=self._newest(ring) - base, rows=self._capacity, ended=self._ends(array))
+        capacity = self._places.capacity
+        ring = array // capacity
+        base = ring * capacity
+        place = step_on(array - base, newest=self._places.newest(ring) - base, rows=capacity, ended=self._ends(array))
         return like_index(place + base, index)
 
     def unfinished_index(self) -> NDArray[np.int64]:
         """Return the newest step of every ring whose episode is under way."""
-        rings = self._size.nonzero()[0]
-        newest: NDArray[np.int64] = self._newest(rings)
+        rings = self._places.filled()
+        newest: NDArray[np.int64] = self._places.newest(rings)
         return newest[~self._ends(newest)] if len(rings) else newest
 
-    def _chronological(self) -> NDArray[np.int64]:
-        parts = [
-            ring * self._capacity + (self._oldest(ring) - ring * self._capacity + np.arange(size)) % self._capacity
-            for ring, size in enumerate(self._size.tolist())
-        ]
-        return np.concatenate(parts).astype(np.int64)
-
-    def _alive(self) -> NDArray[np.int64]:
-        parts = [ring * self._capacity + np.arange(size) for ring, size in enumerate(self._size.tolist())]
-        return np.concatenate(parts).astype(np.int64)
-
     def _as_index(self, index: Any) -> NDArray[np.int64]:
-        if isinstance(index, slice):
-            return self._alive()[index]
-        array = np.asarray(leaf.to_array(index))
-        if array.dtype.kind == "b":
-            array = np.arange(self.maxsize)[array]
-        if array.size == 0:
-            return array.astype(np.int64)
-        if array.dtype.kind not in "iu":
-            raise IndexError(f"{type(self).__name__} is indexed by whole numbers and slices, found {array.dtype}")
-        array = np.where(array < 0, array + len(self), array).astype(np.int64)
-        ring = np.clip(array // self._capacity, 0, self._num_rings - 1)
-        bad = (array < 0) | (array >= self.maxsize) | (array - ring * self._capacity >= self._size[ring])
-        if bad.any():
-            raise IndexError(
-                f"index {np.atleast_1d(array)[np.atleast_1d(bad)][0]} holds no step; there are {len(self)}"
-            )
-        return array
+        return self._places.resolve(index, type(self).__name__)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -292,47 +273,13 @@ class ReplayBuffer:
         array = self._as_index(index)
         count = self.stack_num if stack_num is None else stack_num
         if key == "obs_next":
-            return self._get_next(array, count)
+            return following(self, array, count)
         if key not in self._data:
             raise KeyError(unknown("key", key, self._data.keys(), where=type(self).__name__))
         column = self._data[key]
         if count == 1 or (isinstance(column, Batch) and column.is_empty()):
             return take_rows(column, array)
-        frames = []
-        for _ in range(count):
-            frames.append(take_rows(column, array))
-            array = self.prev(array)
-        return tree.stack(frames[::-1], axis=array.ndim)
-
-    def _get_next(self, array: NDArray[np.int64], count: int) -> Any:
-        following = take_rows(self._data["obs_next"], array) if self.stores_obs_next else self._walked_next(array)
-        if count == 1:
-            return following
-        # the frames before it are those of this step; at an end without a known next one, the step's own
-        known = np.asarray(True if self.stores_obs_next else (self.next(array) != array) | self._has_final(array))
-        frames: list[Any] = [following]
-        place = np.where(known, array, self.prev(array))
-        for _ in range(count - 1):
-            frames.append(take_rows(self._data["obs"], place))
-            place = self.prev(place)
-        return tree.stack(frames[::-1], axis=array.ndim)
-
-    def _has_final(self, array: NDArray[np.int64]) -> Any:
-        return np.isin(array, list(self._finals))
-
-    def _walked_next(self, array: NDArray[np.int64]) -> Any:
-        following = take_rows(self._data["obs"], self.next(array))
-        if not self._finals:
-            return following
-        following = tree.copy(following)
-        for place in np.argwhere(self._has_final(array)):
-            where = tuple(place.tolist())
-            final = self._finals[int(array[where])]
-            if where:
-                tree.assign(following, where, final)
-            else:
-                following = tree.copy(final)
-        return following
+        return stacked(self, column, array, count)
 
     def __getitem__(self, index: Any) -> Batch:
         """Return steps as a Batch; a slice goes by storage order: buf[s] is buf[np.arange(len(buf))[s]]."""
@@ -361,7 +308,7 @@ class ReplayBuffer:
             raise ValueError(f"the {type(self).__name__} is empty: add steps before sampling")
         hidden = self._hidden()
         if batch_size == 0:
-            order = self._chronological()
+            order = self._places.chronological()
             return order[~np.isin(order, hidden)] if len(hidden) else order
         if len(hidden) >= len(self):
             raise ValueError(
@@ -374,8 +321,8 @@ class ReplayBuffer:
         self._draw += 1
         if self.priorities is not None:
             return self.priorities.pick(numbers, hidden)
-        if len(hidden) or self._num_rings > 1:
-            alive = self._alive()
+        if len(hidden) or self._places.num_rings > 1:
+            alive = self._places.alive()
             alive = alive[~np.isin(alive, hidden)] if len(hidden) else alive
             return alive[(numbers * len(alive)).astype(np.int64)]
         return (numbers * len(self)).astype(np.int64)
@@ -393,7 +340,7 @@ class ReplayBuffer:
 
     def _short_of_frames(self) -> NDArray[np.int64]:
         """Return the steps with fewer than `stack_num` frames of their own episode."""
-        place = alive = self._alive()
+        place = alive = self._places.alive()
         whole = np.ones(len(alive), np.bool_)
         for _ in range(self.stack_num - 1):
             before = self.prev(place)

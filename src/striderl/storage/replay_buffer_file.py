@@ -42,8 +42,8 @@ def save_buffer(buffer: ReplayBuffer, path: Path) -> None:
         whole = final if isinstance(final, Batch) else Batch(value=final)
         for name, value in leaves(whole):
             arrays[f"final/{place}/{'' if whole is final else '='}{name}"] = np.asarray(leaf.to_array(value))
-    arrays |= {"pointer": buffer._pointer, "size": buffer._size, "cut": buffer._cut}
-    meta: dict[str, Any] = {"format": _FORMAT, "maxsize": buffer.maxsize, "num_rings": buffer._num_rings}
+    arrays |= {"pointer": buffer._places.pointer, "size": buffer._places.size, "cut": buffer._cut}
+    meta: dict[str, Any] = {"format": _FORMAT, "maxsize": buffer.maxsize, "num_rings": buffer._places.num_rings}
     meta |= {"tensors": tensors, "keys": list(buffer._data.keys()), "draw": buffer._draw, "seed": buffer.seed}
     if buffer.priorities is not None:
         meta["priorities"] = buffer.priorities.state()
@@ -62,7 +62,7 @@ def save_buffer(buffer: ReplayBuffer, path: Path) -> None:
 def load_buffer(buffer: ReplayBuffer, path: Path) -> None:
     """Bring a buffer of the same size into the state of a file."""
     meta, arrays = _read(path)
-    for name, wanted in (("maxsize", buffer.maxsize), ("num_rings", buffer._num_rings), ("format", _FORMAT)):
+    for name, wanted in (("maxsize", buffer.maxsize), ("num_rings", buffer._places.num_rings), ("format", _FORMAT)):
         if meta.get(name) != wanted:
             raise ValueError(f"{path} has {name} {meta.get(name)}, this buffer has {wanted}")
     if ("priorities" in meta) != (buffer.priorities is not None):
@@ -71,14 +71,18 @@ def load_buffer(buffer: ReplayBuffer, path: Path) -> None:
         data = _columns(arrays, meta, buffer.folder)
         finals = _finals(arrays)
         pointer, size, cut = arrays["pointer"], arrays["size"], arrays["cut"]
-        if pointer.shape != buffer._pointer.shape or size.shape != pointer.shape or cut.shape != (buffer.maxsize,):
+        if (
+            pointer.shape != buffer._places.pointer.shape
+            or size.shape != pointer.shape
+            or cut.shape != (buffer.maxsize,)
+        ):
             raise ValueError("its parts have the wrong shapes")
     except (KeyError, ValueError, IndexError) as error:
         raise ValueError(f"{path} is not a complete replay buffer: {error}") from None
     if buffer.priorities is not None:
         buffer.priorities.load(meta["priorities"], arrays["priorities"])
     buffer._data, buffer._finals = data, finals
-    buffer._pointer, buffer._size, buffer._cut = pointer.copy(), size.copy(), cut.copy()
+    buffer._places.pointer, buffer._places.size, buffer._cut = pointer.copy(), size.copy(), cut.copy()
     buffer._draw, buffer.seed, buffer._draws = int(meta["draw"]), int(meta["seed"]), None
 
 

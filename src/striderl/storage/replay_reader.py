@@ -45,8 +45,11 @@ class ReplayReader:
         self.on_cpu = block.device.type == "cpu"
         flags = steps.arena.blocks["bool"].view(self.num_rows, -1)
         self._flags = flags[:, :3]
-        self.flag_array = self._flags.numpy() if self.on_cpu else np.zeros((0, 3), np.bool_)
-        """The same flags as `flags` returns, for all rows; on the CPU only."""
+        self._arrays = steps.fast and frames.fast
+        self.flag_array = flags.numpy() if self._arrays else np.zeros((0, 3), np.bool_)
+        """(terminated, truncated, valid, …) of all rows, where numpy reads them (`fast`)."""
+        self.reward_array = steps.flat(("rew",)).numpy() if self._arrays else np.zeros(0, np.float32)
+        """The rewards of all rows, likewise."""
         self._terminated, self._truncated, self._valid = flags[:, 0], flags[:, 1], flags[:, 2]
         self._version = -1
         self._per_env: tuple[Tensor, Tensor] = (torch.zeros(0), torch.zeros(0))
@@ -120,35 +123,50 @@ class ReplayReader:
         """Return (terminated, truncated, valid) of these steps, bool [B, 3]."""
         return self._flags.index_select(0, index)
 
+    @property
+    def fast(self) -> bool:
+        """Whether numpy reads the rows, while all envs are equally far: on the CPU it takes half of torch's time."""
+        return self._arrays and self.cursor.even
+
     def rows(self, index: Tensor, last: Tensor | None = None) -> dict[str, Any]:
         """Read all columns of these steps with `obs` and `obs_next`, [B, …] each.
 
         `obs_next` is what followed `last`, which is `index` unless told.
         """
+        if self._arrays:
+            rows = index.numpy()
+            if last is None:
+                return self.rows_on_cpu(rows, rows, None)
+            ends = last.numpy()
+            return self.rows_on_cpu(rows, ends, self.flag_array.take(ends, 0))
         data: dict[str, Any] = {"obs": None, **self._steps.gather(index)}
-        last, known = (index, data) if last is None else (last, None)
-        if not self.on_cpu:
-            data["obs"] = self._frames.gather(index)
-            data["obs_next"] = self.obs_next(last)
-            return data
-        count = index.shape[0]
+        data["obs"] = self._frames.gather(index)
+        data["obs_next"] = self.obs_next(index if last is None else last)
+        return data
+
+    def rows_on_cpu(
+        self, rows: NDArray[np.int64], last: NDArray[np.int64], flags: NDArray[np.bool_] | None
+    ) -> dict[str, Any]:
+        """Do the same with numpy; `flags` are those of `last`, and None where that is `rows`."""
+        steps = self._steps.take(rows)
+        count = rows.shape[0]
         both = np.empty(2 * count, np.int64)
-        both[:count] = index.numpy()
-        np.add(last.numpy(), self.num_envs, out=both[count:])
-        data["obs"], following = self._frames.gather_halves(both)
-        done = self.done(last) if known is None else known["terminated"] | known["truncated"]
-        data["obs_next"] = self._mended(following, last, done)
+        both[:count] = rows
+        np.add(last, self.num_envs, out=both[count:])
+        frames = self._frames.take(both, "wrap")
+        ends = (steps["bool"] if flags is None else flags)[:, :2]
+        if ends.any():
+            ended = (ends[:, 0] | ends[:, 1]).nonzero()[0]
+            for dtype, finals in self._finals.take(last.take(ended)).items():
+                frames[dtype][ended + count] = finals
+        data = self._steps.named(steps)
+        data["obs"] = self._frames.named({dtype: found[:count] for dtype, found in frames.items()})
+        data["obs_next"] = self._frames.named({dtype: found[count:] for dtype, found in frames.items()})
         return data
 
     def _mended(self, following: dict[str, Any], index: Tensor, done: Tensor) -> dict[str, Any]:
-        """Put final observations where an episode ended; on the CPU only if there are any."""
-        if not self.on_cpu:
-            finals = self._finals.gather(index)
-            return _where(done, finals, following)
-        if done.numpy().any():
-            ended = done.nonzero().squeeze(1)
-            _put(following, ended, self._finals.gather(index.index_select(0, ended)))
-        return following
+        """Put final observations where an episode ended."""
+        return _where(done, self._finals.gather(index), following)
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
@@ -190,14 +208,6 @@ class ReplayReader:
             self._per_env = (first, torch.from_numpy(self.cursor.sizes).to(self.device))
             self._version = self.cursor.version
         return self._per_env
-
-
-def _put(target: dict[str, Any], where: Tensor, values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            _put(target[name], where, value)
-        else:
-            target[name][where] = value
 
 
 def _where(condition: Tensor, yes: dict[str, Any], no: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from striderl.storage.replay_reader import ReplayReader
@@ -31,10 +32,20 @@ class Window(NamedTuple):
     """bool [B, 3]: (terminated, truncated, valid) of that step."""
 
 
+class ArrayWindow(NamedTuple):
+    """The same as arrays."""
+
+    rows: NDArray[np.int64]
+    whole: bool
+    """Whether every window has all n steps; `going` is True everywhere then."""
+    going: NDArray[np.bool_]
+    num_steps: NDArray[np.int64]
+    last: NDArray[np.int64]
+    ends: NDArray[np.bool_]
+
+
 def window(read: ReplayReader, index: Tensor, n: int) -> Window:
     """Find how far windows of up to n steps go."""
-    if read.on_cpu and read.cursor.even:
-        return _window_on_cpu(read, index, n)
     ahead = torch.arange(n, device=index.device).unsqueeze(1)
     rows = read.shifted(index, ahead)
     flags = read.flags(rows.flatten()).view(n, -1, 3)
@@ -47,21 +58,24 @@ def window(read: ReplayReader, index: Tensor, n: int) -> Window:
     return Window(rows, going, num_steps, read.shifted(index, num_steps - 1), ends)
 
 
-def _window_on_cpu(read: ReplayReader, index: Tensor, n: int) -> Window:
-    """Do the same with numpy, whose calls cost half, while all envs are equally far."""
-    start, envs, count = index.numpy(), read.num_envs, read.num_rows
-    rows = (start + np.arange(0, n * envs, envs)[:, None]) % count
-    flags = read.flag_array.take(rows, 0)
-    left = read.cursor.size - 1 - read.position(index).numpy()
-    going = np.empty(rows.shape, np.bool_)
-    going[0] = True
-    for k in range(1, n):
-        before = flags[k - 1]
-        np.logical_and(going[k - 1], flags[k, :, 2], out=going[k])
-        going[k] &= ~(before[:, 0] | before[:, 1])
-        going[k] &= left >= k
+def array_window(read: ReplayReader, start: NDArray[np.int64], n: int) -> ArrayWindow:
+    """Do the same with numpy, where `read.fast`."""
+    envs, count = read.num_envs, start.shape[0]
+    rows = start + np.arange(0, n * envs, envs)[:, None]
+    rows %= read.num_rows
+    flags = read.flag_array.take(rows.ravel(), 0)
+    by_step = flags.reshape(n, count, -1)
+    # a window goes on to step k unless the step before it ended an episode or is the newest, or step k does not count
+    newest = (read.cursor.total - 1) % read.cursor.rows * envs
+    before = rows[:-1]
+    ends = by_step[:-1, :, 0] | by_step[:-1, :, 1]
+    ends |= before == newest if envs == 1 else (before >= newest) & (before < newest + envs)
+    goes_on = by_step[1:, :, 2] & ~ends
+    going = np.ones(rows.shape, np.bool_)
+    if goes_on.all():
+        return ArrayWindow(rows, True, going, np.full(count, n), rows[-1], by_step[-1])
+    np.logical_and.accumulate(goes_on, 0, out=going[1:])
     num_steps = going.sum(0)
-    last = (start + (num_steps - 1) * envs) % count
-    ends = flags[num_steps - 1, np.arange(len(start))]
-    found = (rows, going, num_steps, last, ends)
-    return Window(*(torch.from_numpy(array) for array in found))
+    place = (num_steps - 1) * count
+    place += np.arange(count)
+    return ArrayWindow(rows, False, going, num_steps, rows.ravel().take(place), flags.take(place, 0))

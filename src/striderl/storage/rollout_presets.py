@@ -11,7 +11,7 @@ step finds what it expects; `data` and `batch` show both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -75,6 +75,16 @@ class ExtraColumnsRollout(RolloutStorage):
             self.extra.write((step, envs), self._read(transition, envs))
         super().add(transition, envs)
 
+    def pack(self, transition: Transition) -> dict[str, Any]:
+        """Return a step of all envs, and what is read from it, as `put` takes it."""
+        extra = self.extra.pack(self._read(transition, slice(0, self.num_envs)))
+        return {**super().pack(transition), "extra": extra}
+
+    def put(self, packed: Mapping[str, Any], place: Tensor) -> None:
+        """Write a packed step into the row `place`, int64 [1]."""
+        self.extra.put(packed["extra"], place)
+        super().put(packed, place)
+
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of everything that is stored."""
         return {**super().state_dict(), "extra": tree.copy(self.extra.state_dict())}
@@ -119,7 +129,7 @@ class ActionLabelRollout(ExtraColumnsRollout):
 
 
 class SarsaRolloutStorage(ExtraColumnsRollout):
-    """A rollout with the observation that truly followed each step: column `obs_next`, like `obs`.
+    """A rollout with the observation that truly followed each step: column `obs_next`, like `obs` or a part of it.
 
     Where an episode ended that is its final observation, never the first one of the next episode.
     """
@@ -134,14 +144,25 @@ class SarsaRolloutStorage(ExtraColumnsRollout):
         final_obs: ObsSpec | None = None,
         final_state: Columns | None = None,
         pool_size: int | None = None,
+        components: Sequence[str] | None = None,
     ) -> None:
-        """Allocate a second set of observations."""
+        """Allocate a second set of observations: of all components, or of these."""
+        stored = columns["obs"]
+        assert isinstance(stored, Mapping)
+        names = tuple(stored) if components is None else tuple(components)
+        for name in names:
+            if name not in stored:
+                raise KeyError(unknown("component", name, stored, where="SarsaRolloutStorage: the observation"))
+
+        def read(transition: Transition, envs: slice) -> dict[str, Any]:
+            return {"obs_next": _true_next(transition, names)}
+
         super().__init__(
             columns,
             num_steps,
             num_envs,
-            extra={"obs_next": columns["obs"]},
-            read=_true_next,
+            extra={"obs_next": {name: stored[name] for name in names}},
+            read=read,
             placement=placement,
             final_obs=final_obs,
             final_state=final_state,
@@ -153,7 +174,8 @@ class AmpRolloutStorage(ExtraColumnsRollout):
     """A rollout for adversarial motion priors: columns `ref_obs`, `ref_motion` and `action_labels`.
 
     The env gives `ref_obs`, what the discriminator sees of the robot, and `ref_motion`, the same of a recorded motion,
-    as info keys or observation components; frames are laid side by side, so both are vectors.
+    as info keys or observation components, both as they are after the step; frames are laid side by side, so both are
+    vectors. `MotionPrior` needs no such storage; this one is for learners that are written by hand.
     """
 
     def __init__(
@@ -198,18 +220,25 @@ def own_action(transition: Transition, envs: slice) -> Any:
     return transition.act
 
 
-def _true_next(transition: Transition, envs: slice) -> dict[str, Any]:
+def _true_next(transition: Transition, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return what followed, of some components; on the CPU a look whether anything ended saves most of the work."""
     if transition.final_obs is None:
         raise ValueError(
             "SarsaRolloutStorage keeps what truly followed each step, but the env gives no final observations "
             "(gives_final_obs=False)"
         )
-    return {"obs_next": transition.obs_next()}
+    following = {name: transition.next_obs[name] for name in names}
+    done = transition.done
+    if done.is_cpu and not bool(done.any()):
+        return following
+    return transition._replace(next_obs=following).obs_next()
 
 
 def _amp_vector(transition: Transition, name: str, size: int) -> Tensor:
-    """Return an info key or observation component as vectors [n, size]."""
-    found = transition.info.get(name, transition.obs.get(name))
+    """Return an info key, or an observation component after the step, as vectors [n, size]."""
+    found = transition.info.get(name)
+    if found is None and name in transition.next_obs:
+        found = transition.obs_next()[name]
     if found is None:
         raise KeyError(
             unknown("key", name, [*transition.info, *transition.obs], where="the env's info and observation")

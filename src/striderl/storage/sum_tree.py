@@ -1,80 +1,95 @@
-"""Drawing in proportion to a million priorities: two levels of sums, brought up to date only where they changed.
+"""Drawing in proportion to a million priorities: a few levels of sums, brought up to date only where they changed.
 
-    leaves   float64 [32768 · 32]      one per row
-    sums     float64 [32768]           of 32 leaves each, and the running sum over them
+    leaves    float64 [1,000,000]     one per row
+    level 1   float64 [62,500]        sums of 16 leaves each
+    top       float64 [3,907]         sums of 16 of those, and the running sum over them
 
-    pick u in [0, total): search the running sum, then add up the 32 leaves found there
+    pick u in [0, total): search the running sum, then at each level add up the 16 numbers found below
 
 A write goes to the leaves only and leaves a note of what it touched; the next pick adds up the groups concerned. Sums
 are always added up anew, never adjusted, so they do not drift, and a leaf written twice counts once. Picking walks all
-draws in lock step with a handful of operations, on any device. Two levels beat a binary tree here: twenty levels of
-small operations cost more than one search in 32,768 numbers.
+draws in lock step with a handful of operations per level, on any device. Wide levels beat a binary tree: twenty levels
+of small operations cost more than a search in a few thousand numbers. A GPU likes still wider ones. Compiled loops
+(numba) were tried and gained a tenth: with a million leaves the time goes into reading memory.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_WIDTH = 32
-_MOST_GROUPS = 32768
 _BELOW_ONE = 1.0 - 2.0**-53
+_SHAPES = {"cpu": (16, 4096), "cuda": (32, 32768)}
+"""Kind of device → how many numbers a sum is of, and the most sums at the top."""
+
+
+class _Level(NamedTuple):
+    """Numbers in groups of `width`, and one sum per group, which are the numbers of the level above."""
+
+    groups: Tensor
+    sums: Tensor
 
 
 class _Arrays:
-    """The same memory as numpy sees it."""
+    """The same memory as numpy sees it; its calls cost half of torch's."""
 
-    def __init__(self, leaves: Tensor, groups: Tensor, sums: Tensor, running: Tensor) -> None:
-        self.leaves, self.groups = leaves.numpy(), groups.numpy()
-        self.sums, self.running = sums.numpy(), running.numpy()
+    def __init__(self, memory: Tensor, levels: list[_Level], running: Tensor) -> None:
+        self.memory, self.running = memory.numpy(), running.numpy()
+        self.levels = [(level.groups.numpy(), level.sums.numpy()) for level in levels]
 
 
 class SumTree:
     """Non-negative numbers that can be drawn from in proportion to their size."""
 
-    def __init__(self, count: int, *, device: torch.device | str = "cpu") -> None:
-        """Start with `count` zeros."""
+    def __init__(self, count: int, *, device: torch.device | str = "cpu", shape: tuple[int, int] | None = None) -> None:
+        """Start with `count` zeros; `shape` is how many numbers a sum is of and the most sums at the top."""
         if count < 1:
             raise ValueError(f"a tree has at least one leaf, found {count}")
         self.count = count
-        self._on_cpu = torch.device(device).type == "cpu"
-        self._width = _WIDTH
-        while self._width * _MOST_GROUPS < count:
-            self._width *= 2
-        num_groups = -(-count // self._width)
-        self._all = torch.zeros(num_groups * self._width, dtype=torch.float64, device=device)
-        self._sums = torch.zeros(num_groups, dtype=torch.float64, device=device)
-        self._running = torch.zeros(num_groups + 1, dtype=torch.float64, device=device)
-        self._groups = self._all.view(-1, self._width)
-        self._arrays = _Arrays(self._all, self._groups, self._sums, self._running) if self._on_cpu else None
+        kind = torch.device(device).type
+        self._shape = shape or _SHAPES.get(kind, _SHAPES["cuda"])
+        self._width, most = self._shape
+        starts, sizes = _layout(count, self._width, most)
+        self._memory = torch.zeros(starts[-1] + sizes[-1], dtype=torch.float64, device=device)
+        parts = [self._memory[start : start + size] for start, size in zip(starts, sizes)]
+        self._levels = [
+            _Level(lower.view(-1, self._width), upper[: lower.shape[0] // self._width])
+            for lower, upper in pairwise(parts)
+        ]
+        self._top = parts[-1]
+        self._running = torch.zeros(sizes[-1] + 1, dtype=torch.float64, device=device)
+        self._arrays = _Arrays(self._memory, self._levels, self._running) if kind == "cpu" else None
         self._touched: list[Tensor] = []
         self._ranges: list[tuple[int, int]] = []
         self._num_touched = 0
-        self.leaves = self._all[:count]
+        self.leaves = self._memory[:count]
         """The numbers themselves; write them through `put` and `fill`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.leaves.cpu().numpy().copy(), str(self._all.device))
+        return _rebuilt, (self.leaves.cpu().numpy().copy(), str(self._memory.device), self._shape)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def put(self, index: Tensor, values: Tensor) -> None:
         """Set some leaves; where one is named twice, either value may stay."""
         if self._arrays is not None:
-            self._arrays.leaves[index.numpy()] = values.numpy()
+            self._arrays.memory[index.numpy()] = values.numpy()
         else:
-            self._all.index_put_((index,), values)
+            self._memory.index_put_((index,), values)
         self._touched.append(index)
         self._num_touched += index.shape[0]
 
     def fill(self, first: int, count: int, value: Tensor | float) -> None:
         """Set neighbouring leaves to one number, or to one number each."""
         if self._arrays is None:
-            self._all[first : first + count] = value
+            self._memory[first : first + count] = value
         else:
-            self._arrays.leaves[first : first + count] = value if isinstance(value, float) else value.numpy()
+            self._arrays.memory[first : first + count] = value if isinstance(value, float) else value.numpy()
         self._ranges.append((first, first + count))
         self._num_touched += count
 
@@ -83,7 +98,9 @@ class SumTree:
         if leaves.shape != self.leaves.shape:
             raise ValueError(f"the tree has {self.count} leaves, found {tuple(leaves.shape)}")
         self.leaves.copy_(leaves)
-        self._num_touched = self._all.shape[0]
+        self._num_touched = self.count
+
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
         """Tell whether all leaves are 0; a GPU is waited for."""
@@ -100,63 +117,108 @@ class SumTree:
 
         A leaf that is 0 is never drawn, unless all are.
         """
-        self._add_up()
         if self._arrays is not None:
-            return self._pick_on_cpu(numbers.numpy(), self._arrays)
-        total = self._running[-1]
-        # rounding may put a number on the total itself; the last group that is not empty must still catch it
-        rest = torch.minimum(numbers * total, total * _BELOW_ONE)
-        group = torch.searchsorted(self._running, rest, right=True).sub_(1).clamp_(max=self._sums.shape[0] - 1)
-        rest = rest - self._running.index_select(0, group)
-        values = self._groups.index_select(0, group)
-        running = values.cumsum(1)
-        rest = torch.minimum(rest, running[:, -1] * _BELOW_ONE).unsqueeze(1)
-        child = (running > rest).to(torch.uint8).argmax(1, keepdim=True)
-        return torch.add(child.squeeze(1), group, alpha=self._width), values.gather(1, child).squeeze(1)
+            leaves, found = self.pick_on_cpu(numbers.numpy())
+            return torch.from_numpy(leaves), torch.from_numpy(found)
+        self._add_up()
+        # a little less than the total: rounding must not put a number beyond the last leaf that is not 0
+        rest = numbers * (self._running[-1] * _BELOW_ONE)
+        place = torch.searchsorted(self._running, rest, right=True).sub_(1).clamp_(max=self._top.shape[0] - 1)
+        rest = rest - self._running.index_select(0, place)
+        value = self._top.index_select(0, place)
+        for level in reversed(self._levels):
+            values = level.groups.index_select(0, place)
+            running = values.cumsum(1)
+            rest = torch.minimum(rest, running[:, -1] * _BELOW_ONE)
+            child = (running > rest.unsqueeze(1)).to(torch.uint8).argmax(1, keepdim=True)
+            value = values.gather(1, child).squeeze(1)
+            rest = (rest - (running.gather(1, child).squeeze(1) - value)).clamp_(min=0.0)
+            place = torch.add(child.squeeze(1), place, alpha=self._width)
+        return place, value
 
-    def _pick_on_cpu(self, numbers: NDArray[np.float64], arrays: _Arrays) -> tuple[Tensor, Tensor]:
-        """Do the same with numpy, whose calls cost half."""
-        running = arrays.running
-        rest = np.minimum(numbers * running[-1], running[-1] * _BELOW_ONE)
-        group = running.searchsorted(rest, side="right")
-        group -= 1
-        np.minimum(group, self._sums.shape[0] - 1, out=group)
-        rest -= running.take(group)
-        values = arrays.groups.take(group, 0)
-        inside = torch.from_numpy(values).cumsum(1).numpy()  # six times as fast as numpy's
-        np.minimum(rest, inside[:, -1] * _BELOW_ONE, out=rest)
-        child = (inside > rest[:, None]).argmax(1)
-        place = np.arange(0, values.size, self._width)
-        place += child
-        group *= self._width
-        group += child
-        return torch.from_numpy(group), torch.from_numpy(values.ravel().take(place))
+    def pick_on_cpu(self, numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Do the same with arrays; from the smallest number to the largest, because neighbours share the way down."""
+        self._add_up()
+        arrays = self._arrays
+        if arrays is None:
+            raise TypeError(f"this tree is on {self._memory.device}; pick with tensors")
+        order = numbers.argsort()
+        running, width = arrays.running, self._width
+        rest = numbers.take(order)
+        rest *= running[-1] * _BELOW_ONE
+        place = running.searchsorted(rest, side="right")
+        place -= 1
+        np.minimum(place, self._top.shape[0] - 1, out=place)
+        rest -= running.take(place)
+        first = np.arange(0, width * len(numbers), width) if arrays.levels else place
+        for groups, _ in reversed(arrays.levels):
+            values = groups.take(place, 0)
+            inside = torch.from_numpy(values).cumsum(1).numpy()  # six times as fast as numpy's
+            np.minimum(rest, inside[:, -1] * _BELOW_ONE, out=rest)
+            child = (inside > rest[:, None]).argmax(1)
+            place *= width
+            place += child
+            if groups is not arrays.levels[0][0]:
+                child += first
+                rest -= inside.ravel().take(child) - values.ravel().take(child)
+                np.maximum(rest, 0.0, out=rest)
+        index = np.empty_like(place)
+        index[order] = place
+        return index, arrays.memory.take(index)
+
+    # -- sums ----------------------------------------------------------------------------------------------------------
 
     def _add_up(self) -> None:
         """Bring the sums up to date."""
         if not self._num_touched:
             return
-        if self._num_touched * 8 > self._all.shape[0]:
-            self._sums.copy_(_row_sums(self._groups))
+        if self._num_touched * 8 > self.count:
+            for groups, sums in self._levels:
+                sums.copy_(_row_sums(groups))
         else:
-            for index in self._touched:
-                group = index // self._width
-                if self._arrays is not None:
-                    rows = group.numpy()
-                    self._arrays.sums[rows] = np.einsum("ij->i", self._arrays.groups.take(rows, 0))
-                else:
-                    self._sums.index_put_((group,), self._groups.index_select(0, group).sum(1))
             for first, last in _merged(self._ranges, self._width):
-                self._sums[first:last] = _row_sums(self._groups[first:last])
-        torch.cumsum(self._sums, 0, out=self._running[1:])
+                self._add_up_between(first, last)
+            if self._touched:
+                self._add_up_at(self._touched[0] if len(self._touched) == 1 else torch.cat(self._touched))
+        torch.cumsum(self._top, 0, out=self._running[1:])
         self._touched.clear()
         self._ranges.clear()
         self._num_touched = 0
 
+    def _add_up_at(self, index: Tensor) -> None:
+        """Add up the groups above some leaves."""
+        arrays = self._arrays
+        if arrays is None:
+            for groups, sums in self._levels:
+                index = index // self._width
+                sums.index_put_((index,), _row_sums(groups.index_select(0, index)))
+            return
+        rows = index.numpy()
+        for array, totals in arrays.levels:
+            rows = rows // self._width
+            totals[rows] = np.einsum("ij->i", array.take(rows, 0))
 
-def _rebuilt(leaves: NDArray[np.float64], device: str) -> SumTree:
+    def _add_up_between(self, first: int, last: int) -> None:
+        """Add up groups of leaves, and what is above them."""
+        for groups, sums in self._levels:
+            sums[first:last] = _row_sums(groups[first:last])
+            first, last = first // self._width, -(-last // self._width)
+
+
+def _layout(count: int, width: int, most: int) -> tuple[list[int], list[int]]:
+    """Return where in memory the leaves and each level of sums begin and how long they are, the top last."""
+    starts, sizes = [0], [count]
+    while count > most:
+        count = -(-count // width)
+        sizes[-1] = count * width  # whole groups
+        starts.append(starts[-1] + sizes[-1])
+        sizes.append(count)
+    return starts, sizes
+
+
+def _rebuilt(leaves: NDArray[np.float64], device: str, shape: tuple[int, int]) -> SumTree:
     """Make a tree with these leaves; its parts are views of each other, which pickle would separate."""
-    tree = SumTree(len(leaves), device=device)
+    tree = SumTree(len(leaves), device=device, shape=shape)
     tree.load(torch.from_numpy(leaves).to(device))
     return tree
 

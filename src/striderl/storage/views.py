@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from striderl.storage.replay_reader import ReplayReader
-from striderl.storage.replay_window import window
+from striderl.storage.replay_window import array_window, window
 
 RewardFunction = Callable[[dict[str, Any]], Tensor]
 """Returns rewards [B] for steps given as `ReplayReader.rows` gives them."""
@@ -52,6 +54,8 @@ class NStep:
 
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
         """Return the columns of these steps with the sums and ends of their windows."""
+        if read.fast:
+            return self._on_cpu(read, index.numpy())
         found = window(read, index, self.n)
         reward = self._reward(read, found.rows.flatten()).view(self.n, -1)
         powers = self._powers_like(reward)
@@ -65,6 +69,29 @@ class NStep:
             "discount": discount.masked_fill_(terminated, 0.0),
             "num_steps": found.num_steps,
         }
+
+    def _on_cpu(self, read: ReplayReader, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """Do the same with numpy, whose calls cost half."""
+        found = array_window(read, rows, self.n)
+        if self.reward is None:
+            reward = read.reward_array[found.rows]
+        else:
+            reward = self.reward(read.rows(torch.from_numpy(found.rows.ravel()))).detach().numpy().reshape(self.n, -1)
+        if not found.whole:
+            reward = np.where(found.going, reward, reward.dtype.type(0.0))
+        powers = self._powers_like(torch.from_numpy(reward)).numpy()
+        terminated = found.ends[:, 0]
+        discount = powers.take(found.num_steps)
+        discount[terminated] = 0.0
+        arrays = {
+            "rew": powers[:-1] @ reward,
+            "terminated": terminated,
+            "truncated": found.ends[:, 1],
+            "discount": discount,
+            "num_steps": found.num_steps,
+        }
+        data = read.rows_on_cpu(rows, found.last, found.ends)
+        return data | {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _powers_like(self, reward: Tensor) -> Tensor:
         """Return gamma^0 … gamma^n, made once per device."""

@@ -9,6 +9,7 @@ from striderl._lazy import lazy
 if TYPE_CHECKING:
     from striderl.training.agent import Agent as Agent
     from striderl.training.algorithm_table import ALGORITHMS as ALGORITHMS
+    from striderl.training.demonstrations import RunStudents as RunStudents
     from striderl.training.distributed import RankLostError as RankLostError
     from striderl.training.distributed import Ranks as Ranks
     from striderl.training.distributed import setup as setup
@@ -37,13 +38,17 @@ if TYPE_CHECKING:
     from striderl.training.run_config import read_run_config as read_run_config
     from striderl.training.run_folder import RunFolder as RunFolder
     from striderl.training.run_folder import new_run_folder as new_run_folder
+    from striderl.training.runners.amp_policy_runner import AmpPolicyRunner as AmpPolicyRunner
     from striderl.training.runners.build import build_actor_critic as build_actor_critic
     from striderl.training.runners.build import build_runner as build_runner
     from striderl.training.runners.inference import InferencePolicy as InferencePolicy
     from striderl.training.runners.on_policy_runner import OnPolicyRunner as OnPolicyRunner
+    from striderl.training.runners.runner_config import MotionSettings as MotionSettings
+    from striderl.training.runners.runner_config import PretrainSettings as PretrainSettings
     from striderl.training.runners.runner_config import RunnerConfig as RunnerConfig
     from striderl.training.runners.teachers import build_teacher as build_teacher
     from striderl.training.runners.teachers import load_teacher as load_teacher
+    from striderl.training.runners.two_stage_runner import TwoStageRunner as TwoStageRunner
     from striderl.training.signals import StopSignals as StopSignals
     from striderl.training.trainer import Trainer as Trainer
     from striderl.training.video import RecordedVideo as RecordedVideo
@@ -57,6 +62,9 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "algorithm_table": [
             "ALGORITHMS",
+        ],
+        "demonstrations": [
+            "RunStudents",
         ],
         "distributed": [
             "RankLostError",
@@ -108,6 +116,9 @@ __getattr__, __dir__, __all__ = lazy(
             "RunFolder",
             "new_run_folder",
         ],
+        "runners.amp_policy_runner": [
+            "AmpPolicyRunner",
+        ],
         "runners.build": [
             "build_actor_critic",
             "build_runner",
@@ -119,11 +130,16 @@ __getattr__, __dir__, __all__ = lazy(
             "OnPolicyRunner",
         ],
         "runners.runner_config": [
+            "MotionSettings",
+            "PretrainSettings",
             "RunnerConfig",
         ],
         "runners.teachers": [
             "build_teacher",
             "load_teacher",
+        ],
+        "runners.two_stage_runner": [
+            "TwoStageRunner",
         ],
         "signals": [
             "StopSignals",

@@ -4,7 +4,8 @@
                                                                                               │
     Learner: the policy, who plays it greedily, and a function that makes the trainer for some consumers
 
-An off-policy algorithm is one more entry: its plan is another class, and its learner makes a replay buffer.
+An off-policy algorithm is one more entry: its plan is another class, and its learner makes a replay buffer. One that
+learns from a dataset has an `OfflinePlan`, and its learner loads the folder `RunConfig.dataset`.
 """
 
 from __future__ import annotations
@@ -12,15 +13,30 @@ from __future__ import annotations
 from typing import Any
 
 from striderl.algorithms.a2c import A2CConfig
+from striderl.algorithms.bcq import BCQConfig
+from striderl.algorithms.behaviour_cloning import BehaviourCloningConfig
+from striderl.algorithms.cql import CQLConfig
 from striderl.algorithms.dqn import DQNConfig
+from striderl.algorithms.iql import IQLConfig
 from striderl.algorithms.ppo import PPOConfig
 from striderl.algorithms.reinforce import REINFORCEConfig
 from striderl.algorithms.sac import SACConfig
 from striderl.algorithms.td3 import TD3Config
+from striderl.algorithms.td3_bc import TD3BCConfig
+from striderl.algorithms.tppo import TPPOConfig
 from striderl.data.naming import unknown
 from striderl.training.algorithm_entry import AlgorithmEntry
-from striderl.training.on_policy_learners import make_a2c, make_ppo, make_reinforce, on_policy, policy_of
-from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
+from striderl.training.offline_learners import (
+    bcq_policy_of,
+    make_bc,
+    make_bcq,
+    make_cql,
+    make_iql,
+    make_td3_bc,
+    offline,
+)
+from striderl.training.on_policy_learners import make_a2c, make_ppo, make_reinforce, make_tppo, on_policy, policy_of
+from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan
 from striderl.training.replay_learners import (
     actor_policy_of,
     make_dqn,
@@ -37,6 +53,13 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         plan=OnPolicyPlan,
         policy=policy_of,
         learner=on_policy(make_ppo),
+    ),
+    "tppo": AlgorithmEntry(
+        summary="PPO and imitation of a teacher, or imitation alone (DAgger); wants --teacher.run",
+        config=TPPOConfig,
+        plan=OnPolicyPlan,
+        policy=policy_of,
+        learner=on_policy(make_tppo),
     ),
     "a2c": AlgorithmEntry(
         summary="advantage actor-critic, on-policy, one step per rollout",
@@ -73,6 +96,41 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         policy=actor_policy_of,
         learner=replay(make_td3, actor_policy_of),
     ),
+    "bc": AlgorithmEntry(
+        summary="behaviour cloning of a dataset",
+        config=BehaviourCloningConfig,
+        plan=OfflinePlan,
+        policy=actor_policy_of,
+        learner=offline(make_bc, actor_policy_of),
+    ),
+    "td3_bc": AlgorithmEntry(
+        summary="TD3 that stays near a dataset, for real-valued actions",
+        config=TD3BCConfig,
+        plan=OfflinePlan,
+        policy=actor_policy_of,
+        learner=offline(make_td3_bc, actor_policy_of),
+    ),
+    "cql": AlgorithmEntry(
+        summary="conservative Q-learning from a dataset, for real-valued actions",
+        config=CQLConfig,
+        plan=OfflinePlan,
+        policy=actor_policy_of,
+        learner=offline(make_cql, actor_policy_of),
+    ),
+    "iql": AlgorithmEntry(
+        summary="implicit Q-learning from a dataset",
+        config=IQLConfig,
+        plan=OfflinePlan,
+        policy=actor_policy_of,
+        learner=offline(make_iql, actor_policy_of),
+    ),
+    "bcq": AlgorithmEntry(
+        summary="Q-learning from a dataset among what it would choose, for choices",
+        config=BCQConfig,
+        plan=OfflinePlan,
+        policy=bcq_policy_of,
+        learner=offline(make_bcq, bcq_policy_of),
+    ),
 }
 """Every algorithm that a run can use."""
 
@@ -84,8 +142,8 @@ def algorithm_entry(name: str) -> AlgorithmEntry:
     return ALGORITHMS[name]
 
 
-def check_algorithm(name: str, settings: Any, plan: Any) -> None:
-    """Raise unless settings and plan are those of the algorithm."""
+def check_algorithm(name: str, settings: Any, plan: Any, dataset: str) -> None:
+    """Raise unless settings and plan are those of the algorithm, and a dataset is given to those alone that use one."""
     if name not in ALGORITHMS:
         raise ValueError(unknown("algorithm", name, ALGORITHMS, where="algorithm_name: striderl"))
     entry = ALGORITHMS[name]
@@ -95,3 +153,6 @@ def check_algorithm(name: str, settings: Any, plan: Any) -> None:
                 f"{what}: algorithm_name={name!r} wants a {wanted.__name__}, found {type(value).__name__}; "
                 "on the command line choose the algorithm with --algorithm"
             )
+    if dataset and entry.plan is not OfflinePlan:
+        users = ", ".join(other for other, each in ALGORITHMS.items() if each.plan is OfflinePlan)
+        raise ValueError(f"dataset has no effect with {name}, which learns from an env; from datasets learn {users}")

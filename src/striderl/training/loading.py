@@ -29,7 +29,7 @@ class LoadedRun:
     policy: Policy | ActorPolicy
     """What it had learned, in eval mode."""
     step: int
-    """After how many env steps."""
+    """After how many env steps; gradient steps, where it learned from a dataset."""
     step_dt: float
     """Seconds per step of the task; 0 where time has no meaning."""
     layout: dict[str, Any]

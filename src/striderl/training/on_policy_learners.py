@@ -1,4 +1,4 @@
-"""How PPO, A2C and REINFORCE are built from a run's config."""
+"""How PPO, teacher PPO, A2C and REINFORCE are built from a run's config."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.reinforce import REINFORCE
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation
 from striderl.algorithms.terms.term import Term
+from striderl.algorithms.tppo import TPPO, TPPOConfig
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
@@ -37,7 +38,8 @@ def policy_of(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: Actio
 
 def _num_values(config: RunConfig[Any, Any]) -> int:
     """Return how many values the critic gives: one per group of rewards, where an algorithm has groups."""
-    return max(1, len(config.algorithm.reward_groups)) if isinstance(config.algorithm, PPOConfig) else 1
+    settings = config.algorithm.ppo if isinstance(config.algorithm, TPPOConfig) else config.algorithm
+    return max(1, len(settings.reward_groups)) if isinstance(settings, PPOConfig) else 1
 
 
 MakeAlgorithm = Callable[["RunConfig[Any, Any]", Policy, Sequence[Term]], OnPolicyAlgorithm]
@@ -48,7 +50,7 @@ def on_policy(make: MakeAlgorithm) -> Callable[[RunConfig[Any, Any], VecEnv], Le
 
     def learner(config: RunConfig[Any, Any], env: VecEnv) -> Learner:
         policy = policy_of(config, env.obs_spec, env.action_spec)
-        algorithm = make(config, policy, _terms(config, env))
+        algorithm = make(config, policy, terms_of(config, env))
         collector = Collector(env, algorithm.actor(), replace(config.collector, seed=config.seed))
         return Learner(
             policy=policy,
@@ -59,7 +61,7 @@ def on_policy(make: MakeAlgorithm) -> Callable[[RunConfig[Any, Any], VecEnv], Le
     return learner
 
 
-def _terms(config: RunConfig[Any, Any], env: VecEnv) -> list[Term]:
+def terms_of(config: RunConfig[Any, Any], env: VecEnv) -> list[Term]:
     """Build what is learned beside the algorithm; the run's seed decides its first weights."""
     if "rnd" not in config.terms:
         return []
@@ -71,6 +73,11 @@ def _terms(config: RunConfig[Any, Any], env: VecEnv) -> list[Term]:
 def make_ppo(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term]) -> OnPolicyAlgorithm:
     """Build PPO."""
     return PPO(policy, config.algorithm, terms=terms, mode=_mode(config))
+
+
+def make_tppo(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term]) -> OnPolicyAlgorithm:
+    """Build teacher PPO, or DAgger, around the teacher that the config names."""
+    return TPPO(policy, config.teacher.load(), config.algorithm, terms, mode=_mode(config))
 
 
 def make_a2c(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term]) -> OnPolicyAlgorithm:

@@ -30,6 +30,11 @@ class Record:
     """How long learning took, targets included."""
 
     @property
+    def step(self) -> int:
+        """What logs, videos and checkpoints are numbered by: env steps, or gradient steps where no env is stepped."""
+        return self.env_steps or self.num_updates
+
+    @property
     def steps_per_second(self) -> float:
         """Env steps of this iteration per second of collecting and learning."""
         return self.num_steps / max(self.collection_seconds + self.learning_seconds, 1e-9)

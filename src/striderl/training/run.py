@@ -174,7 +174,7 @@ class Run:
     def _keep(self, state: dict[str, Any], name: str) -> None:
         if name != "best" and self._saved == _place(state):
             return  # 'iteration_50' and 'last' of one record are one and the same state
-        step, config = int(state["env_steps"]), to_plain(self.config)
+        step, config = int(state["env_steps"]) or int(state["num_updates"]), to_plain(self.config)
         try:
             self._restore_folder()
             self.store.save(state, step=step, best=name == "best", config=config, layout=self._layout())
@@ -225,7 +225,7 @@ class Run:
         self.trainer.load_state_dict(state)
         self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
         self._saved = _place(state)
-        if state["collector"]["env"] is None:
+        if "collector" in state and state["collector"]["env"] is None:
             _log.warning(
                 "resumed on tier B: %s cannot save its state, so new episodes begin; policy, optimiser, normalisers "
                 "and counters go on exactly",
@@ -260,7 +260,7 @@ class Run:
 
     def _leave(self, reason: str, exit_code: int) -> Outcome:
         """Save before the end of the plan; a run that has not taken a step begins anew instead."""
-        saved = self.save() if self.trainer.env_steps else True
+        saved = self.save() if self.trainer.env_steps or self.trainer.num_updates else True
         return self._outcome(reason, exit_code, saved)
 
     def _outcome(self, reason: str, exit_code: int, saved: bool = True) -> Outcome:
@@ -275,6 +275,7 @@ class Run:
         """Close loggers and envs; calling it twice is fine."""
         self._faults.close()
         self.trainer.close()
+        self.env.close()  # a run from a dataset has no collector that would
 
 
 class Stoppable:
@@ -328,7 +329,7 @@ def _make_env(config: RunConfig[Any, Any], num_envs: int) -> VecEnv:
 
 def _on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     """Return a loaded state with what the collector and the storage hold on the device; envs take care of theirs."""
-    if device.type == "cpu":
+    if device.type == "cpu" or "collector" not in state:
         return dict(state)
 
     def moved(part: Any) -> Any:

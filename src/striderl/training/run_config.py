@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.algorithms.tppo import TPPOConfig
 from striderl.collect.collector_config import CollectorConfig
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
@@ -23,6 +24,7 @@ from striderl.execution.modes import MODES
 from striderl.training.algorithm_table import algorithm_entry, check_algorithm
 from striderl.training.config_json import ConfigError, from_plain, to_plain
 from striderl.training.policy_settings import PolicySettings
+from striderl.training.teacher_run import TeacherRun
 
 AlgorithmT = TypeVar("AlgorithmT")
 PlanT = TypeVar("PlanT")
@@ -164,10 +166,14 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     """What is learned beside it: 'rnd' rewards novelty."""
     rnd: RNDConfig = field(default_factory=RNDConfig)
     """Settings of random network distillation, when 'rnd' is among the terms."""
+    teacher: TeacherRun = field(default_factory=TeacherRun)
+    """Whose actions are learned, by an algorithm that has a teacher."""
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     """How experience is collected; its seed is that of the run."""
     plan: PlanT
     """How much is collected, and how long."""
+    dataset: str = ""
+    """The folder of a saved dataset (`striderl dataset`), for algorithms that learn from one and step no env."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     """When the greedy policy is tried out."""
     stop: StopSettings = field(default_factory=StopSettings)
@@ -188,7 +194,7 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        check_algorithm(self.algorithm_name, self.algorithm, self.plan)
+        check_algorithm(self.algorithm_name, self.algorithm, self.plan, self.dataset)
         if self.seed < 0 or self.num_threads < 0:
             raise ValueError(f"seed and num_threads are not negative, found {self.seed} and {self.num_threads}")
         if self.mode not in MODES:
@@ -202,6 +208,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
                 raise ValueError(f"there is no term {name!r} that a config can name; available: 'rnd'")
         if "rnd" not in self.terms and self.rnd != RNDConfig():
             raise ValueError("settings of rnd have no effect without it; add 'rnd' to the terms")
+        if self.teacher.run and not isinstance(self.algorithm, TPPOConfig):
+            raise ValueError(f"teacher.run has no effect: {self.algorithm_name} has no teacher; choose 'tppo'")
 
     def to_json(self) -> str:
         """Return the config as text."""

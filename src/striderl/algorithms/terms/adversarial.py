@@ -7,6 +7,9 @@ The reward is computed when steps are read, never stored: what the discriminator
 discriminator has an optimiser of its own and no part in the policy. One normaliser serves both sides; it learns once
 per iteration from raw features of both, and from neither when it is read.
 
+Features that minibatches of a rollout do not show (what followed a step, ends) are made once, as `labels`, when the
+whole rollout is at hand, and travel with the samples.
+
 With `absorbing` (Kostrikov et al. 2019) features have an indicator more. A task that ends goes on for ever in an
 absorbing state: zeros with the indicator 1, which the discriminator knows from both sides. The reward of a step that
 terminated has gamma / (1 - gamma) times the absorbing state's with it, so that ending is worth what the expert's is.
@@ -15,139 +18,59 @@ terminated has gamma / (1 - gamma) times the absorbing state's with it, so that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.terms.adversarial_expert import ExpertRows, fingerprint, uniform_numbers
-from striderl.algorithms.terms.adversarial_features import Features, Steps, minibatch_steps, rollout_steps
+from striderl.algorithms.terms.adversarial_config import AdversarialConfig
+from striderl.algorithms.terms.adversarial_expert import (
+    ExpertRows,
+    fingerprint,
+    order_fingerprint,
+    places,
+    uniform_numbers,
+)
+from striderl.algorithms.terms.adversarial_features import Features, Steps, mended, minibatch_steps, rollout_steps
+from striderl.algorithms.terms.adversarial_judge import Judge
+from striderl.algorithms.terms.motion_expert import EnvExpert, Expert
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.data import tree
-from striderl.data.checked_fields import check_field_types, suggests_fields
-from striderl.data.naming import unknown
 from striderl.data.noise import stream_id
 from striderl.data.specs import TensorSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup
-from striderl.networks.mlp import MlpModel
-from striderl.networks.normalizers import Normalizer
-from striderl.ops.adversarial import LOSSES, REWARDS, expert_loss, policy_loss, squared_slope, style_reward
+from striderl.ops.adversarial import expert_loss, policy_loss, style_reward
 from striderl.ops.losses import valid_mean
 from striderl.ops.pooling import current_all_reduce
 from striderl.policies.policy import PolicyOutput
 
-PENALTIES = ("expert", "between")
-_STREAMS = {name: stream_id(f"adversarial {name}") for name in ("expert", "policy", "absorbing", "way")}
+__all__ = ["AdversarialConfig", "AdversarialReward"]
+
+_STREAMS = {name: stream_id(f"adversarial {name}") for name in ("expert", "policy", "choice", "absorbing", "way")}
 """Random numbers for one purpose each."""
 
 
-@suggests_fields
-@dataclass(frozen=True, kw_only=True)
-class AdversarialConfig:
-    """Settings of an adversarial reward."""
+class _Rows(NamedTuple):
+    """One side of a comparison."""
 
-    task_weight: float = 0.0
-    """Weight of the env's own reward; 0 leaves it out."""
-    style_weight: float = 1.0
-    """Weight of the discriminator's reward."""
-    loss: str = "bce"
-    """'bce', 'least_squares' or 'wasserstein'; see `striderl.ops.adversarial`."""
-    reward: str = "minus_log_one_minus_d"
-    """'log_d', 'minus_log_one_minus_d', 'difference' or 'least_squares'."""
-    hidden_dims: tuple[int, ...] = (256, 256)
-    """Hidden layers of the discriminator."""
-    activation: str = "relu"
-    """Its nonlinearity."""
-    gradient_penalty: float = 1.0
-    """Weight of the penalty on the slope of the score; 0 for none, 5 to 10 with 'least_squares'."""
-    penalty_at: str = "expert"
-    """Where the slope counts: at 'expert' samples, or at points 'between' both sides, as with 'wasserstein'."""
-    wanted_slope: float = 0.0
-    """The slope without a penalty; 1 with 'wasserstein'."""
-    learning_rate: float = 3e-4
-    """Of the discriminator; the algorithm's schedule does not touch it."""
-    weight_decay: float = 0.0
-    """Of the discriminator (AdamW)."""
-    max_grad_norm: float = 0.0
-    """The discriminator's gradient is scaled down to this norm; 0 means never."""
-    absorbing: bool = False
-    """Let tasks that ended go on in an absorbing state."""
-    gamma: float = 0.99
-    """Discount of the absorbing state's rewards: that of the algorithm."""
-    replay_size: int = 0
-    """Policy samples are drawn from so many earlier ones; 0 takes those of the minibatch."""
-    seed: int = 0
-    """Decides which expert samples are drawn."""
-
-    def __post_init__(self) -> None:
-        check_field_types(self)
-        named = {"loss": LOSSES, "reward": REWARDS, "penalty_at": PENALTIES}
-        for name, value in (("loss", self.loss), ("reward", self.reward), ("penalty_at", self.penalty_at)):
-            if value not in named[name]:
-                raise ValueError(unknown(name, value, named[name], where="AdversarialConfig"))
-        if min(self.gradient_penalty, self.wanted_slope, self.replay_size) < 0:
-            raise ValueError("gradient_penalty, wanted_slope and replay_size are not negative")
-        if self.absorbing and not 0.0 <= self.gamma < 1.0:
-            raise ValueError(f"an absorbing state wants gamma below 1, found {self.gamma}")
-
-
-class Judge(nn.Module):
-    """The discriminator, its normaliser and earlier policy samples: everything that is saved."""
-
-    def __init__(self, size: int, config: AdversarialConfig, network: nn.Module | None) -> None:
-        super().__init__()
-        self.network = network or MlpModel(size, config.hidden_dims, 1, config.activation)
-        self.normalizer = Normalizer(size)
-        rows = config.replay_size
-        self.earlier: Tensor
-        self.earlier_ended: Tensor
-        self.num_earlier: Tensor
-        self.num_absorbed: Tensor
-        self.register_buffer("earlier", torch.zeros(rows, size))
-        self.register_buffer("earlier_ended", torch.zeros(rows, dtype=torch.bool))
-        self.register_buffer("num_earlier", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("num_absorbed", torch.zeros((), dtype=torch.int64))
-
-    def seen(self, raw: Tensor, counts: Tensor) -> Tensor:
-        """Return normalised features [..., F]; zeros where they do not count, which may hold NaN."""
-        seen: Tensor = self.normalizer(torch.where(counts.unsqueeze(-1), raw, 0.0))
-        return torch.where(counts.unsqueeze(-1), seen, 0.0)
-
-    def score(self, seen: Tensor) -> Tensor:
-        """Return scores [...] of normalised features [..., F]."""
-        score: Tensor = self.network(seen)
-        return score.squeeze(-1) if score.dim() == seen.dim() else score
-
-    def keep(self, rows: Tensor, ended: Tensor, counts: Tensor) -> None:
-        """Write rows [n, F] that count over the oldest; static shapes, so that no value has to come to the host."""
-        size = self.earlier.shape[0]
-        rows, ended, counts = rows[-size:], ended[-size:], counts[-size:]
-        place = self.num_earlier + counts.cumsum(0) - 1
-        # a row that does not count is written to a place behind the ring, which is cut off
-        index = torch.where(counts, place % size, size)
-        self.earlier.copy_(torch.cat([self.earlier, rows[:1]]).index_copy(0, index, rows)[:size])
-        self.earlier_ended.copy_(torch.cat([self.earlier_ended, ended[:1]]).index_copy(0, index, ended)[:size])
-        self.num_earlier += counts.sum()
-
-    def draw_earlier(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (rows [B, F], ended [B], counts [B]) for uniform numbers [B]; none count while there are none."""
-        there = self.num_earlier.clamp(max=self.earlier.shape[0])
-        index = (numbers * there).long()
-        counts = (there > 0).expand(len(numbers))
-        return self.earlier.index_select(0, index), self.earlier_ended.index_select(0, index), counts
+    rows: Tensor
+    """Raw features [B, F]."""
+    counts: Tensor
+    """bool [B]: which of them count."""
+    ended: Tensor
+    """bool [B]: where the task ended."""
 
 
 class AdversarialReward(Term):
-    """Rewards likeness to expert rows, and learns to tell them from the policy's."""
+    """Rewards likeness to an expert, and learns to tell it from the policy."""
 
     capturable = True
 
     def __init__(
         self,
         features: Features,
-        expert: ExpertRows,
+        expert: Expert | EnvExpert,
         config: AdversarialConfig | None = None,
         *,
         network: nn.Module | None = None,
@@ -158,11 +81,14 @@ class AdversarialReward(Term):
         self.config = config = config or AdversarialConfig()
         if expert.size != features.size:
             raise ValueError(f"the expert's rows have {expert.size} features, the policy's steps {features.size}")
-        self.features, self.expert, self._name = features, expert.to(device), name
+        if config.absorbing and not isinstance(expert, ExpertRows):
+            raise ValueError("absorbing states want an expert whose ends are known: ExpertRows(…, num_ends=…)")
+        self.features, self._name = features, name
+        self.expert = expert if isinstance(expert, EnvExpert) else expert.to(device)
         self.judge = Judge(features.size + int(config.absorbing), config, network).to(device)
-        mean, var = self._expert_moments()
-        # as if one sample had been seen: the first thousands of both sides outweigh it
-        self.judge.normalizer.update_from_moments(mean, var, 1.0)
+        if not isinstance(self.expert, EnvExpert):
+            # as if one sample had been seen: the first thousands of both sides outweigh it
+            self.judge.normalizer.update_from_moments(*self._expert_moments(self.expert), 1.0)
         group = GroupConfig(
             optimizer="AdamW" if config.weight_decay else "Adam",
             learning_rate=config.learning_rate,
@@ -182,8 +108,13 @@ class AdversarialReward(Term):
         return self._groups
 
     def columns(self) -> Mapping[str, TensorSpec]:
-        """Return the info columns that the features read."""
-        return self.features.columns()
+        """Return the info columns that the features read, and the expert's where the env shows it."""
+        expert = {self.expert.column: self.expert.spec} if isinstance(self.expert, EnvExpert) else {}
+        return {**self.features.columns(), **expert}
+
+    def following(self) -> tuple[str, ...]:
+        """Return what the features look at after a step."""
+        return self.features.following
 
     # -- the reward ----------------------------------------------------------------------------------------------------
 
@@ -198,8 +129,8 @@ class AdversarialReward(Term):
         steps = rollout_steps(columns, read.last_obs)
         rows, known = self._rows(steps)
         style = self._style(rows, known)
-        if self.features.wants_following:
-            style = _mended(style, known, columns["terminated"] | columns["truncated"])
+        if self.features.following:
+            style = mended(style, known, columns["terminated"] | columns["truncated"])
         if config.absorbing:
             assert steps.terminated is not None
             style = style + torch.where(steps.terminated, self._absorbing_value(), 0.0)
@@ -223,31 +154,37 @@ class AdversarialReward(Term):
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
+    def labels(self, read: Read) -> dict[str, Tensor]:
+        """Return the number of each step and, where minibatches would not show them, its features."""
+        found = {"place": places(read.columns["valid"])}
+        if not (self.features.following or self.config.absorbing):
+            return found
+        rows, known = self._rows(rollout_steps(read.columns, read.last_obs))
+        return {**found, "rows": rows, "known": known, "ended": read.columns["terminated"]}
+
     def _rows(self, steps: Steps) -> tuple[Tensor, Tensor]:
         """Return raw features [..., F], with the indicator where there is one, and which of them are known."""
-        pairs = self.features.wants_following
-        if pairs and steps.following is None:
+        if self.features.following and steps.following is None:
             raise ValueError(
-                f"term {self.name!r} looks at what followed a step, which minibatches of a rollout do not have; "
-                "set replay_size, so that it learns from earlier rollouts"
+                f"term {self.name!r} looks at what followed a step, which these samples do not tell; minibatches of "
+                "PPO have it under 'labels', those of replay under 'obs_next'"
             )
-        known = steps.valid
         if not self.config.absorbing:
-            return self.features(steps), known & steps.follows if pairs else known
+            return self.features(steps), self.features.known(steps)
         ended = steps.terminated
         if ended is None:
             raise ValueError(
-                f"term {self.name!r} with absorbing states must know which steps terminated, which minibatches of a "
-                "rollout do not say; set replay_size, so that it learns from earlier rollouts"
+                f"term {self.name!r} with absorbing states must know which steps terminated, which these samples do "
+                "not tell; minibatches of PPO have it under 'labels', those of replay under 'terminated'"
             )
         indicator = torch.zeros_like(ended)
-        if pairs:
+        if self.features.following:
             assert steps.following is not None
             following = {name: _zero_where(ended, value) for name, value in steps.following.items()}
             steps = steps._replace(following=following, follows=steps.follows | ended)
-            indicator, known = ended, known & steps.follows
+            indicator = ended
         rows = self.features(steps)
-        return torch.cat([rows, indicator.unsqueeze(-1).to(rows.dtype)], dim=-1), known
+        return torch.cat([rows, indicator.unsqueeze(-1).to(rows.dtype)], dim=-1), self.features.known(steps)
 
     def _absorbing_rows(self, count: int) -> Tensor:
         """Return rows [count, F] of the absorbing state."""
@@ -255,64 +192,111 @@ class AdversarialReward(Term):
         rows[:, -1] = 1.0
         return rows
 
-    def _policy_side(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return policy rows [B', F] and which of them count."""
+    def _policy_side(self, minibatch: Mapping[str, Any], number: Tensor) -> tuple[Tensor, Tensor]:
+        """Return policy rows [B', F] and which of them count; `number` decides what is drawn."""
+        rows, counts, ended = self._minibatch_rows(minibatch)
         if self.config.replay_size:
-            count = minibatch["valid"].numel()
-            numbers = self._numbers(_STREAMS["policy"], minibatch, count)
-            rows, ended, counts = self.judge.draw_earlier(numbers)
-        else:
-            steps = minibatch_steps(minibatch)._replace(valid=collected(minibatch))
-            rows, counts = self._rows(steps)
-            rows, counts = rows.reshape(-1, rows.shape[-1]), counts.flatten()
-            ended = torch.zeros_like(counts) if steps.terminated is None else steps.terminated.flatten()
+            valid = collected(minibatch).flatten()
+            rows, counts, ended = self._with_earlier(_Rows(rows, counts, ended), valid, number)
         if not self.config.absorbing:
             return rows, counts
         return torch.cat([rows, self._absorbing_rows(len(rows))]), torch.cat([counts, counts & ended])
 
-    def _expert_side(self, minibatch: Mapping[str, Any], count: int) -> Tensor:
-        """Return expert rows [count, F], absorbing ones among them as often as its tasks ended."""
-        drawn = self.expert.draw(self._numbers(_STREAMS["expert"], minibatch, count))
-        if not self.config.absorbing:
-            return drawn
-        steps, ends = len(self.expert.features), self.expert.num_ends
-        absorbs = self._numbers(_STREAMS["absorbing"], minibatch, count) < ends / (steps + ends)
-        plain = torch.cat([drawn, torch.zeros_like(drawn[:, :1])], dim=-1)
-        return torch.where(absorbs.unsqueeze(-1), self._absorbing_rows(count), plain)
+    def _minibatch_rows(self, minibatch: Mapping[str, Any]) -> _Rows:
+        """Return the samples' own features: from their labels, or made of what the samples show."""
+        counted, labels = collected(minibatch), self._labels_of(minibatch)
+        if "rows" in labels:
+            rows, counts, ended = labels["rows"], labels["known"] & counted, labels["ended"]
+        else:
+            steps = minibatch_steps(minibatch)._replace(valid=counted)
+            rows, counts = self._rows(steps)
+            ended = torch.zeros_like(counts) if steps.terminated is None else steps.terminated
+        return _Rows(rows.reshape(-1, rows.shape[-1]), counts.flatten(), ended.flatten())
 
-    def _numbers(self, stream: int, minibatch: Mapping[str, Any], count: int) -> Tensor:
-        """Return uniform numbers [count] that the minibatch and the number of the iteration decide.
+    def _labels_of(self, minibatch: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Return what `labels` made of these samples; samples of a replay have none."""
+        found: Mapping[str, Tensor] = minibatch.get("labels", {}).get(self.name, {})
+        return found
+
+    def _with_earlier(self, own: _Rows, valid: Tensor, number: Tensor) -> _Rows:
+        """Return rows of which a part is drawn from earlier policy samples, as soon as there are some."""
+        count = len(own.rows)
+        drawn, drawn_ended, there = self.judge.draw_earlier(self._uniform("policy", number, count))
+        chosen = there & valid & (self._uniform("choice", number, count) < self.config.replay_share)
+        rows = torch.where(chosen.unsqueeze(-1), drawn, own.rows)
+        return _Rows(rows, own.counts | chosen, torch.where(chosen, drawn_ended, own.ended))
+
+    def _expert_side(self, minibatch: Mapping[str, Any], number: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return expert rows [count, F] and which of them count; absorbing ones come as often as its tasks ended."""
+        if isinstance(self.expert, EnvExpert):
+            counted = collected(minibatch)
+            shown = self.expert.rows(minibatch["info"], counted.shape).flatten(0, -2)
+            return shown, counted.flatten() & shown.isfinite().all(dim=-1)
+        drawn = self.expert.draw(self._uniform("expert", number, count))
+        every = torch.ones_like(drawn[:, 0], dtype=torch.bool)
+        if not self.config.absorbing:
+            return drawn, every
+        assert isinstance(self.expert, ExpertRows), "the constructor has looked"
+        steps, ends = len(self.expert.features), self.expert.num_ends
+        absorbs = self._uniform("absorbing", number, count) < ends / (steps + ends)
+        plain = torch.cat([drawn, torch.zeros_like(drawn[:, :1])], dim=-1)
+        return torch.where(absorbs.unsqueeze(-1), self._absorbing_rows(count), plain), every
+
+    def _number(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return a whole number, 0-d, that the minibatch and the number of the iteration decide, to draw by.
 
         So the loss is a function of what is given, which can be captured and repeated, and nothing has to be counted.
         """
-        return uniform_numbers(stream, fingerprint(minibatch) + self.judge.num_absorbed, count, self.config.seed)
+        labels = self._labels_of(minibatch)
+        own = order_fingerprint(labels["place"]) if labels else fingerprint(minibatch)
+        return own + self.judge.num_absorbed
+
+    def _uniform(self, purpose: str, number: Tensor, count: int) -> Tensor:
+        """Return uniform numbers [count] for one purpose."""
+        return uniform_numbers(_STREAMS[purpose], number, count, self.config.seed)
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> Losses:
         """Return how badly the two sides are told apart, and the penalty; nothing here reaches the policy."""
-        config, judge = self.config, self.judge
-        policy, counts = self._policy_side(minibatch)
-        expert = self._expert_side(minibatch, len(policy))
-        # as many expert samples count as policy samples could; with no policy sample at all, nothing is learned
-        any_policy = counts.any().expand(len(expert))
-        seen_policy, seen_expert = judge.seen(policy.detach(), counts), judge.seen(expert, any_policy)
+        config, judge, number = self.config, self.judge, self._number(minibatch)
+        policy, counts = self._policy_side(minibatch, number)
+        expert, there = self._expert_side(minibatch, number, len(policy))
+        # a side that has nobody in it teaches nothing, and neither does the other one alone
+        counts, there = counts & there.any(), there & counts.any()
+        seen_policy, seen_expert = judge.seen(policy.detach(), counts), judge.seen(expert.detach(), there)
         of_policy, of_expert = judge.score(seen_policy), judge.score(seen_expert)
         found: Losses = {
-            "discriminator_expert_loss": (1.0, valid_mean(expert_loss(config.loss, of_expert), any_policy)),
-            "discriminator_policy_loss": (1.0, valid_mean(policy_loss(config.loss, of_policy), counts)),
+            "discriminator_expert_loss": (config.loss_weight, valid_mean(expert_loss(config.loss, of_expert), there)),
+            "discriminator_policy_loss": (config.loss_weight, valid_mean(policy_loss(config.loss, of_policy), counts)),
         }
         if config.gradient_penalty:
-            at, where = seen_expert, any_policy
+            at, where = seen_expert, there
             if config.penalty_at == "between":
-                way = self._numbers(_STREAMS["way"], minibatch, len(expert)).unsqueeze(-1).to(seen_expert.dtype)
-                at, where = seen_policy + way * (seen_expert - seen_policy), counts
-            slope = squared_slope(judge.score, at, config.wanted_slope)
-            found["discriminator_gradient_penalty"] = (config.gradient_penalty, valid_mean(slope, where))
-        right = valid_mean((of_expert.detach() > 0.0).float(), any_policy)
-        right = 0.5 * (right + valid_mean((of_policy.detach() < 0.0).float(), counts))
-        found["discriminator_accuracy"] = (0.0, right)
-        return found
+                way = self._uniform("way", number, len(expert)).unsqueeze(-1).to(seen_expert.dtype)
+                at, where = seen_policy + way * (seen_expert - seen_policy), counts & there
+            penalty = valid_mean(judge.slope_penalty(at, config.wanted_slope), where)
+            found["discriminator_gradient_penalty"] = (config.loss_weight * config.gradient_penalty, penalty)
+        return found | self._numbers_for_the_log(found, (of_policy, counts), (of_expert, there))
+
+    @torch.no_grad()
+    def _numbers_for_the_log(
+        self, losses: Losses, policy: tuple[Tensor, Tensor], expert: tuple[Tensor, Tensor]
+    ) -> Losses:
+        """Return the whole loss, mean scores and how often the sides are told apart, as losses without weight."""
+        total = sum((weight * loss.detach() for weight, loss in losses.values()), start=torch.zeros_like(policy[0][0]))
+        means = [valid_mean(score, counts) for score, counts in (policy, expert)]
+        # the scores of a Wasserstein critic have no origin: what counts is the middle between the two sides
+        middle = 0.5 * (means[0] + means[1]) if self.config.loss == "wasserstein" else torch.zeros_like(means[0])
+        right = valid_mean((policy[0] < middle).float(), policy[1]) + valid_mean(
+            (expert[0] > middle).float(), expert[1]
+        )
+        return {
+            "discriminator_loss": (0.0, total),
+            "discriminator_accuracy": (0.0, 0.5 * right),
+            "discriminator_policy_score": (0.0, means[0]),
+            "discriminator_expert_score": (0.0, means[1]),
+        }
 
     @torch.no_grad()
     def absorb(self, columns: Mapping[str, Any]) -> None:
@@ -321,19 +305,24 @@ class AdversarialReward(Term):
         rows, counts = self._rows(steps)
         rows, counts = rows.reshape(-1, rows.shape[-1]), counts.flatten()
         counts = counts & rows.isfinite().all(dim=-1)
-        self.judge.normalizer.update(rows, counts)
-        mean, var = self._expert_moments()
-        count, reduce = counts.sum(dtype=torch.float64), current_all_reduce()
-        # as many as all processes have seen of the policy, so that their normalisers stay equal
-        self.judge.normalizer.update_from_moments(mean, var, count if reduce is None else reduce(count))
+        normalizer = self.judge.normalizer
+        normalizer.update(rows, counts)
+        if isinstance(self.expert, EnvExpert):
+            shown = self.expert.rows(steps.info, steps.valid.shape).flatten(0, -2)
+            normalizer.update(shown, steps.valid.flatten() & shown.isfinite().all(dim=-1))
+        else:
+            count, reduce = counts.sum(dtype=torch.float64), current_all_reduce()
+            # as many as all processes have seen of the policy, so that their normalisers stay equal
+            total = count if reduce is None else reduce(count)
+            normalizer.update_from_moments(*self._expert_moments(self.expert), total)
         self.judge.num_absorbed += 1
         if self.config.replay_size:
             ended = torch.zeros_like(counts) if steps.terminated is None else steps.terminated.flatten()
             self.judge.keep(rows, ended, counts)
 
-    def _expert_moments(self) -> tuple[Tensor, Tensor]:
+    def _expert_moments(self, expert: Expert) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the expert's rows; the indicator of one side is that of absorbing rows."""
-        mean, var = self.expert.mean, self.expert.var
+        mean, var = expert.mean, expert.var
         if self.config.absorbing:
             # 0.5 ± 0.5: zeros and ones stay apart, however rare ends are
             mean, var = torch.cat([mean, mean.new_full((1,), 0.5)]), torch.cat([var, var.new_full((1,), 0.25)])
@@ -346,13 +335,6 @@ class AdversarialReward(Term):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what was saved."""
         self.judge.load_state_dict(state)
-
-
-def _mended(style: Tensor, known: Tensor, done: Tensor) -> Tensor:
-    """Return rewards [T, N] with that of the step before, in the same episode, where a step's own is not known."""
-    before = torch.cat([torch.zeros_like(style[:1]), style[:-1]])
-    usable = torch.cat([torch.zeros_like(known[:1]), known[:-1] & ~done[:-1]])
-    return torch.where(known, style, torch.where(usable, before, 0.0))
 
 
 def _zero_where(condition: Tensor, value: Tensor) -> Tensor:

@@ -62,16 +62,39 @@ def expert_rows(replay: Replay, features: Features) -> ExpertRows:
 
 
 def fingerprint(minibatch: Mapping[str, Any]) -> Tensor:
-    """Return a whole number, 0-d, that is another for other observations, other actions or another order of samples."""
+    """Return a whole number, 0-d, that is another for other observations, other actions or another order of samples.
+
+    Of the observation, the smallest component is enough: looking at every pixel would cost more than what is learned.
+    """
     valid: Tensor = minibatch["valid"]
     total = torch.zeros((), dtype=torch.int64, device=valid.device)
-    for leaf in tree.leaves([minibatch["act"], dict(minibatch["obs"])]):
+    smallest = sorted(tree.leaves(dict(minibatch["obs"])), key=lambda leaf: leaf.numel())[:1]
+    for leaf in tree.leaves([minibatch["act"], *smallest]):
         counted = torch.where(valid.view(*valid.shape, *[1] * (leaf.dim() - valid.dim())), leaf, 0)
         # float32 keeps every bit of what is usual; numbers that differ beyond it do not matter here
-        bits = counted.float().view(torch.int32).flatten().long()
-        place = torch.arange(1, bits.numel() + 1, device=bits.device)
-        total = total * 31 + ((bits ^ (bits >> 15)) * (2 * place + 1) * 0x9E3779B1).sum()
+        total = total * 31 + _mixed(counted.float().view(torch.int32).flatten().long())
     return total
+
+
+def places(like: Tensor) -> Tensor:
+    """Return a number for each step of a rollout [T, N], int64, from 1 on; other numbers in every process."""
+    rank = (
+        torch.distributed.get_rank() if torch.distributed.is_available() and torch.distributed.is_initialized() else 0
+    )
+    return torch.arange(1, like.numel() + 1, device=like.device).view_as(like) + rank * like.numel()
+
+
+def order_fingerprint(place: Tensor) -> Tensor:
+    """Return a whole number, 0-d, that is another for other steps or another order of them; 0 is nobody's place.
+
+    Unlike what was observed, places are whole numbers: eager and compiled runs, whose last bits differ, agree on them.
+    """
+    return _mixed(place.flatten())
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    position = torch.arange(1, bits.numel() + 1, device=bits.device)
+    return ((bits ^ (bits >> 15)) * (2 * position + 1) * 0x9E3779B1).sum()
 
 
 def uniform_numbers(stream: int, number: Tensor, count: int, seed: int) -> Tensor:

@@ -2,10 +2,11 @@
 
     StateAction     [ s | a ]         the expert's actions are known
     StatePair       [ s | s' ]        only its states are; s' never belongs to another episode
-    InfoVector      info columns      the env makes the features itself, such as a window of motion frames
+    InfoVector      info columns      the env makes the features itself
 
-t        0     1     2 ┃   3          step 2 ended its episode: in a rollout, what followed it is not stored, so the
-follows  yes   yes   no    last_obs   pair (2, 3) does not exist; a replay knows the final observation
+t        0     1     2 ┃   3          step 2 ended its episode: where the storage keeps what truly followed each step
+follows  yes   yes   no    last_obs   ('obs_next', as replays do and rollouts where a term asks for it), s' is the final
+                                      observation; without that column the pair (2, 3) does not exist
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Steps(NamedTuple):
     """bool: which steps count."""
     info: Mapping[str, Tensor]
     """What the env told beside it."""
+    parts: Mapping[str, Any]
+    """What the acting parts of terms stored with it, by their names; empty when nothing did."""
 
 
 class Features(Protocol):
@@ -49,23 +52,27 @@ class Features(Protocol):
         ...
 
     @property
-    def wants_following(self) -> bool:
-        """Whether what followed a step is looked at."""
+    def following(self) -> tuple[str, ...]:
+        """The components that are looked at after a step; empty when it is enough to see the step itself."""
         ...
 
     def columns(self) -> Mapping[str, TensorSpec]:
         """Return the info columns that are read."""
         ...
 
+    def known(self, steps: Steps) -> Tensor:
+        """Return which valid steps have features, bool [...]."""
+        ...
+
     def __call__(self, steps: Steps) -> Tensor:
-        """Return raw features [..., size]; anything where `steps.follows` is false and what followed is read."""
+        """Return raw features [..., size]; anything where they are not known."""
         ...
 
 
 class StateAction:
     """Components of the observation, and the action; a choice as one-hot."""
 
-    wants_following = False
+    following: tuple[str, ...] = ()
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, components: Sequence[str] = ("policy",)) -> None:
         """Take which components or groups are looked at."""
@@ -83,6 +90,10 @@ class StateAction:
         """Read none."""
         return {}
 
+    def known(self, steps: Steps) -> Tensor:
+        """Return all that are valid."""
+        return steps.valid
+
     def __call__(self, steps: Steps) -> Tensor:
         """Return [s | a]."""
         state = flat_state(steps.obs, self._spec)
@@ -96,8 +107,6 @@ class StateAction:
 class StatePair:
     """Components of the observation before and after a step."""
 
-    wants_following = True
-
     def __init__(self, obs_spec: ObsSpec, components: Sequence[str] = ("policy",)) -> None:
         """Take which components or groups are looked at."""
         self._spec = obs_spec.select(components)
@@ -107,9 +116,18 @@ class StatePair:
         """Of both."""
         return 2 * self._spec.size
 
+    @property
+    def following(self) -> tuple[str, ...]:
+        """All of them."""
+        return self._spec.names
+
     def columns(self) -> Mapping[str, TensorSpec]:
         """Read none."""
         return {}
+
+    def known(self, steps: Steps) -> Tensor:
+        """Return where what followed is known."""
+        return steps.valid & steps.follows
 
     def __call__(self, steps: Steps) -> Tensor:
         """Return [s | s']."""
@@ -120,7 +138,7 @@ class StatePair:
 class InfoVector:
     """Info columns that the env declares, in order; the env sees to windows and resets itself."""
 
-    wants_following = False
+    following: tuple[str, ...] = ()
 
     def __init__(self, columns: Mapping[str, TensorSpec]) -> None:
         """Take name → spec of the columns."""
@@ -134,6 +152,10 @@ class InfoVector:
     def columns(self) -> Mapping[str, TensorSpec]:
         """Return them."""
         return self._columns
+
+    def known(self, steps: Steps) -> Tensor:
+        """Return all that are valid."""
+        return steps.valid
 
     def __call__(self, steps: Steps) -> Tensor:
         """Return them side by side."""
@@ -150,17 +172,20 @@ def flat_state(obs: Mapping[str, Tensor], spec: ObsSpec) -> Tensor:
 def rollout_steps(columns: Mapping[str, Any], last_obs: Mapping[str, Tensor] | None = None) -> Steps:
     """Return the steps of a rollout [T, N]; without `last_obs`, what followed the last step is not known.
 
-    A replay shows picked steps as a rollout of length one with `obs_next`, which holds final observations too.
+    A replay shows picked steps as a rollout of length one with `obs_next`, which holds final observations too; so does
+    a rollout that keeps what followed.
     """
+    stored = columns.get("policy", {})
     if "obs_next" in columns:
-        return minibatch_steps(columns)
+        return minibatch_steps(columns)._replace(parts=stored)
     obs, valid = columns["obs"], columns["valid"]
     last = {name: value[-1] for name, value in obs.items()} if last_obs is None else last_obs
     following = {name: torch.cat([value[1:], last[name].unsqueeze(0)]) for name, value in obs.items()}
     # what follows a step that counts may be one that does not, whose observation may be anything
     known = torch.full_like(valid[:1], last_obs is not None)
     follows = ~(columns["terminated"] | columns["truncated"]) & torch.cat([valid[1:], known])
-    return Steps(obs, columns["act"], following, follows, columns["terminated"], valid, columns.get("info", {}))
+    info = columns.get("info", {})
+    return Steps(obs, columns["act"], following, follows, columns["terminated"], valid, info, stored)
 
 
 def minibatch_steps(minibatch: Mapping[str, Any]) -> Steps:
@@ -181,4 +206,16 @@ def minibatch_steps(minibatch: Mapping[str, Any]) -> Steps:
         first.get("terminated"),
         valid,
         minibatch.get("info", {}),
+        minibatch.get("parts", {}),
     )
+
+
+def mended(reward: Tensor, known: Tensor, done: Tensor) -> Tensor:
+    """Return rewards [T, N] with that of the step before, in the same episode, where a step's own is not known.
+
+    Without final observations nobody knows what the last step of an episode led to; a reward of 0 there would make
+    ends look worse than they are. The first steps of an episode, which have none before them, get 0.
+    """
+    before = torch.cat([torch.zeros_like(reward[:1]), reward[:-1]])
+    usable = torch.cat([torch.zeros_like(known[:1]), known[:-1] & ~done[:-1]])
+    return torch.where(known, reward, torch.where(usable, before, 0.0))

@@ -67,6 +67,8 @@ class Distill(Term):
         sight = Sight(policy.obs_spec, tuple(policy.actor_inputs), config.label_action_with_critic_obs)
         self._bound = bound = self.teacher.bound(sight, policy.action_spec, device)
         self._has_real_actions = isinstance(policy.action_spec, BoxSpec)
+        if not bound.policies and (config.target == KL or config.latents):
+            raise ValueError("recorded labels are actions: target 'kl' and latents want the teacher that gave them")
         check_target(config.target, policy, bound)
         check_latents(config.latents, policy, bound)
         self._probability, self._weight = torch.zeros((), device=device), torch.zeros((), device=device)
@@ -144,8 +146,7 @@ class Distill(Term):
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def _policies(self) -> tuple[TeacherPolicy, ...]:
-        teachers = self.teacher.teachers if isinstance(self.teacher, TeacherRouter) else (self.teacher,)
-        return tuple(teacher.policy for teacher in teachers)
+        return () if self._bound is None else tuple(self._bound.policies)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the teachers' weights: a run goes on with them even if their files have changed since."""

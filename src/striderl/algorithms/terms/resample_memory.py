@@ -51,7 +51,9 @@ class ResampleMemory(Term):
     ) -> tuple[dict[str, Tensor], Tensor] | None:
         """Draw which trajectories get another memory, and one number for each number of it, in an LSTM or a GRU."""
         like = next(iter(state.values()))
-        chosen = (torch.rand(like.shape[0], generator=generator) < self.probability).to(like.device)
+        chosen = (torch.rand(like.shape[0], generator=generator, device=generator.device) < self.probability).to(
+            like.device
+        )
         return {
             name: _replaced(value, chosen, generator) if _is_actors(name) else value for name, value in state.items()
         }, chosen
@@ -62,5 +64,5 @@ def _is_actors(name: str) -> bool:
 
 
 def _replaced(value: Tensor, chosen: Tensor, generator: torch.Generator) -> Tensor:
-    drawn = (2.0 * torch.rand(value.shape, generator=generator) - 1.0).to(value)
+    drawn = (2.0 * torch.rand(value.shape, generator=generator, device=generator.device) - 1.0).to(value)
     return torch.where(chosen.view(-1, *[1] * (value.dim() - 1)), drawn, value)

@@ -210,9 +210,21 @@ class RandomNetworkDistillation(Term):
 
     def check_envs(self, num_envs: int) -> None:
         """Raise for another number of envs than the spread of the reward is kept for."""
-        if num_envs != self.num_envs:
+        if self.networks.reward_normalizer is not None and num_envs != self.num_envs:
             raise ValueError(
                 f"RandomNetworkDistillation was made for {self.num_envs} envs, this rollout has {num_envs}"
+            )
+
+    def check_replay(self) -> None:
+        """Raise for settings that want rollouts: samples of a replay have no envs and no order."""
+        if self.config.normalize_reward:
+            raise ValueError(
+                "RND on replay wants normalize_reward=False: the spread of discounted novelty is that of whole "
+                "rollouts, and samples of a replay are in no order"
+            )
+        if self.config.weight_schedule != "constant":
+            raise ValueError(
+                "RND on replay wants weight_schedule='constant': samples of a replay do not count the steps of envs"
             )
 
     def reward_names(self) -> tuple[str, ...]:

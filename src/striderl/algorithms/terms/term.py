@@ -1,11 +1,12 @@
 """`Term`: something that is learned beside the algorithm, handed over in a list: `PPO(policy, config, terms=[…])`.
 
     acting ─▶ rollout [T, N] ─▶ reward ─▶ added to the env's, which stays ─▶ GAE ─▶ minibatch ─▶ extend ─▶ policy
-                                                                                                    │
+                     │                                                                 ▲            │
+                     └───▶ labels, made while the whole rollout is at hand ────────────┘            │
                                        at, absorb ◀── after the last minibatch ◀── Updater ◀── losses
 
-A term may do any of this and leaves out the rest. `reward` is a function of what was stored and of what the term has
-learned, and changes nothing: asked twice, it answers the same.
+A term may do any of this and leaves out the rest. `reward` and `labels` are functions of what was stored and of what
+the term has learned, and change nothing: asked twice, they answer the same.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Read(NamedTuple):
     """A whole rollout, as terms see it."""
 
     columns: Mapping[str, Any]
-    """What was stored, [T, N, …] each."""
+    """What was stored, [T, N, …] each; 'obs_next' holds what truly followed, of components that terms asked for."""
     last_obs: Mapping[str, Tensor]
     """What was observed after the last step, [N, …] each."""
 
@@ -58,6 +59,9 @@ class Term(ABC):
     def check_envs(self, num_envs: int) -> None:  # noqa: B027  (most terms do not care)
         """Raise when rollouts of so many envs cannot be used."""
 
+    def check_replay(self) -> None:  # noqa: B027  (most terms do not care)
+        """Raise when this term cannot learn from samples of a replay, which are in no order."""
+
     def reward_names(self) -> tuple[str, ...] | None:
         """Return what the rewards of `reward` are called, before there is a rollout; None when that is not known."""
         return () if type(self).reward is Term.reward else None
@@ -65,6 +69,13 @@ class Term(ABC):
     def columns(self) -> Mapping[str, TensorSpec]:
         """Return which info columns must be stored with each step; minibatches have them under 'info'."""
         return {}
+
+    def following(self) -> tuple[str, ...]:
+        """Return the components of which a rollout keeps what truly followed each step, final observations included.
+
+        They are in `columns['obs_next']` where the env gives final observations; a replay has all of them anyway.
+        """
+        return ()
 
     def acting(self) -> ActingPart | None:
         """Return what takes part in acting, under this term's name; its columns are in minibatches under 'parts'."""
@@ -92,6 +103,14 @@ class Term(ABC):
 
     def reward(self, read: Read) -> dict[str, Tensor]:
         """Return name → reward [T, N], weighted, to be added to the env's; zero in samples that are not valid."""
+        return {}
+
+    def labels(self, read: Read) -> dict[str, Tensor]:
+        """Return name → column [T, N, …] that the losses want beside what minibatches of a rollout have.
+
+        Minibatches hold them under 'labels' and this term's name. Replay has no such moment: what samples show of a
+        step, its successor and its end must do there.
+        """
         return {}
 
     def extend(self, minibatch: dict[str, Any]) -> dict[str, Any]:

@@ -71,6 +71,10 @@ class TermList:
                 found[name] = stored[name]
         return found
 
+    def following(self) -> tuple[str, ...]:
+        """Return the components whose true successors the terms want stored, each once."""
+        return tuple(dict.fromkeys(name for term in self._terms for name in term.following()))
+
     def acting(self) -> list[ActingPart]:
         """Return what takes part in acting."""
         return [part for term in self._terms if (part := term.acting()) is not None]
@@ -130,6 +134,23 @@ class TermList:
                 if reward.shape != shape:
                     raise ValueError(f"reward {name!r} has shape {list(reward.shape)}, wanted {list(shape)}")
                 _add(found, {name: reward}, "reward")
+        return found
+
+    @torch.no_grad()
+    def labels(self, read: Read) -> dict[str, dict[str, Tensor]]:
+        """Return the labels of all terms that have some, by term."""
+        found: dict[str, dict[str, Tensor]] = {}
+        shape = read.columns["valid"].shape
+        for term in self._terms:
+            labels = term.labels(read)
+            for name, label in labels.items():
+                if label.shape[:2] != shape:
+                    raise ValueError(
+                        f"label {name!r} of term {term.name!r} has shape {list(label.shape)}, wanted "
+                        f"[{shape[0]}, {shape[1]}, …]"
+                    )
+            if labels:
+                found[term.name] = labels
         return found
 
     def numbers(self, rewards: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor]:

@@ -21,7 +21,8 @@ or 0. The lanes of one level have the same obstacles in different orders.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,13 @@ from striderl.envs.mujoco.terrain import Ground
 
 SKILLS = ("walk", "tilt", "crawl", "jump", "leap")
 """The skills; the place of a skill here is its place in the one-hot part of `engaging_block`."""
+SIZES: Mapping[str, tuple[float, float]] = {
+    "tilt": (0.60, 0.34),
+    "crawl": (0.44, 0.28),
+    "jump": (0.04, 0.30),
+    "leap": (0.04, 0.50),
+}
+"""What the easiest and the hardest obstacle of a kind measure, m; see the table above."""
 PIT = -1.0
 """Height of the ground beside the lanes and in the gaps, m."""
 
@@ -52,6 +60,8 @@ class ParkourFieldConfig:
     """Which obstacles there are: names in `SKILLS`; 'walk' is a free stretch. One name alone trains one skill."""
     obstacles: int = 4
     """How many obstacles a lane has."""
+    sizes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Other sizes than those of `SIZES`, {kind: (easiest, hardest)}, m; the same twice is one size on all levels."""
     levels: int = 6
     """How many difficulties, from 0 (easy) up."""
     columns: int = 8
@@ -69,6 +79,11 @@ class ParkourFieldConfig:
         for kind in self.kinds:
             if kind not in SKILLS:
                 raise ValueError(unknown("kind", kind, SKILLS, where="ParkourFieldConfig.kinds"))
+        for kind, ends in self.sizes.items():
+            if kind not in SIZES:
+                raise ValueError(unknown("kind with a size", kind, SIZES, where="ParkourFieldConfig.sizes"))
+            if len(ends) != 2 or min(ends) <= 0.0:
+                raise ValueError(f"ParkourFieldConfig.sizes[{kind!r}] is (easiest, hardest) above 0, found {ends}")
         if not self.kinds or min(self.obstacles, self.levels, self.columns) < 1:
             raise ValueError("ParkourFieldConfig wants at least one kind, obstacle, level and column")
         if self.spacing < 2.0 or self.distance < self.width:
@@ -180,7 +195,9 @@ class Lanes(Ground):
         for place, kind in enumerate(order):
             near = _rounded(_LEAD_IN + place * config.spacing + 0.5)
             name = config.kinds[kind]
-            found, met = _obstacle(name, near, level / max(config.levels - 1, 1), half)
+            easiest, hardest = {**SIZES, **config.sizes}.get(name, (0.0, 0.0))
+            size = _rounded(easiest + (hardest - easiest) * level / max(config.levels - 1, 1))
+            found, met = _obstacle(name, near, size, half)
             boxes += found
             blocks += met
             if name == "leap":
@@ -200,26 +217,22 @@ class Lanes(Ground):
             self._floor[lane, span] = np.maximum(self._floor[lane, span], box.z[1])
 
 
-def _obstacle(kind: str, near: float, difficulty: float, half: float) -> tuple[list[_Box], list[Block]]:
+def _obstacle(kind: str, near: float, size: float, half: float) -> tuple[list[_Box], list[Block]]:
     """Return boxes and blocks of one obstacle whose near edge is at `near` in a lane of this half width."""
     skill = SKILLS.index(kind)
     if kind == "tilt":
-        inner = 0.5 * _rounded(0.60 - 0.26 * difficulty)
-        far = near + 0.8
+        inner, far = 0.5 * size, near + 0.8
         walls = [_Box((near, far), (inner, half), (0.0, _WALL)), _Box((near, far), (-half, -inner), (0.0, _WALL))]
-        return walls, [Block(near, far, skill, 2.0 * inner, 0.0)]
+        return walls, [Block(near, far, skill, size, 0.0)]
     if kind == "crawl":
-        clearance, far = _rounded(0.44 - 0.16 * difficulty), near + 0.3
-        return [_Box((near, far), (-half, half), (clearance, clearance + _WALL))], [
-            Block(near, far, skill, clearance, 0.0)
-        ]
+        far = near + 0.3
+        return [_Box((near, far), (-half, half), (size, size + _WALL))], [Block(near, far, skill, size, 0.0)]
     if kind == "jump":
-        height, far = _rounded(0.04 + 0.26 * difficulty), near + 0.9
-        box = _Box((near, far), (-half, half), (0.0, height))
-        return [box], [Block(near, near + 0.1, skill, height, 1.0), Block(far, far + 0.1, skill, height, -1.0)]
+        far = near + 0.9
+        box = _Box((near, far), (-half, half), (0.0, size))
+        return [box], [Block(near, near + 0.1, skill, size, 1.0), Block(far, far + 0.1, skill, size, -1.0)]
     if kind == "leap":
-        length = _rounded(0.04 + 0.46 * difficulty)
-        return [], [Block(near, near + length, skill, length, 0.0)]
+        return [], [Block(near, near + size, skill, size, 0.0)]
     return [], []
 
 

@@ -23,6 +23,7 @@ from striderl.data.specs import ComponentSpec, TensorSpec
 from striderl.envs.mujoco.base import Arrays, Bool, Float, Int, MujocoConfig, MujocoEnv, Rows
 from striderl.envs.mujoco.disturbances import Push
 from striderl.envs.mujoco.quadruped_components import (
+    MOTION_SPEC,
     motion_features,
     obs_spec,
     privileged,
@@ -66,6 +67,8 @@ class QuadrupedConfig(MujocoConfig):
     """Whether the policy sees the true velocity of the trunk, which a real robot must estimate, or only the critic."""
     observe_motion: bool = True
     """Whether the component 'motion' for adversarial motion priors is part of the observation."""
+    motion_fields: tuple[str, ...] = MOTION_SPEC.names
+    """Which fields of `MOTION_SPEC` that component has, in order; a discriminator sees nothing else."""
     reward_weights: dict[str, float] = field(default_factory=lambda: dict(WALKING_REWARDS))
     """Weight per second of each reward term, by its name in `REWARD_TERMS` or among the task's own."""
     rewards: RewardConfig = field(default_factory=RewardConfig)
@@ -102,7 +105,9 @@ class QuadrupedEnv(MujocoEnv):
         ground.finish(model)
         step_dt = float(model.opt.timestep) * config.frame_skip
         lin_vel_group = "policy" if config.observe_lin_vel else "critic"
-        spec = obs_spec(components, lin_vel_group=lin_vel_group, motion=config.observe_motion)
+        spec = obs_spec(
+            components, lin_vel_group=lin_vel_group, motion=config.motion_fields if config.observe_motion else ()
+        )
         limit = config.action_limit
         super().__init__(
             model,
@@ -242,8 +247,8 @@ class QuadrupedEnv(MujocoEnv):
         found.update(self.observe_task(rows))
         added_mass = self._body_mass[:, self._trunk] - self._nominal_trunk_mass
         found.update(privileged(self.now, self._friction, added_mass, rows))
-        if self.config.observe_motion:
-            found["motion"] = motion_features(self.now, rows)
+        if self.config.observe_motion and self.config.motion_fields:
+            found["motion"] = motion_features(self.now, rows, self.config.motion_fields)
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Obs:

@@ -11,14 +11,17 @@ and 'motion', which adversarial motion priors compare with clips:
 
     base height  lin vel  ang vel  gravity  joint pos  joint vel  feet
          0         1:4      4:7     7:10     10:22      22:34    34:46       unscaled, in the robot's frame
+
+or some of these, in another order, as `motion_fields` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.mujoco.base import Arrays, Float, Rows
 from striderl.envs.mujoco.disturbances import ObservationNoise
@@ -46,7 +49,7 @@ MOTION_SPEC = ObsSpec.from_segments(
     },
     group="motion",
 )
-"""What the component 'motion' is made of: joint angles are absolute, feet are FL FR RL RR in the robot's frame."""
+"""What the component 'motion' is made of unless told otherwise: absolute joint angles; feet FL FR RL RR."""
 
 LIN_VEL_SCALE = 2.0
 ANG_VEL_SCALE = 0.25
@@ -63,8 +66,15 @@ _SENSOR_NOISE = {
 }
 
 
-def obs_spec(extra: Mapping[str, ComponentSpec], *, lin_vel_group: str, motion: bool) -> ObsSpec:
-    """Describe the observation; `extra` are the task's own components, `lin_vel_group` sees the true velocity."""
+def obs_spec(extra: Mapping[str, ComponentSpec], *, lin_vel_group: str, motion: Sequence[str]) -> ObsSpec:
+    """Describe the observation; `extra` are the task's own components, `lin_vel_group` sees the true velocity.
+
+    `motion` names the fields of the component 'motion'; with none of them there is no such component.
+    """
+    for name in motion:
+        if name not in MOTION_SPEC:
+            raise KeyError(unknown("motion field", name, MOTION_SPEC, where="the quadruped"))
+    motion_size = sum(MOTION_SPEC[name].size for name in motion)
     return ObsSpec(
         {
             "base_lin_vel": ComponentSpec(shape=(3,), group=lin_vel_group, scale=LIN_VEL_SCALE),
@@ -80,7 +90,7 @@ def obs_spec(extra: Mapping[str, ComponentSpec], *, lin_vel_group: str, motion: 
             "contact_forces": ComponentSpec(shape=(12,), group="critic", scale=FORCE_SCALE),
             "foot_contacts": ComponentSpec(shape=(4,), group="critic"),
             "foot_height": ComponentSpec(shape=(4,), group="critic"),
-            **({"motion": ComponentSpec(shape=(MOTION_SPEC.size,), group="motion")} if motion else {}),
+            **({"motion": ComponentSpec(shape=(motion_size,), group="motion")} if motion else {}),
         }
     )
 
@@ -123,19 +133,17 @@ def privileged(now: Measured, friction: Float, added_mass: Float, rows: Rows) ->
     }
 
 
-def motion_features(now: Measured, rows: Rows) -> Float:
-    """Return the features of `MOTION_SPEC`, [n, 46]."""
+def motion_features(now: Measured, rows: Rows, names: Sequence[str] = MOTION_SPEC.names) -> Float:
+    """Return these fields of `MOTION_SPEC` side by side, [n, 46] for all."""
     robot = now.robot
     feet = robot.feet[rows]
-    return np.concatenate(
-        [
-            now.base_height[rows, None],
-            robot.lin_vel[rows],
-            robot.ang_vel[rows],
-            robot.gravity[rows],
-            robot.joint_pos[rows],
-            robot.joint_vel[rows],
-            feet.reshape(len(feet), 12),
-        ],
-        axis=1,
-    )
+    fields = {
+        "base_height": now.base_height[rows, None],
+        "base_lin_vel": robot.lin_vel[rows],
+        "base_ang_vel": robot.ang_vel[rows],
+        "projected_gravity": robot.gravity[rows],
+        "joint_pos": robot.joint_pos[rows],
+        "joint_vel": robot.joint_vel[rows],
+        "feet": feet.reshape(len(feet), 12),
+    }
+    return np.concatenate([fields[name] for name in names], axis=1)

@@ -1,8 +1,8 @@
 """`ActorCriticMutex`, `ActorCriticFieldMutex` and `ActorCriticClimbMutex`: trained policies joined in one.
 
 Each takes run folders (`sub_policy_paths`), ready policies (`sub_policies` with `sub_action_scales`), or both, the
-ready ones first. They differ in who chooses: the caller; the obstacle that is engaged; or that and whether the way
-leads up or down.
+ready ones first; `load_sub_policy` reads run folders that are not st_rl's, such as those of `striderl train`. They
+differ in who chooses: the caller; the obstacle that is engaged; or that and whether the way leads up or down.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from striderl.policies.arguments import explicit
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.facade import StatefulMutex
 from striderl.policies.mutex.policy import MutexPolicy
-from striderl.policies.mutex.runs import EnvSizes, SubPolicy, ready_policies, trained_policies
+from striderl.policies.mutex.runs import EnvSizes, LoadSubPolicy, SubPolicy, ready_policies, trained_policies
 from striderl.policies.mutex.selection import ClimbSelection, FieldSelection
 from striderl.policies.mutex.settings import MutexConfig, Scale, Velocity
 from striderl.policies.policy import Policy
@@ -47,6 +47,7 @@ class ActorCriticMutex(StatefulMutex):
         privileged_obs_segments: Segments | None = None,
         sub_policies: Sequence[Policy | StatefulPolicy] = (),
         sub_action_scales: Sequence[Scale] = (),
+        load_sub_policy: LoadSubPolicy | None = None,
         reset_non_selected: str | bool = "all",
         action_smoothing_buffer_len: int = 1,
         last_action_component: str = "proprioception",
@@ -58,7 +59,7 @@ class ActorCriticMutex(StatefulMutex):
             num_actor_obs, num_critic_obs, num_actions, obs_segments, critic_obs_segments, privileged_obs_segments
         )
         subs = ready_policies(sub_policies, sub_action_scales)
-        subs += trained_policies(sub_policy_paths, sub_policy_class_name, sizes)
+        subs += trained_policies(sub_policy_paths, sub_policy_class_name, sizes, load_sub_policy)
         config = MutexConfig(
             selection=None,
             env_action_scale=_scale(env_action_scale),
@@ -88,6 +89,7 @@ class ActorCriticFieldMutex(StatefulMutex):
         privileged_obs_segments: Segments | None = None,
         sub_policies: Sequence[Policy | StatefulPolicy] = (),
         sub_action_scales: Sequence[Scale] = (),
+        load_sub_policy: LoadSubPolicy | None = None,
         cmd_vel_mapping: Mapping[int | str, GivenVelocity] = NO_COMMANDS,
         cmd_scales: Scale | None = None,
         reset_non_selected: str | bool = "all",
@@ -109,7 +111,7 @@ class ActorCriticFieldMutex(StatefulMutex):
             num_actor_obs, num_critic_obs, num_actions, obs_segments, critic_obs_segments, privileged_obs_segments
         )
         subs = ready_policies(sub_policies, sub_action_scales)
-        subs += trained_policies(sub_policy_paths, sub_policy_class_name, sizes)
+        subs += trained_policies(sub_policy_paths, sub_policy_class_name, sizes, load_sub_policy)
         velocities = _velocities(cmd_vel_mapping)
         config = MutexConfig(
             selection=FieldSelection(component=selection_component, first_entry=selection_first_entry),
@@ -151,6 +153,7 @@ class ActorCriticClimbMutex(StatefulMutex):
         privileged_obs_segments: Segments | None = None,
         sub_policies: Sequence[Policy | StatefulPolicy] = (),
         sub_action_scales: Sequence[Scale] = (),
+        load_sub_policy: LoadSubPolicy | None = None,
         cmd_vel_mapping: Mapping[int | str, GivenVelocity] = NO_COMMANDS,
         cmd_scales: Scale | None = None,
         reset_non_selected: str | bool = "all",
@@ -176,7 +179,7 @@ class ActorCriticClimbMutex(StatefulMutex):
             raise ValueError(
                 "ActorCriticClimbMutex wants jump_down_policy_path, the run folder of the policy that jumps down"
             )
-        subs += trained_policies(paths, sub_policy_class_name, sizes)
+        subs += trained_policies(paths, sub_policy_class_name, sizes, load_sub_policy)
         last = len(subs) - 1
         velocities = _velocities({**cmd_vel_mapping, **({} if jump_down_vel is None else {last: jump_down_vel})})
         borrowed = {last: jump_obstacle_id} if last not in velocities and jump_obstacle_id in velocities else {}

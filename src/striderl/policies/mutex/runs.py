@@ -6,11 +6,14 @@ A run folder says what its policy is and in which units it acts:
                   ["policy"]["class_name"], ["runner"]["policy_class_name"]      the class, when it is not given
                   ["control"]["action_scale"]                  one number, or one per action
                   ["normalization"]["obs_scales"]["lin_vel"]   what velocities are multiplied by in its observations
+
+Folders of another kind are read by a function that is given: `training.sub_policies.load_sub_policy` reads those that
+`striderl train` makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,6 +85,10 @@ class SubPolicy(NamedTuple):
     """What its env multiplied velocity commands by in the observation; None when its run does not say."""
 
 
+LoadSubPolicy = Callable[[Path], SubPolicy]
+"""Reads the folder of a run that says itself what its policy is."""
+
+
 def ready_policies(
     sub_policies: Sequence[Policy | StatefulPolicy], sub_action_scales: Sequence[Scale]
 ) -> list[SubPolicy]:
@@ -96,9 +103,19 @@ def ready_policies(
 
 
 def trained_policies(
-    sub_policy_paths: Sequence[str | Path], class_names: str | Sequence[str], sizes: EnvSizes
+    sub_policy_paths: Sequence[str | Path],
+    class_names: str | Sequence[str],
+    sizes: EnvSizes,
+    load: LoadSubPolicy | None = None,
 ) -> list[SubPolicy]:
-    """Return the policies of run folders; `class_names` is one for all, one for each, or empty: what the runs say."""
+    """Return the policies of run folders; `class_names` is one for all, one for each, or empty: what the runs say.
+
+    With `load`, that is what reads the folders, and there are no class names.
+    """
+    if load is not None:
+        if class_names:
+            raise ValueError(f"sub_policy_class_name={class_names!r} has no effect with load_sub_policy; leave it out")
+        return [load(Path(path)) for path in sub_policy_paths]
     names = [class_names] * len(sub_policy_paths) if isinstance(class_names, str) else list(class_names)
     if len(names) != len(sub_policy_paths):
         raise ValueError(

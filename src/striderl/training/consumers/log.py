@@ -12,7 +12,7 @@ from striderl.training.record import Record
 
 
 class Log:
-    """Hands the numbers of every n-th record to one or several loggers; the step is the number of env steps.
+    """Hands the numbers of every n-th record to one or several loggers; the step is the record's own.
 
     Each logger is guarded: one that raises, hangs or fills the disk costs a warning and its own rows, nothing else. The
     step of the last record is part of the state; a resumed run tells the loggers, which drop what they have beyond it.
@@ -30,15 +30,15 @@ class Log:
         self.loggers, self.every = guard_all(loggers), every
         """The loggers, guarded; give these to `Video` as well."""
         self.step = 0
-        """The env steps of the last record, logged or not."""
+        """The step of the last record, logged or not."""
 
     def consume(self, record: Record, run: Run) -> Reaction:
         """Log, if it is time."""
         if is_due(record.iteration, self.every) or run.ending:
             numbers = record.numbers()
             for logger in self.loggers:
-                logger.log(record.env_steps, numbers)
-        self.step = record.env_steps
+                logger.log(record.step, numbers)
+        self.step = record.step
         return NOTHING
 
     def resume_at(self, step: int) -> None:

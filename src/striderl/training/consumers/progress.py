@@ -72,7 +72,7 @@ class Progress:
             numbers = {**record.numbers(), ELAPSED_SECONDS: self.elapsed_seconds}
             if remaining is not None and seconds is not None:
                 numbers |= {TOTAL_ITERATIONS: float(record.iteration + remaining), REMAINING_SECONDS: seconds}
-            self.console.log(record.env_steps, numbers)
+            self.console.log(record.step, numbers)
             return
         report = ProgressReport(
             record.iteration,

@@ -55,7 +55,7 @@ class Video:
     def consume(self, record: Record, run: Run) -> Reaction:
         """Film, if it is time."""
         if is_due(record.iteration, self.every) or (self.at_end and run.ending):
-            self._film(record.env_steps)
+            self._film(record.step)
         return NOTHING
 
     def _film(self, step: int) -> None:

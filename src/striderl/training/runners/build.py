@@ -11,12 +11,18 @@ import torch
 from striderl.data.naming import unknown
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.training.runners.adopt_env import adopt_env
+from striderl.training.runners.amp_policy_runner import AmpPolicyRunner
 from striderl.training.runners.build_parts import preset_model
 from striderl.training.runners.config_keys import bare_class_name
 from striderl.training.runners.obs_sets import resolve_obs_sets
 from striderl.training.runners.on_policy_runner import OnPolicyRunner
+from striderl.training.runners.two_stage_runner import TwoStageRunner
 
-RUNNERS: Mapping[str, type[OnPolicyRunner]] = {"OnPolicyRunner": OnPolicyRunner}
+RUNNERS: Mapping[str, type[OnPolicyRunner]] = {
+    "OnPolicyRunner": OnPolicyRunner,
+    "AmpPolicyRunner": AmpPolicyRunner,
+    "TwoStageRunner": TwoStageRunner,
+}
 """Every runner that a config may name."""
 
 

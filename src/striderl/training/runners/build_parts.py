@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from striderl.algorithms.atppo import ATPPOConfig
 from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.estimator_ppo import estimations
 from striderl.algorithms.ppo import PPO
@@ -18,10 +19,12 @@ from striderl.data.actions import BoxSpec, DictActionSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
+from striderl.networks.discriminator import AMPDiscriminator
 from striderl.ops.moments import AllReduce
 from striderl.policies.encode import Encode
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.presets.amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
 from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
 from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
 from striderl.policies.presets.state import (
@@ -34,6 +37,7 @@ from striderl.policies.presets.state import (
 from striderl.policies.presets.visual import VisualDeterministicAC, VisualDeterministicRecurrent
 from striderl.policies.stage import StageRecipe
 from striderl.policies.stages import NormalizeObs
+from striderl.training.runners.build_motion import DISCRIMINATOR, build_motion
 from striderl.training.runners.mirrored import symmetry_term
 from striderl.training.runners.obs_sets import ObsSets, resolve_obs_sets
 from striderl.training.runners.runner_config import ModelPair, ModelSettings, PresetSettings, RunnerConfig
@@ -50,10 +54,16 @@ POLICIES: Mapping[str, Callable[..., StatefulPolicy]] = {
     "EncoderStateAc": EncoderStateAc,
     "EncoderStateAcRecurrent": EncoderStateAcRecurrent,
     "PrivilegeStateAcRecurrent": PrivilegeStateAcRecurrent,
+    "AmpActorCritic": AmpActorCritic,
+    "AmpActorCriticRecurrent": AmpActorCriticRecurrent,
+    "EncoderAmpActorCriticRecurrent": EncoderAmpActorCriticRecurrent,
     "VisualDeterministicAC": VisualDeterministicAC,
     "VisualDeterministicRecurrent": VisualDeterministicRecurrent,
 }
 """Policies that a config may name by class."""
+
+AMP_POLICIES = (AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent)
+"""Those with a discriminator beside them."""
 
 LATENT_SIZE = 128
 """To so many numbers an image is brought after its convolutions, where a config does not say."""
@@ -93,15 +103,29 @@ def build_algorithm(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + 1)
             terms.append(RandomNetworkDistillation(env.obs_spec, env.num_envs, rnd, device))
+    terms += build_motion(config, policy, env, _discriminator(config, env, seed + 2), seed + 2)
     if config.teacher is None:
         return PPO(policy, config.algorithm, terms=terms, mode=config.mode, reduce=reduce)
     settings = replace(config.teacher.config, ppo=config.algorithm)
+    if config.motion is not None:
+        ATPPOConfig(tppo=settings)  # without PPO nobody reads rewards
     sets = resolve_sets(config, env)
     seen = sets.critic if settings.label_action_with_critic_obs else sets.actor
     teacher = build_teacher(
         config.teacher.teacher, lambda preset: preset_policy(preset, env, replace(sets, actor=seen))
     )
     return TPPO(policy, teacher, settings, terms, mode=config.mode, reduce=reduce)
+
+
+def _discriminator(config: RunnerConfig, env: VecEnv, seed: int) -> AMPDiscriminator | None:
+    """Build the discriminator beside the policy's class, if it has one; its weights follow from the seed."""
+    preset = config.policy
+    if not isinstance(preset, PresetSettings) or DISCRIMINATOR not in preset.settings:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = preset_model(preset.class_name, preset.settings, env, resolve_sets(config, env))
+    return model.discriminator if isinstance(model, AMP_POLICIES) else None
 
 
 def preset_policy(preset: PresetSettings, env: VecEnv, sets: ObsSets) -> Policy:

@@ -16,10 +16,11 @@ from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.data.naming import unknown
 from striderl.training.runners.config_keys import Keys, as_tuple, bare_class_name
+from striderl.training.runners.config_motion import read_motion
 from striderl.training.runners.config_teacher import read_teacher
-from striderl.training.runners.runner_config import SymmetrySettings, TeacherSettings
+from striderl.training.runners.runner_config import MotionSettings, SymmetrySettings, TeacherSettings
 
-ALGORITHMS = ("PPO", "EstimatorPPO", "TPPO", "EstimatorTPPO")
+ALGORITHMS = ("PPO", "EstimatorPPO", "TPPO", "EstimatorTPPO", "APPO", "ATPPO")
 """The algorithms a runner's config may name."""
 
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop"}
@@ -51,7 +52,9 @@ class AlgorithmPart:
     estimation: tuple[Estimation, ...]
     """The losses of estimators, for EstimatorPPO and EstimatorTPPO."""
     teacher: TeacherSettings | None
-    """Whom a student learns from, for TPPO and EstimatorTPPO."""
+    """Whom a student learns from, for TPPO, EstimatorTPPO and ATPPO."""
+    motion: MotionSettings | None
+    """Whose motions are imitated, for APPO and ATPPO."""
     empirical_normalization: bool
     """Whether observations are normalised, which belongs to the policy's stages."""
     share_encoders: bool
@@ -71,6 +74,7 @@ def read_algorithm(given: Any, where: str, generation: str, *, class_name: str =
     share = _flag(keys, "share_cnn_encoders")
     estimation = _estimations(keys) if name.startswith("Estimator") else ()
     teacher = read_teacher(keys) if name.endswith("TPPO") else None
+    motion = read_motion(keys) if name in ("APPO", "ATPPO") else None
     config = _ppo_config(keys, newer=generation in ("v4", "v5"))
     flat = generation in ("v1", "v2")
     return AlgorithmPart(
@@ -79,6 +83,7 @@ def read_algorithm(given: Any, where: str, generation: str, *, class_name: str =
         symmetry=None if symmetry is None else _symmetry(symmetry, f"{where}['symmetry_cfg']", flat=flat),
         estimation=estimation,
         teacher=teacher,
+        motion=motion,
         empirical_normalization=normalization,
         share_encoders=share,
         ignored=keys.finish(IRRELEVANT),

@@ -21,6 +21,7 @@ from typing import Any
 from striderl.training.runners.config_algorithm import AlgorithmPart, read_algorithm
 from striderl.training.runners.config_keys import Keys, as_tuple, bare_class_name
 from striderl.training.runners.config_policy import read_models, read_preset
+from striderl.training.runners.config_pretrain import read_pretrain
 from striderl.training.runners.runner_config import ModelPair, PresetSettings, RunnerConfig
 
 IRRELEVANT = (
@@ -118,6 +119,7 @@ def _read_v1(keys: Keys, generation: str) -> RunnerConfig:
         logger=_logger(runner),
         mode=_mode(runner),
         ckpt_manipulator=runner.take("ckpt_manipulator", ""),
+        pretrain=read_pretrain(runner),
         generation=generation,
         obs_groups=_obs_groups(runner),
         **counts,
@@ -155,6 +157,7 @@ def _flat(keys: Keys, generation: str, policy: PresetSettings | ModelPair, algor
         logger=_logger(keys),
         mode=_mode(keys),
         ckpt_manipulator=keys.take("ckpt_manipulator", ""),
+        pretrain=read_pretrain(keys),
         generation=generation,
         obs_groups=_obs_groups(keys),
         **keys.take_all(_COUNTS),
@@ -171,6 +174,7 @@ def _with_algorithm(config: RunnerConfig, part: AlgorithmPart, ignored: tuple[st
         symmetry=part.symmetry,
         estimation=part.estimation,
         teacher=part.teacher,
+        motion=part.motion,
         ignored=(*config.ignored, *ignored, *part.ignored),
     )
 

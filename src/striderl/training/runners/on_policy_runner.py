@@ -27,6 +27,7 @@ from striderl.training.on_policy import storage_for
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
 from striderl.training.runners.adopt_env import adopt_env
+from striderl.training.runners.build_motion import motion_info
 from striderl.training.runners.build_parts import build_algorithm, build_policy
 from striderl.training.runners.config_generations import as_dict, read_train_config
 from striderl.training.runners.git_state import store_code_state
@@ -56,6 +57,9 @@ _log = logging.getLogger(__name__)
 class OnPolicyRunner:
     """Trains with PPO; see the top of this module."""
 
+    learns_from_recordings: bool = False
+    """Whether there is a stage before the env; settings of one are refused where there is none."""
+
     def __init__(
         self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
     ) -> None:
@@ -66,11 +70,15 @@ class OnPolicyRunner:
         log_dir: where numbers and checkpoints go; without one nothing is written.
         """
         self.config = config = read_train_config(train_cfg)
-        if config.runner_class_name != type(self).__name__:
+        if config.runner_class_name not in (type(self).__name__, OnPolicyRunner.__name__):
             _log.warning(
                 "train_cfg names the runner %s, this is %s: build_runner(name, …) builds the one that is named",
                 config.runner_class_name,
                 type(self).__name__,
+            )
+        if config.pretrain is not None and not self.learns_from_recordings:
+            raise ValueError(
+                f"train_cfg has settings of pretraining, which {type(self).__name__} does not do; use TwoStageRunner"
             )
         self.cfg = train_cfg if isinstance(train_cfg, Mapping) else as_dict(train_cfg)
         self.env, self.device = env, torch.device(device)
@@ -81,7 +89,7 @@ class OnPolicyRunner:
             ranks.world_size,
             ranks.rank,
         )
-        self.vec_env = adopt_env(env, self.device, rank=ranks.rank)
+        self.vec_env = adopt_env(env, self.device, rank=ranks.rank, info=motion_info(config))
         self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
         policy = build_policy(config, self.vec_env, self.device, self.seed)
         self.alg = build_algorithm(config, policy, self.vec_env, env, self.seed, reduce=ranks.reduce)
@@ -208,14 +216,17 @@ class OnPolicyRunner:
 
     def save(self, path: str | Path, infos: Any = None) -> None:
         """Save everything that another runner needs to go on exactly; `infos` is plain data that `load` returns."""
-        state = {
+        save_state(path, self.checkpoint(infos), iteration=self.current_learning_iteration)
+
+    def checkpoint(self, infos: Any = None) -> dict[str, Any]:
+        """Return what `save` writes."""
+        return {
             "trainer": self.trainer.state_dict(),
             WEIGHTS: dict(self.alg.policy.state_dict()),
             "iter": self.current_learning_iteration,
             "infos": infos,
             "seconds": self._seconds,
         }
-        save_state(path, state, iteration=self.current_learning_iteration)
 
     def load(
         self,

@@ -141,13 +141,17 @@ def weights_in(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def load_weights(policy: Policy, weights: Mapping[str, Tensor], *, strict: bool) -> None:
-    """Load all weights, or only those whose name and shape fit."""
+    """Load all weights, or only those whose name and shape fit; the others are named in the log."""
     if strict:
         load_exactly(policy, weights)
         return
     own = policy.state_dict()
     fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
     policy.load_state_dict(fitting, strict=False)
+    for what, others in (("has no place for", weights), ("keeps its own", own)):
+        names = sorted(set(others) - set(fitting))
+        if names:
+            _log.warning("strict=False: the policy %s %s", what, ", ".join(names))
 
 
 def _belongs(name: str, who: str) -> bool:

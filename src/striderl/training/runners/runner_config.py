@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.terms.distill_config import DISTILL_TARGETS
 from striderl.algorithms.terms.estimation import Estimation
+from striderl.algorithms.terms.mimic import MimicConfig
+from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.algorithms.tppo import TPPOConfig
 from striderl.data.checked_fields import check_field_types
@@ -126,6 +129,60 @@ class TeacherSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MotionSettings:
+    """An expert's motions and what is learned from them."""
+
+    expert: Any = "env"
+    """An Expert such as AMPLoader, a tensor [M, F] or an EnvExpert; a list of clips or of their files; or 'env'."""
+    prior: MotionPriorConfig = field(default_factory=MotionPriorConfig)
+    """How; a policy's own discriminator brings its weights and its penalty."""
+    mimic: MimicConfig | None = None
+    """A reward for following the env's reference motion."""
+    find_window: bool = False
+    """Find components and frames that the settings of `prior` leave open: 'ref_obs' or 'motion', by the size."""
+    amp_obs_dim: int = 0
+    """How many numbers a motion has, where neither expert nor discriminator tells."""
+    loader: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of `AMPLoaderConfig` for clips that are given as a list."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if self.amp_obs_dim < 0:
+            raise ValueError(f"amp_obs_dim is not negative, found {self.amp_obs_dim}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainSettings:
+    """Recordings that are learned from before the env is, for a TwoStageRunner."""
+
+    iterations: int
+    """After so many iterations the env takes over; below 0 it never does."""
+    dataset: Mapping[str, Any]
+    """Settings of `RolloutDataset` by name, without num_envs and device; 'data_dir' is wanted."""
+    target: str = ""
+    """How actions are compared with the recorded ones, one of `DISTILL_TARGETS`; empty: TPPO's distill_target, else
+    'mse_sum' for real-valued actions and 'max_log_prob' for choices."""
+    weight: float = 1.0
+    """Of that loss, beside the critic's; TPPO has its own, distillation_loss_coef."""
+    learning_rate: float = 0.0
+    """In this stage; 0: the algorithm's."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if self.target and self.target not in DISTILL_TARGETS:
+            raise ValueError(unknown("target", self.target, DISTILL_TARGETS, where="PretrainSettings"))
+        if self.weight <= 0.0 or self.learning_rate < 0.0:
+            raise ValueError(
+                f"pretrain weight is positive and learning_rate not negative, found {self.weight}, {self.learning_rate}"
+            )
+        taken = sorted({"num_envs", "device", "share"} & set(self.dataset))
+        if taken:
+            raise ValueError(f"pretrain_dataset has {taken}, which the runner knows; leave them out")
+        if not self.dataset.get("data_dir"):
+            raise ValueError("pretrain_dataset wants 'data_dir', the folder of a recording or several")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunnerConfig:
     """Everything that a runner is built from, besides the env."""
 
@@ -141,6 +198,10 @@ class RunnerConfig:
     """The losses of stages that predict components."""
     teacher: TeacherSettings | None = None
     """Learn from a teacher as well, or from it alone."""
+    motion: MotionSettings | None = None
+    """A reward for moving like an expert."""
+    pretrain: PretrainSettings | None = None
+    """Recordings to learn from first; for a TwoStageRunner."""
     obs_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Who sees which groups or components: {'actor': ('policy',), 'critic': ('policy', 'critic')}."""
     num_steps_per_env: int = 24

@@ -1,0 +1,87 @@
+"""Adversarial PPO: `APPO(policy, expert)` is PPO with a `MotionPrior`, by the settings of st_rl.
+
+    model = AmpActorCritic(…, amp_discriminator={…})
+    APPO(model.policy, AMPLoader(clips), discriminator=model.discriminator)
+    APPO(policy, EnvExpert(shape=(60,)), APPOConfig(prior=MotionPriorConfig(components=("ref_obs",), frames=1)))
+
+A function that puts parts together; what comes out is a `PPO`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from striderl.algorithms.ppo import PPO
+from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.terms.mimic import Mimic, MimicConfig
+from striderl.algorithms.terms.motion_prior import MotionPrior
+from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.terms.term import Term
+from striderl.data.checked_fields import check_field_types, suggests_fields
+from striderl.data.specs import ObsSpec
+from striderl.execution.modes import ExecutionConfig
+from striderl.networks.discriminator import AMPDiscriminator
+from striderl.ops.moments import AllReduce
+from striderl.policies.policy import Policy
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class APPOConfig:
+    """Settings of adversarial PPO."""
+
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """Settings of PPO."""
+    prior: MotionPriorConfig = field(default_factory=MotionPriorConfig)
+    """Settings of the motion prior; a discriminator that is handed over brings its own weights and penalty."""
+    mimic: MimicConfig | None = None
+    """A reward for following the env's reference motion; None for none."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+
+
+def APPO(  # noqa: N802  (the name is public API of the seeds)
+    policy: Policy,
+    expert: Any,
+    config: APPOConfig | None = None,
+    terms: Sequence[Term] = (),
+    *,
+    discriminator: AMPDiscriminator | None = None,
+    obs_spec: ObsSpec | None = None,
+    mode: str | ExecutionConfig = "eager",
+    reduce: AllReduce | None = None,
+) -> PPO:
+    """Build PPO with a motion prior, which comes before further terms.
+
+    expert: an Expert, a loader of clips, a tensor [M, F] of motions, or an EnvExpert.
+    discriminator: that of an `AmpActorCritic`; its `task_reward_lerp`, `style_reward_coef` and
+        `discriminator_grad_pen` replace the weights of `config.prior`.
+    obs_spec: what the env gives, motions included; that of the policy where it is the same.
+    """
+    config = config or APPOConfig()
+    added = motion_terms(policy, expert, config.prior, config.mimic, discriminator, obs_spec)
+    return PPO(policy, config.ppo, [*added, *terms], mode=mode, reduce=reduce)
+
+
+def motion_terms(
+    policy: Policy,
+    expert: Any,
+    prior: MotionPriorConfig,
+    mimic: MimicConfig | None = None,
+    discriminator: AMPDiscriminator | None = None,
+    obs_spec: ObsSpec | None = None,
+) -> list[Term]:
+    """Return the motion prior and, where it is wanted, the reward for following a reference."""
+    if discriminator is not None:
+        prior = prior.of_discriminator(discriminator)
+        own = {id(parameter) for parameter in policy.parameters()}
+        if any(id(parameter) in own for parameter in discriminator.parameters()):
+            raise ValueError("the discriminator is a part of the policy, and would be trained and exported with it")
+    spec, device = obs_spec or policy.obs_spec, next(policy.parameters()).device
+    terms: list[Term] = [MotionPrior(spec, expert, prior, network=discriminator, device=device)]
+    if mimic is not None:
+        terms.append(Mimic(obs_spec=spec, config=mimic))
+    return terms

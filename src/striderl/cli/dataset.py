@@ -1,0 +1,151 @@
+"""`striderl dataset SOURCE FOLDER`: record a dataset to learn from, of a task or of what a run has learned."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from striderl.cli.options import parse
+from striderl.cli.runs import load
+from striderl.cli.terminal import UsageError, message_of, say
+
+if TYPE_CHECKING:
+    from striderl.envs.vec_env import VecEnv
+    from striderl.storage.replay import Replay
+
+Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+Folder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """What is recorded, and where to."""
+
+    source: Source
+    """A task, for which a learner is trained and recorded on its way; or the folder of a run, whose policy acts."""
+    folder: Folder
+    """Where the dataset is saved; it must not exist."""
+    kind: str = ""
+    """Who acts for a task: random, medium, expert, or mix, a third of each; mix unless given."""
+    num_steps: int = 40_000
+    """How many steps are recorded, at least."""
+    num_envs: int = 10
+    """In how many envs."""
+    train_steps: int = 8_000
+    """Env steps of the learner that is trained for a task: SAC, or DQN where actions are choices."""
+    checkpoint: str = "best"
+    """'best', 'last', or a number of steps, for a run; its policy is sampled from, not played greedily."""
+    seed: int = 0
+    """Decides the learner, the envs and the actions."""
+
+
+def record_dataset(words: list[str]) -> int:
+    """Record, save, and say what the data earned."""
+    options = parse(
+        DatasetOptions,
+        words,
+        command="dataset",
+        description="Record a dataset that bc, td3_bc, cql, iql and bcq can learn from.",
+    )
+    if options.num_steps < 1 or options.num_envs < 1 or options.train_steps < 1_000 or options.seed < 0:
+        raise UsageError(
+            "num_steps and num_envs are at least 1, train_steps at least 1000, seed is not negative, found "
+            f"{options.num_steps}, {options.num_envs}, {options.train_steps} and {options.seed}"
+        )
+    if Path(options.folder).exists():
+        raise UsageError(f"{options.folder!r} exists; a dataset is saved to a folder of its own")
+    began = time.perf_counter()
+    task, replay, env, about = _of_task(options) if _is_task(options.source) else _of_run(options)
+    _save(options.folder, replay, env, about)
+    say(f"{options.folder}: {len(replay):,} steps of {task}, {_earned(replay)}, {time.perf_counter() - began:.0f} s")
+    learners = _learners(task)
+    if learners:
+        say(f"next: striderl train {task} --dataset {options.folder} --algorithm {' | '.join(learners)}")
+    return 0
+
+
+def _learners(task: str) -> list[str]:
+    """Return the algorithms that there are recipes of for learning the task from a dataset."""
+    from striderl.recipes.table import algorithms_for
+    from striderl.training.algorithm_table import ALGORITHMS
+    from striderl.training.plans import OfflinePlan
+
+    return [name for name in algorithms_for(task) if ALGORITHMS[name].plan is OfflinePlan]
+
+
+def _is_task(source: str) -> bool:
+    from striderl.envs.tasks import TASKS
+
+    return source in TASKS or source.startswith("gymnasium:")
+
+
+def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any]]:
+    from striderl.collect.actors import Actor, RandomActor
+    from striderl.data.naming import unknown
+    from striderl.envs.tasks import make
+    from striderl.recipes.offline import KINDS, record_steps, train_behaviours
+
+    kind = options.kind or "mix"
+    if kind not in KINDS:
+        raise UsageError(unknown("kind", kind, KINDS, where="the datasets"))
+    about: dict[str, Any] = {"task": options.source, "kind": kind, "seed": options.seed}
+    try:
+        env = make(options.source, num_envs=options.num_envs)
+        if kind == "random":
+            actors: list[Actor] = [RandomActor(env.action_spec)]
+        else:
+            say(f"training a learner of {options.source} for {options.train_steps:,} steps …")
+            behaviours = train_behaviours(options.source, total_steps=options.train_steps, seed=options.seed)
+            about |= {"train_steps": options.train_steps, "returns": dict(behaviours.returns)}
+            actors = behaviours.actors(kind)
+    except (ImportError, KeyError, ValueError, RuntimeError) as error:
+        raise UsageError(message_of(error)) from error
+    return options.source, record_steps(env, actors, options.num_steps, seed=options.seed), env, about
+
+
+def _of_run(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any]]:
+    loaded = load(options.source, options.checkpoint)  # a name that is neither task nor run is told here
+
+    from striderl.checkpoint.errors import LayoutMismatch
+    from striderl.collect.behaviour_actor import BehaviourActor
+    from striderl.collect.behaviours import Sample
+    from striderl.envs.tasks import make
+    from striderl.recipes.offline import record_steps
+
+    if options.kind:
+        raise UsageError("--kind is for a task; a run has one policy, which --checkpoint chooses")
+    settings = loaded.config.env
+    try:
+        env = make(settings.task, num_envs=options.num_envs, settings=settings.settings)
+        loaded.check_env(env)
+    except (ImportError, KeyError, ValueError, RuntimeError, LayoutMismatch) as error:
+        raise UsageError(message_of(error)) from error
+    replay = record_steps(env, [BehaviourActor(loaded.policy, Sample())], options.num_steps, seed=options.seed)
+    about = {"task": settings.task, "run": loaded.folder.path.name, "step": loaded.step, "seed": options.seed}
+    return settings.task, replay, env, about
+
+
+def _save(folder: str, replay: Replay, env: VecEnv, about: dict[str, Any]) -> None:
+    from striderl.checkpoint.errors import CheckpointError
+    from striderl.datasets.offline import save_dataset
+
+    try:
+        save_dataset(folder, replay, env.obs_spec, env.action_spec, about=about)
+    except (CheckpointError, OSError) as error:
+        raise UsageError(message_of(error)) from error
+    finally:
+        env.close()
+
+
+def _earned(replay: Replay) -> str:
+    """Say what a step and an episode earned; the last episode of an env counts in part."""
+    from striderl.datasets.offline import all_steps
+
+    steps = all_steps(replay)
+    episodes = int((steps["terminated"] | steps["truncated"]).sum())
+    total = float(steps["rew"].double().sum())
+    return f"reward {total / len(replay):.4g} per step, {total / max(episodes, 1):.4g} per episode"

@@ -1,0 +1,238 @@
+"""`DaggerSaver`: the newest student acts, the teacher says what it should have done, and that is recorded.
+
+    trainer process    ──checkpoints──▶  run folder                         demos/  ◀──reads── RolloutDataset
+                                            │ load_latest_training_policy     ▲
+    this process       student acts ◀───────┘                                 │
+                       teacher labels ────────────────────────────────────────┘  'act' is the label
+
+In some episodes the teacher acts, with a probability that falls with the student's iterations; `TeacherActing`, which
+is the part of the `Distill` term, decides it. Before the first checkpoint is there, the teacher acts everywhere:
+somebody has to begin. Recorded beside the label: `policy/executed`, what was done, and `policy/acted`, whether the
+teacher did it. `striderl.training.demonstrations.RunStudents` reads students from the folder of a run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.collect.actors import Actor
+from striderl.collect.demonstration_saver import DemonstrationSaver
+from striderl.collect.noise_source import NoiseSource
+from striderl.collect.saver_actors import bound_teacher
+from striderl.collect.saver_student import (
+    LoadStudent,
+    Student,
+    StudentActor,
+    TeacherOnlyActor,
+    acting_mask,
+    check_student,
+)
+from striderl.collect.saver_summary import Progress, reduced
+from striderl.collect.teacher_acting import TeacherActing
+from striderl.data.actions import BoxSpec
+from striderl.data.arena import Columns
+from striderl.data.specs import TensorSpec
+from striderl.data.transition import Transition, transition_columns
+from striderl.envs.vec_env import VecEnv
+from striderl.loggers.tensorboard_logger import TensorBoardLogger
+from striderl.ops.teacher_schedules import TeacherSchedule
+
+_log = logging.getLogger(__name__)
+
+_KEPT = 10_000
+"""Rows of what the env logged that are kept while nobody asks for their means."""
+
+
+class DaggerSaver(DemonstrationSaver):
+    """Records a student's episodes with a teacher's labels; see the picture at the top of this module."""
+
+    def __init__(
+        self,
+        env: VecEnv,
+        policy: Any,
+        save_dir: str | Path,
+        rollout_storage_length: int = 64,
+        min_timesteps: float = 1e6,
+        min_episodes: float = 10000,
+        success_traj_only: bool = False,
+        use_critic_obs: bool = True,
+        obs_disassemble_mapping: Mapping[str, str] | None = None,
+        demo_by_sample: bool = False,
+        *,
+        training_policy_logdir: str | Path,
+        load_student: LoadStudent,
+        teacher_act_prob: str | float = "exp",
+        update_times_scale: float = 5000,
+        action_sample_std: float = 0.0,
+        log_to_tensorboard: bool = False,
+        seed: int = 0,
+        max_trajectory_length: int = 10_000,
+        log_interval: int = 10,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Prepare to record; arguments that `DemonstrationSaver` has mean the same here, for the teacher.
+
+        policy: the teacher: a policy of this library, a model, a Teacher or a TeacherRouter.
+        use_critic_obs: let the teacher see what only the critic sees; the student never does.
+        demo_by_sample: label with samples of the teacher in place of its most likely actions.
+        training_policy_logdir: where the student's training saves its checkpoints.
+        load_student: reads the newest of them; see `LoadStudent`.
+        teacher_act_prob: how often the teacher acts: a number, or 'linear', 'exp', 'tanh' of the student's iteration.
+        update_times_scale: iterations in which these schedules fall most of their way.
+        action_sample_std: above zero, the student acts with Gaussian noise of this width around its mean, and otherwise
+            by samples of its own distribution.
+        log_to_tensorboard: write the env's episode numbers to 'tensorboard' in the folder, by the student's iteration.
+        """
+        if not action_sample_std >= 0.0:
+            raise ValueError(f"action_sample_std is not negative, found {action_sample_std}")
+        if action_sample_std > 0.0 and not isinstance(env.action_spec, BoxSpec):
+            raise TypeError(f"action_sample_std wants real-valued actions, found {type(env.action_spec).__name__}")
+        self.training_policy_logdir = Path(training_policy_logdir)
+        self.action_sample_std = action_sample_std
+        self.teacher_act_prob = TeacherSchedule(teacher_act_prob, update_times_scale)
+        self.teacher_act_prob.require_probability("teacher_act_prob")
+        self.training_policy_iteration = 0
+        """Iteration of the student that acts."""
+        self.rollout_episode_infos: list[dict[str, Any]] = []
+        """What the env has logged since the last `print_log`."""
+        self.episode_means: dict[str, float] = {}
+        """Its means at the last `print_log`; largest and smallest for names with '_max' and '_min'."""
+        self._load_student = load_student
+        self._student: Student | None = None
+        self._part = TeacherActing(
+            bound_teacher(policy, env, use_critic_obs=use_critic_obs),
+            env.action_spec,
+            probability=torch.ones((), device=env.device),
+            sample=demo_by_sample,
+        )
+        super().__init__(
+            env,
+            policy,
+            save_dir,
+            rollout_storage_length,
+            min_timesteps,
+            min_episodes,
+            success_traj_only,
+            use_critic_obs,
+            obs_disassemble_mapping,
+            demo_by_sample,
+            seed=seed,
+            max_trajectory_length=max_trajectory_length,
+            log_interval=log_interval,
+            progress=progress,
+        )
+        self._board = TensorBoardLogger(self.save_dir / "tensorboard") if log_to_tensorboard else None
+
+    # -- what is different ---------------------------------------------------------------------------------------------
+
+    def _make_actor(self) -> Actor:
+        return TeacherOnlyActor(self._part)
+
+    def _columns(self) -> Columns:
+        info = {name: spec for name, spec in self.env.info_spec.items() if name != "valid"}
+        beside = {"executed": self.env.action_spec.tensor, "acted": TensorSpec(dtype="bool")}
+        return transition_columns(self.env.obs_spec, self.env.action_spec, info, beside)
+
+    def _recorded(self, transition: Transition) -> dict[str, Any]:
+        said = transition.policy
+        beside = {"executed": transition.act, "acted": said["acted"]}
+        return {**transition.columns(), "act": said["label"], "policy": beside}
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            **super()._settings(),
+            "training_policy_logdir": str(self.training_policy_logdir),
+            "teacher_act_prob": self.teacher_act_prob.option,
+            "update_times_scale": self.teacher_act_prob.scale,
+            "action_sample_std": self.action_sample_std,
+        }
+
+    # -- the student ---------------------------------------------------------------------------------------------------
+
+    @property
+    def training_policy(self) -> Any:
+        """The student that acts; None before the first checkpoint."""
+        return None if self._student is None else self._student.policy
+
+    @property
+    def use_teacher_act_mask(self) -> Tensor:
+        """In which envs the teacher acts now, bool [N]; an env is drawn with the first step of its episode."""
+        return acting_mask(self._ready().state)
+
+    def build_training_policy(self) -> None:
+        """Look for a student for the first time; the same as `load_latest_training_policy`."""
+        self.load_latest_training_policy()
+
+    def load_latest_training_policy(self) -> bool:
+        """Take the newest student if it is not the one at hand, and tell whether it was taken.
+
+        A checkpoint that is being written, or cannot be read now, is looked at again the next time.
+        """
+        found = self._load_student(self.training_policy_logdir, "" if self._student is None else self._student.name)
+        if found is None:
+            return False
+        check_student(found.policy, self.env)
+        first = self._student is None
+        self._student, self.training_policy_iteration = found, found.iteration
+        policy = found.policy.to(self.env.device).eval()
+        self._part.probability.copy_(self.teacher_act_prob(float(found.iteration)))
+        self._change_actor(StudentActor(policy, self._part, std=self.action_sample_std), first=first)
+        _log.info("student of iteration %d; the teacher acts in %.3g", found.iteration, float(self._part.probability))
+        return True
+
+    def _change_actor(self, actor: StudentActor, *, first: bool) -> None:
+        """Go on with another actor; episodes under way keep who acts in them, and what was remembered."""
+        self._actor = actor
+        group = self._group
+        if group is None:
+            return
+        fresh = actor.initial_state(self.env.num_envs, self.env.device)
+        shapes = {name: value.shape for name, value in fresh.items()}
+        known = {name: value for name, value in group.state.items() if shapes.get(name) == value.shape}
+        group.actor, group.fresh_state, group.state = actor, fresh, {**fresh, **known}
+        if first:
+            index, seed = group.noise.env_index, group.noise.seed
+            group.noise = NoiseSource(actor.noise(), seed=seed, env_index=index)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def init_traj_handlers(self, config: Mapping[str, Any] | None = None) -> None:
+        """Make the folder, and look for a student."""
+        if self._writer is None:
+            super().init_traj_handlers(config)
+            self.build_training_policy()
+
+    def add_transition(self, step_i: int, infos: Mapping[str, Any] | None = None) -> None:
+        """Write the last step into row `step_i` of the buffer, and keep what the env logged."""
+        super().add_transition(step_i, infos)
+        logged = (infos or {}).get("log") or (infos or {}).get("episode")
+        if logged:
+            self.rollout_episode_infos.append(dict(logged))
+            del self.rollout_episode_infos[:-_KEPT]
+
+    def check_stop(self) -> bool:
+        """Take the newest student, and tell whether the folder holds enough."""
+        self.load_latest_training_policy()
+        return super().check_stop()
+
+    def print_log(self) -> Progress:
+        """Log progress and the means of what the env logged."""
+        self.episode_means, self.rollout_episode_infos = reduced(self.rollout_episode_infos), []
+        for name, value in self.episode_means.items():
+            _log.info("Episode/%s: %.4g", name, value)
+        if self._board is not None and self.episode_means:
+            numbers = {f"Episode/{name}": value for name, value in self.episode_means.items()}
+            self._board.log(self.training_policy_iteration, numbers)
+        return super().print_log()
+
+    def close(self) -> None:
+        """Save what has ended, and let go of the folder and the event file."""
+        super().close()
+        if self._board is not None:
+            self._board.close()

@@ -1,0 +1,385 @@
+"""`DemonstrationSaver`: play a policy in an env and record whole episodes.
+
+    saver = DemonstrationSaver(env, policy, "demos", min_timesteps=1e5, min_episodes=100, success_traj_only=True,
+                               obs_disassemble_mapping={"depth": "normalized_image"})
+    saver.collect_and_save(config={"task": "walk"})
+
+    collect_step × 64 ──▶ buffer [64, N] ──save_steps──▶ open episodes, one per env ──where they end──▶ the folder
+                                                                                     └ failures, if only successes count
+
+An episode is written when it ends, whole; those that are under way when recording stops are not. Recording goes on
+where an earlier one, of this process or of others that write to the same folder, has stopped: what counts for the
+thresholds is what the folder holds. `TrajectoryStore` and `RolloutDataset` read it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from striderl.collect.actors import Actor
+from striderl.collect.group import EnvGroup, where_env
+from striderl.collect.noise_source import NoiseSource
+from striderl.collect.quarantine import Quarantine
+from striderl.collect.saver_actors import FlatActor, demonstrator, flat_spec
+from striderl.collect.saver_buffer import SaverBuffer, Stepped
+from striderl.collect.saver_episodes import EpisodeWriter
+from striderl.collect.saver_summary import Progress, fraction_of, plain_data, write_summary
+from striderl.data.arena import Columns
+from striderl.data.transition import Transition, transition_columns
+from striderl.datasets.trajectory_spec import TrajectorySpec
+from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.envs.vec_env import Step, VecEnv
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_log = logging.getLogger(__name__)
+
+SUCCESS = "success"
+"""The info key with which an env says whether an episode went well."""
+
+
+class DemonstrationSaver:
+    """Records episodes of a policy; see the picture at the top of this module."""
+
+    def __init__(
+        self,
+        env: VecEnv,
+        policy: Any,
+        save_dir: str | Path,
+        rollout_storage_length: int = 64,
+        min_timesteps: float = 1e6,
+        min_episodes: float = 10000,
+        success_traj_only: bool = False,
+        use_critic_obs: bool = False,
+        obs_disassemble_mapping: Mapping[str, str] | None = None,
+        demo_by_sample: bool = False,
+        *,
+        seed: int = 0,
+        max_trajectory_length: int = 10_000,
+        log_interval: int = 10,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Prepare to record; the folder is made by `init_traj_handlers`, or with the first step.
+
+        policy: a policy of this library, an Agent, an actor, a function of the observation, or an old-style object.
+        rollout_storage_length: steps of each env between two visits to the disk.
+        min_timesteps, min_episodes: recording stops when the folder holds both.
+        success_traj_only: leave out episodes that failed. Success is `info['success']` in the last step where the env
+            declares it, and otherwise that the episode was not terminated.
+        use_critic_obs: let the policy see what only the critic sees.
+        obs_disassemble_mapping: component → codec, such as {'depth': 'normalized_image'}; others are kept as they are.
+        demo_by_sample: act by samples in place of the most likely actions.
+        seed: of env and samples; savers that write to one folder at the same time want different ones.
+        max_trajectory_length: longer episodes are written in pieces of about so many steps, each of them truncated.
+        log_interval: rollouts between two lines of progress.
+        progress: is told the numbers of each such line.
+        """
+        for name, value in (
+            ("rollout_storage_length", rollout_storage_length),
+            ("max_trajectory_length", max_trajectory_length),
+            ("log_interval", log_interval),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} is at least 1, found {value}")
+        self.env, self.policy, self.save_dir = env, policy, Path(save_dir)
+        self.rollout_storage_length = rollout_storage_length
+        self.min_timesteps, self.min_episodes = min_timesteps, min_episodes
+        self.success_traj_only, self.use_critic_obs = success_traj_only, use_critic_obs
+        self.obs_disassemble_mapping = dict(obs_disassemble_mapping or {})
+        self.demo_by_sample, self.seed = demo_by_sample, seed
+        self.max_trajectory_length, self.log_interval = max_trajectory_length, log_interval
+        self.metadata: dict[str, Any] = {}
+        """What summary.json says besides totals."""
+        self._progress = progress
+        self._actor = self._make_actor()
+        self.spec = TrajectorySpec.from_columns(
+            self._columns(),
+            codecs=self.obs_disassemble_mapping,
+            final_obs=env.gives_final_obs,
+            obs_spec=env.obs_spec,
+            action_spec=env.action_spec,
+        )
+        self._store = TrajectoryStore(self.save_dir)
+        self._writer: TrajectoryWriter | None = None
+        self._buffer: SaverBuffer | None = None
+        self._group: EnvGroup | None = None
+        self._episodes: EpisodeWriter | None = None
+        self._transition: Transition | None = None
+        self._closed = False
+        self._logged_at, self._steps_since = time.perf_counter(), 0
+
+    # -- what a subclass decides ---------------------------------------------------------------------------------------
+
+    def _make_actor(self) -> Actor:
+        """Return who acts."""
+        return demonstrator(self.policy, self.env, use_critic_obs=self.use_critic_obs, sample=self.demo_by_sample)
+
+    def _columns(self) -> Columns:
+        """Return what is recorded of a step."""
+        info = {name: spec for name, spec in self.env.info_spec.items() if name != "valid"}
+        return transition_columns(self.env.obs_spec, self.env.action_spec, info, self._actor.columns())
+
+    def _recorded(self, transition: Transition) -> dict[str, Any]:
+        """Return what is recorded of this step, in the layout of `_columns`."""
+        return transition.columns()
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings, for metadata.json and summary.json."""
+        return {
+            "env": type(self.env).__name__,
+            "policy": type(self.policy).__name__,
+            "rollout_storage_length": self.rollout_storage_length,
+            "min_timesteps": self.min_timesteps,
+            "min_episodes": self.min_episodes,
+            "success_traj_only": self.success_traj_only,
+            "use_critic_obs": self.use_critic_obs,
+            "demo_by_sample": self.demo_by_sample,
+            "obs_disassemble_mapping": self.obs_disassemble_mapping,
+            "seed": self.seed,
+        }
+
+    # -- the whole -----------------------------------------------------------------------------------------------------
+
+    def collect_and_save(self, config: Mapping[str, Any] | None = None) -> Progress:
+        """Record until the folder holds enough, and return how far it came; `config` is kept with the recording."""
+        self.init_traj_handlers(config)
+        self.init_storage_buffer()
+        rollouts = 0
+        try:
+            while not self.check_stop():
+                for step_i in range(self.rollout_storage_length):
+                    self.collect_step(step_i)
+                self.save_steps()
+                rollouts += 1
+                if rollouts % self.log_interval == 0:
+                    self.print_log()
+            return self.print_log()
+        finally:
+            self.close()
+
+    def init_traj_handlers(self, config: Mapping[str, Any] | None = None) -> None:
+        """Make the folder, or agree with what is there on what a trajectory holds; calling it twice is fine."""
+        if self._writer is not None:
+            return
+        self.metadata = plain_data({"config": dict(config or {}), **self._settings()})
+        self._writer = TrajectoryWriter(self.save_dir, self.spec, about=self.metadata)
+        self._episodes = EpisodeWriter(
+            self._writer,
+            self.env.num_envs,
+            success_only=self.success_traj_only,
+            first_env_index=self.env.first_env_index,
+        )
+        self._store.refresh()
+        self.dump_metadata()
+
+    def init_storage_buffer(self) -> None:
+        """Make room for a rollout and start the first episodes; calling it twice is fine."""
+        if self._buffer is not None:
+            return
+        env = self.env
+        self._buffer = SaverBuffer(self._columns(), self.spec, self.rollout_storage_length, env.num_envs, env.device)
+        seed = self._session_seed()
+        index = torch.arange(env.first_env_index, env.first_env_index + env.num_envs, device=env.device)
+        self._group = EnvGroup(
+            env,
+            slice(0, env.num_envs),
+            self._actor,
+            noise=NoiseSource(self._actor.noise(), seed=seed, env_index=index),
+            quarantine=Quarantine(env.num_envs, env.device, first_env_index=env.first_env_index),
+            wait_reset=False,
+            previous={},
+        )
+        self._group.begin(env.reset(seed))
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def collect_step(self, step_i: int) -> None:
+        """Act, step the env and record what came of it."""
+        stepped = self.get_transition()
+        self.add_transition(step_i, stepped.infos)
+        self.policy_reset(stepped.dones)
+
+    @torch.no_grad()
+    def get_policy_actions(self) -> Any:
+        """Return what the policy does now, in a copy; nothing is stepped."""
+        return self._ready().act()
+
+    @torch.no_grad()
+    def get_transition(self) -> Stepped:
+        """Act and step the env; `add_transition` records it. A full buffer is saved first."""
+        group = self._ready()
+        self._require_recorded()
+        if self._buffer is not None and self._buffer.count >= self._buffer.num_steps:
+            self.save_steps()
+        step: Step = self.env.step(self.get_policy_actions())
+        self._transition = transition = group.settle(step)
+        critic = flat_spec(self.env.obs_spec, critic=True)
+        return Stepped(
+            self._recorded(transition)["act"],
+            transition.rew,
+            transition.done,
+            step.info,
+            transition.next_obs,
+            {name: transition.next_obs[name] for name in critic},
+        )
+
+    def add_transition(self, step_i: int, infos: Mapping[str, Any] | None = None) -> None:
+        """Write the last step into row `step_i` of the buffer; step numbers that go on count from row 0 again."""
+        self._ready()
+        buffer, group, transition = self._buffer, self._group, self._transition
+        assert buffer is not None and group is not None
+        if transition is None:
+            raise RuntimeError("there is no step to record; call get_transition first")
+        if step_i % buffer.num_steps != buffer.count:
+            raise ValueError(f"row {buffer.count} of the buffer is next, found step_i={step_i}")
+        buffer.add(self._recorded(transition), transition, self._succeeded(transition), group.cut)
+        self._transition = None
+        self._steps_since += self.env.num_envs
+
+    def policy_reset(self, dones: Tensor) -> None:
+        """Let the policy forget the envs whose episode ended."""
+        group = self._ready()
+        if isinstance(self._actor, FlatActor):
+            self._actor.policy.reset(dones)
+        group.state = where_env(dones.bool(), group.fresh_state, group.state)
+
+    # -- to the disk ---------------------------------------------------------------------------------------------------
+
+    def save_steps(self) -> None:
+        """Write the episodes that ended since the last visit, and go on with the others."""
+        episodes, group, buffer = self._recording(), self._ready(), self._buffer
+        assert buffer is not None and self._writer is not None
+        self._require_recorded()
+        if not buffer.count:
+            return
+        for segment in episodes.begin(buffer.take()):
+            steps = slice(segment.start, segment.stop)
+            self.dump_to_file(segment.env, steps)
+            if segment.ended:
+                self.update_traj_handler(segment.env, steps)
+        episodes.complete()
+        for env_i in episodes.long_ones(self.max_trajectory_length):
+            following = {name: value[env_i : env_i + 1] for name, value in group.obs.items()}
+            episodes.cut(env_i, buffer.squeezed_obs(following))
+        self._restart_sick_ones(group, episodes)
+        self._writer.flush()
+
+    def dump_to_file(self, env_i: int, step_slice: slice) -> None:
+        """Hand steps of the rollout at hand to an env's episode; `save_steps` calls this for each piece."""
+        self._recording().add(env_i, step_slice.start, step_slice.stop)
+
+    def update_traj_handler(self, env_i: int, step_slice: slice) -> None:
+        """End an env's episode with these steps: write it, or leave it out; `save_steps` calls this where one ends."""
+        self._recording().finish(env_i, step_slice.stop - 1)
+
+    def wrap_up_trajectory(self, env_i: int, step_slice: slice) -> dict[str, Any]:
+        """Return steps of an env in the last rollout as a reader will see them."""
+        return self._recording().steps(env_i, step_slice.start, step_slice.stop)
+
+    def dump_metadata(self) -> None:
+        """Write summary.json: settings and totals."""
+        totals = {"total_timesteps": self.total_timesteps, "total_trajectories": self.total_trajectories}
+        write_summary(self.save_dir, {**self.metadata, **totals})
+
+    # -- how far it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def total_timesteps(self) -> int:
+        """Steps in the folder, as far as they were looked at; `check_stop` looks."""
+        return self._store.num_steps
+
+    @property
+    def total_trajectories(self) -> int:
+        """Trajectories in the folder, likewise."""
+        return len(self._store)
+
+    def check_stop(self) -> bool:
+        """Look at the folder, and tell whether it holds enough steps and enough episodes."""
+        self._store.refresh()
+        return self.total_timesteps >= self.min_timesteps and self.total_trajectories >= self.min_episodes
+
+    def print_log(self) -> Progress:
+        """Log a line of progress, and return its numbers."""
+        now = time.perf_counter()
+        self._store.refresh()
+        done = fraction_of(self.total_timesteps, self.total_trajectories, self.min_timesteps, self.min_episodes)
+        left_out = 0 if self._episodes is None else self._episodes.left_out
+        rate = self._steps_since / max(now - self._logged_at, 1e-9)
+        numbers = Progress(self.total_timesteps, self.total_trajectories, left_out, rate, done)
+        self._logged_at, self._steps_since = now, 0
+        _log.info("%s: %s", self.save_dir, numbers)
+        if self._progress is not None:
+            self._progress(numbers)
+        return numbers
+
+    def close(self) -> None:
+        """Save what has ended, and let go of the folder; the env stays open, and calling it twice is fine."""
+        if self._closed or (self._writer is None and self._buffer is None):
+            return
+        self._closed = True
+        try:
+            if self._buffer is not None:
+                if self._transition is not None:  # interrupted after a step
+                    self.add_transition(self._buffer.count)
+                self.save_steps()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+        self._store.refresh()
+        self.dump_metadata()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> EnvGroup:
+        self.init_storage_buffer()
+        assert self._group is not None
+        return self._group
+
+    def _recording(self) -> EpisodeWriter:
+        self.init_traj_handlers()
+        assert self._episodes is not None
+        return self._episodes
+
+    def _require_recorded(self) -> None:
+        if self._transition is not None:
+            raise RuntimeError("the last step is not recorded yet; call add_transition after each get_transition")
+
+    def _session_seed(self) -> int:
+        """Return the seed of this session: going on with a recording shall not repeat its episodes."""
+        before = self._store.num_steps
+        if not before:
+            return self.seed
+        return int(np.random.SeedSequence(self.seed, spawn_key=(before,)).generate_state(1)[0])
+
+    def _succeeded(self, transition: Transition) -> Tensor:
+        """Return what an end in this step would mean, bool [N]."""
+        if SUCCESS in transition.info:
+            return transition.info[SUCCESS].reshape(self.env.num_envs) > 0
+        return ~transition.terminated
+
+    def _restart_sick_ones(self, group: EnvGroup, episodes: EpisodeWriter) -> None:
+        """Start envs anew whose numbers were not finite, and forget their steps since."""
+        for fault in group.quarantine.faults():
+            _log.warning("%s", fault)
+        if bool(group.quarantine.sick.any()):
+            restarted = group.restart()
+            self.policy_reset(restarted)
+            for env_i in restarted.nonzero().squeeze(1).tolist():
+                episodes.forget(env_i)

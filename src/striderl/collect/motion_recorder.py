@@ -1,0 +1,181 @@
+"""Clips out of any policy: play it, cut what it did at every reset, and keep the pieces as `MotionClip`s.
+
+    env 0   o o o o o f ┃ o o o o …         f is the final observation: it ends the piece that it belongs to
+    env 1   o o o o o o o o f ┃ o …         ┃ reset; the frame after it begins another piece
+            └── clip ──┘     └── clip …     pieces shorter than `min_seconds` are dropped
+
+The frames are the env's motion components (a group or component called 'motion' unless named otherwise), one per step
+of the env. A step that is not valid, such as one of a simulation that failed, ends its piece too and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from striderl.collect.actors import Actor, ScriptedActor
+from striderl.collect.collector import Collector
+from striderl.collect.collector_config import CollectorConfig
+from striderl.data.checked_fields import suggests_fields
+from striderl.data.specs import ObsSpec
+from striderl.data.transition import Transition
+from striderl.datasets.motion_clip import ClipError, ClipField, MotionClip
+from striderl.envs.vec_env import VecEnv
+
+Frame = NDArray[Any]
+Act = Callable[[dict[str, Tensor]], Any]
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class MotionRecorderConfig:
+    """What is recorded of an env, and what is kept."""
+
+    fields: Mapping[str, ClipField]
+    """What the numbers of the motion observation are, in order; those of the built-in quadruped are
+    `quadruped_fields(MOTION_SPEC.names)`."""
+    components: tuple[str, ...] = ("motion",)
+    """Which components or groups of the observation hold them."""
+    also: Mapping[str, ClipField] = field(default_factory=dict)
+    """Other components to record as fields of their own names, such as 'foot_contacts'."""
+    joint_names: tuple[str, ...] = ()
+    """The order of the joints."""
+    foot_names: tuple[str, ...] = ()
+    """The order of the feet."""
+    skip_seconds: float = 0.0
+    """How much of the beginning of each episode is left out: standing up is no part of a gait."""
+    min_seconds: float = 0.5
+    """Shorter pieces are dropped."""
+    keep_falls: bool = False
+    """Whether a piece that ended because the task terminated is kept."""
+    seed: int = 0
+    """The seed of the env and of the actor's noise."""
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise ValueError("MotionRecorderConfig.fields says what is recorded; it is empty")
+        if self.skip_seconds < 0.0 or self.min_seconds < 0.0:
+            raise ValueError("skip_seconds and min_seconds are not negative")
+
+
+class MotionRecorder:
+    """Takes transitions like a storage and cuts them into clips; `record_motion` is the short way."""
+
+    balanced = False
+
+    def __init__(self, env: VecEnv, config: MotionRecorderConfig) -> None:
+        """Check that the env shows what is to be recorded; nothing is stepped."""
+        if not env.step_dt > 0.0:
+            raise ClipError(f"{type(env).__name__} has no time (step_dt is 0), so its steps make no clip")
+        self._spec = env.obs_spec.select(config.components)
+        wanted = sum(kind.size for kind in config.fields.values())
+        if wanted != self._spec.size:
+            raise ClipError(
+                f"the fields {list(config.fields)} have {wanted} numbers, the components {self._spec} of "
+                f"{type(env).__name__} have {self._spec.size}"
+            )
+        for name, kind in config.also.items():
+            if env.obs_spec[name].size != kind.size or name in config.fields:
+                raise ClipError(f"{name!r} has {env.obs_spec[name].size} numbers, or is among the fields already")
+        self.config, self._step_dt = config, env.step_dt
+        self._extra = ObsSpec({name: env.obs_spec[name] for name in config.also})
+        self._pieces: list[list[Frame]] = [[] for _ in range(env.num_envs)]
+        self._skipped = [0] * env.num_envs
+        self._finished: list[tuple[int, list[Frame]]] = []
+        self.num_dropped = 0
+        """How many pieces were too short, or ended in a fall."""
+
+    def add(self, transition: Transition, envs: slice | None = None) -> None:
+        """Take the next step of these envs."""
+        before = self._frames(transition.obs)
+        # without final observations, what the env shows after an end belongs to the next episode
+        after = self._frames(transition.obs_next())
+        done, terminated, valid = (
+            each.cpu().numpy() for each in (transition.done, transition.terminated, transition.valid)
+        )
+        start = 0 if envs is None else envs.start
+        for row in range(len(done)):
+            env = start + row
+            if not valid[row]:
+                self._end(env, fell=False)
+                continue
+            self._append(env, before[row])
+            if done[row]:
+                # where a bad number ended the episode, the final observation is the last good one once more
+                if transition.final_obs is not None and not np.array_equal(after[row], before[row]):
+                    self._append(env, after[row])
+                self._end(env, fell=bool(terminated[row]))
+
+    def clips(self, name: str = "recorded", about: Mapping[str, Any] | None = None) -> list[MotionClip]:
+        """Return what has been recorded so far, the pieces that have not ended included, env by env.
+
+        A clip weighs as much as it has of the recording's time, so drawing from all of them is uniform in time.
+        """
+        unfinished = [(env, piece) for env, piece in enumerate(self._pieces) if self._is_long(piece)]
+        pieces = sorted([*self._finished, *unfinished], key=lambda each: each[0])
+        total = sum(len(piece) - 1 for _, piece in pieces)
+        return [
+            self._clip(f"{name} {number}", piece, (len(piece) - 1) / total, {**(about or {}), "env_index": env})
+            for number, (env, piece) in enumerate(pieces)
+        ]
+
+    def _frames(self, obs: Mapping[str, Tensor]) -> Frame:
+        parts = [self._spec.flatten({name: obs[name].float() for name in self._spec})]
+        if self._extra:
+            parts.append(self._extra.flatten({name: obs[name].float() for name in self._extra}))
+        return np.asarray(torch.cat(parts, dim=-1).detach().cpu().numpy())
+
+    def _append(self, env: int, frame: Frame) -> None:
+        if self._skipped[env] < round(self.config.skip_seconds / self._step_dt):
+            self._skipped[env] += 1
+        else:
+            self._pieces[env].append(frame)
+
+    def _end(self, env: int, *, fell: bool) -> None:
+        piece, self._pieces[env], self._skipped[env] = self._pieces[env], [], 0
+        if self._is_long(piece) and (self.config.keep_falls or not fell):
+            self._finished.append((env, piece))
+        elif piece:
+            self.num_dropped += 1
+
+    def _is_long(self, piece: list[Frame]) -> bool:
+        return len(piece) >= 2 and (len(piece) - 1) * self._step_dt >= self.config.min_seconds - 1e-9
+
+    def _clip(self, name: str, piece: list[Frame], weight: float, about: Mapping[str, Any]) -> MotionClip:
+        fields = {**self.config.fields, **self.config.also}
+        ends = np.cumsum([kind.size for kind in fields.values()])
+        parts = np.split(np.stack(piece), ends[:-1], axis=1)
+        return MotionClip(
+            name=name,
+            frame_duration=self._step_dt,
+            fields=fields,
+            values=dict(zip(fields, parts, strict=True)),
+            weight=weight,
+            joint_names=self.config.joint_names,
+            foot_names=self.config.foot_names,
+            about=about,
+        )
+
+
+def record_motion(
+    env: VecEnv, actor: Actor | Act, num_steps: int, config: MotionRecorderConfig, *, name: str = "recorded"
+) -> list[MotionClip]:
+    """Play an actor, or a function from observations to actions, for so many steps of each env; return the clips.
+
+    The env is reset and left mid-way, so it must not be one that trains.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps is at least 1, found {num_steps}")
+    player = actor if isinstance(actor, Actor) else ScriptedActor(actor)
+    recorder = MotionRecorder(env, config)
+    collector = Collector(env, player, CollectorConfig(seed=config.seed))
+    with torch.no_grad():
+        collector.reset(config.seed)
+        collector.collect(n_step=num_steps * env.num_envs, storage=recorder)
+    return recorder.clips(name, {"env": type(env).__name__, "seed": config.seed})

@@ -1,0 +1,115 @@
+"""Episodes of other libraries, brought over: into a folder of trajectories, or into a replay.
+
+MinariReader("mujoco/hopper/expert-v0")   ┐             ┌─ store_episodes(reader, "demos") ─▶ RolloutDataset("demos", …)
+LeRobotReader("lerobot/pusht")            ┴ episodes ───┴─ replay_of_episodes(reader) ──────▶ offline learning
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from striderl.data import tree
+from striderl.data.actions import ActionSpec
+from striderl.data.specs import ObsSpec
+from striderl.data.transition import transition_columns
+from striderl.datasets.offline import replay_of
+from striderl.datasets.trajectory_spec import TrajectorySpec
+from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.storage.pickers import Picker
+from striderl.storage.replay import Replay, View
+
+STEP_KEYS = ("obs", "act", "rew", "terminated", "truncated")
+"""What an episode's steps have."""
+
+
+class Episode(NamedTuple):
+    """One episode, or its beginning; the last step is terminated or truncated."""
+
+    steps: dict[str, Any]
+    """obs, act, rew, terminated and truncated, [T, …] each; obs by component."""
+    final_obs: dict[str, Tensor] | None
+    """What was seen after the last step, [1, …] each; None where that is not known."""
+    about: dict[str, Any]
+    """Where it is from, as plain data."""
+
+
+class EpisodeSource(Protocol):
+    """Episodes that all have the same layout."""
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """Components of the observation."""
+        ...
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """What an action is."""
+        ...
+
+    @property
+    def has_final_obs(self) -> bool:
+        """Whether it is known what was seen after the last step."""
+        ...
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where the episodes are from, as plain data."""
+        ...
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Read the episodes one after the other."""
+        ...
+
+
+def store_episodes(
+    source: EpisodeSource, folder: str | Path, *, codecs: Mapping[str, str] | None = None
+) -> TrajectoryStore:
+    """Write all episodes to a folder of trajectories and return it, open; what is there already stays.
+
+    `codecs` says which components are not kept raw: {'images.top': 'zlib'}.
+    """
+    columns = transition_columns(source.obs_spec, source.action_spec, {}, {})
+    spec = TrajectorySpec.from_columns(
+        {key: columns[key] for key in STEP_KEYS},
+        codecs=codecs,
+        final_obs=source.has_final_obs,
+        obs_spec=source.obs_spec,
+        action_spec=source.action_spec,
+    )
+    with TrajectoryWriter(folder, spec, about=source.about) as writer:
+        for episode in source:
+            writer.add(episode.steps, final_obs=episode.final_obs, about=episode.about)
+    return TrajectoryStore(folder)
+
+
+def replay_of_episodes(source: EpisodeSource, *, picker: Picker | None = None, view: View | None = None) -> Replay:
+    """Fill a replay with all episodes, one behind the other as the steps of one env.
+
+    Where it is not known what was seen after an episode, its last observation stands for it.
+    """
+    whole = [_with_following(episode) for episode in source]
+    if not whole:
+        raise ValueError("there is no episode to read")
+    steps = tree.map(lambda leaf: leaf.unsqueeze(1), tree.cat(whole))
+    return replay_of(steps, source.obs_spec, source.action_spec, picker=picker, view=view)
+
+
+def _with_following(episode: Episode) -> dict[str, Any]:
+    obs, final = episode.steps["obs"], episode.final_obs
+    following = {
+        name: torch.cat([value[1:], value[-1:] if final is None else final[name]]) for name, value in obs.items()
+    }
+    return {**episode.steps, "obs_next": following}
+
+
+def closed(terminated: Tensor, truncated: Tensor) -> Tensor:
+    """Return `truncated` with its last step set where nothing says that the episode has ended there: it was cut."""
+    result = truncated.clone()
+    result[-1] |= ~terminated[-1]
+    return result

@@ -1,0 +1,132 @@
+"""Demonstrations with the folders of runs: the student of a `DaggerSaver` comes from a training that is under way.
+
+    saver = DaggerSaver(env, load_teacher("runs/teacher"), "demos", training_policy_logdir="runs/student",
+                        load_student=RunStudents(env))
+    saver.collect_and_save()
+
+    training_policy_logdir is
+      the folder of a run      config.json, specs.json, checkpoints/step_…           it says everything itself
+      a runner's log_dir       model_0/ model_50/ … or model_50.pt, and config.json with the runner's train_cfg; or give
+                               RunStudents the train_cfg, or a student of the right shape, which is then copied
+
+The trainer may write at the same time: a checkpoint that is not whole yet, or was deleted between two looks, is passed
+over until the next look. Nothing is read again before there is a newer one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from striderl.checkpoint.errors import CheckpointError
+from striderl.checkpoint.store import CheckpointStore
+from striderl.checkpoint.torch_archive import read_torch_archive
+from striderl.collect.saver_student import Student, StudentPolicy
+from striderl.envs.vec_env import VecEnv
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.policy import Policy
+from striderl.policies.transfer.load import load_exactly
+from striderl.training.algorithm_table import algorithm_entry
+from striderl.training.config_json import ConfigError
+from striderl.training.run_config import CONFIG_FILE, read_run_config
+from striderl.training.run_folder import RunFolder
+from striderl.training.run_specs import SPECS_FILE, read_specs
+from striderl.training.runners.build_parts import build_policy
+from striderl.training.runners.config_generations import read_train_config
+from striderl.training.runners.partial_load import weights_in
+from striderl.training.runners.run_files import load_state
+
+_log = logging.getLogger(__name__)
+
+_NUMBERED = re.compile(r"model_(\d+)(\.pt)?")
+_NOT_NOW = (CheckpointError, OSError, ConfigError)
+"""What a folder that is being written to may answer."""
+
+
+class RunStudents:
+    """Reads the newest student of a folder; see `LoadStudent`."""
+
+    def __init__(
+        self, env: VecEnv, policy: StudentPolicy | StatefulPolicy | None = None, train_cfg: Any = None
+    ) -> None:
+        """Build students for an env; for a runner's log_dir without a config, say how, by one of the last two."""
+        if policy is not None and train_cfg is not None:
+            raise ValueError("policy and train_cfg both say what the student is; give one")
+        self._env, self._train_cfg = env, train_cfg
+        self._policy = policy.policy if isinstance(policy, StatefulPolicy) else policy
+        self._said = ""
+
+    def __call__(self, folder: Path, known: str) -> Student | None:
+        """Return the newest student, or None while there is no other one that can be read."""
+        try:
+            if self._policy is None and (folder / SPECS_FILE).is_file():
+                return self._of_run(folder, known)
+            return self._of_runner(folder, known)
+        except _NOT_NOW as error:
+            if str(error) != self._said:  # once is enough while it stays so
+                self._said = str(error)
+                _log.info("no new student yet: %s", error)
+            return None
+
+    def _of_run(self, folder: Path, known: str) -> Student | None:
+        root = RunFolder(folder)
+        store = CheckpointStore(root.checkpoints)
+        newest = store.latest()
+        if newest is None or newest.name == known:
+            return None
+        checkpoint = store.load("last")
+        if checkpoint.path.name == known:
+            return None  # the newest is damaged, and the one before it is at hand
+        config = read_run_config(folder)
+        obs_spec, action_spec, _ = read_specs(folder)
+        entry = algorithm_entry(config.algorithm_name)
+        policy = entry.policy(replace(config, device="cpu"), obs_spec, action_spec)
+        policy.load_state_dict(entry.weights(checkpoint.state))
+        return Student(policy, int(checkpoint.state.get("iteration", 0)), checkpoint.path.name)
+
+    def _of_runner(self, folder: Path, known: str) -> Student | None:
+        found = [(int(match[1]), path) for path in _children(folder) if (match := _NUMBERED.fullmatch(path.name))]
+        if not found:
+            return None
+        iteration, path = max(found)
+        if path.name == known:
+            return None
+        state = load_state(path) if path.is_dir() else read_torch_archive(path)
+        policy = copy.deepcopy(self._model(folder))
+        if isinstance(policy, Policy):
+            load_exactly(policy, weights_in(state))
+        else:
+            policy.load_state_dict(weights_in(state))
+        return Student(policy, iteration, path.name)
+
+    def _model(self, folder: Path) -> StudentPolicy:
+        """Return a student of the right shape, built once."""
+        if self._policy is None:
+            config = read_train_config(self._train_cfg if self._train_cfg is not None else _saved_config(folder))
+            self._policy = build_policy(config, self._env, torch.device("cpu"), seed=0)
+        return self._policy
+
+
+def _children(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _saved_config(folder: Path) -> Mapping[str, Any]:
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise ValueError(
+            f"{str(folder)!r} does not say what its student is made of: it has neither {SPECS_FILE} nor {CONFIG_FILE}; "
+            "give RunStudents a policy or a train_cfg"
+        )
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{str(path)!r} wants a table of settings, found {type(content).__name__}")
+    return content
