@@ -182,10 +182,10 @@ def draw(results: Path, plots: Path) -> list[Path]:
 
 
 def _drawn(name: str, reports: list[dict[str, Any]], path: Path) -> Path:
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, (whole, each) = pyplot.subplots(1, 2, figsize=(10, 4))
-    labels = set()
+    labels, grown = set(), set()
     for report, style in zip(reports, ("-", "--", ":")):
         for place, curve in enumerate(curve for curve in report["curves"] if curve["plot"] == name):
             sizes = [point["size"] for point in curve["points"]]
@@ -196,8 +196,14 @@ def _drawn(name: str, reports: list[dict[str, Any]], path: Path) -> Path:
             whole.plot(sizes, total, **look)
             each.plot(sizes, single, **look)
             labels.add((curve["x"], curve["item"]))
+            grown.update(sizes)
     for axes in (whole, each):
         axes.set(xscale="log", yscale="log", xlabel=sorted(labels)[0][0])
+        axes.set_xticks(sorted(grown), [_short(size) for size in sorted(grown)])
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(ticker.NullLocator())
         axes.grid(True, which="major", alpha=0.4)
     whole.set(ylabel="µs per call", title="a call")
     each.set(ylabel="µs per " + " or ".join(sorted({item for _, item in labels})), title="an item")
@@ -206,6 +212,14 @@ def _drawn(name: str, reports: list[dict[str, Any]], path: Path) -> Path:
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     return path
+
+
+def _short(size: int) -> str:
+    """Return 64, 4k, 1M."""
+    for unit, name in ((10**6, "M"), (1024, "Ki"), (1000, "k")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit}{name}"
+    return str(size)
 
 
 # -- command line ------------------------------------------------------------------------------------------------------

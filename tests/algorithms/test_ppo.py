@@ -320,8 +320,11 @@ def test_the_order_of_envs_does_not_matter(kind):
     parts = build(scripted(*endings(7, 5)), 7, kind)
     prepared = parts.collect()
     shuffled = torch.tensor([3, 0, 4, 1, 2])
-    moved = type(prepared)(*(tree.map(lambda leaf: leaf[:, shuffled], value) for value in prepared[:-1]), {})
-    moved = moved._replace(initial_state=tree.map(lambda leaf: leaf[shuffled], prepared.initial_state))
+    columns = {name: value for name, value in prepared._asdict().items() if name != "initial_state"}
+    moved = prepared._replace(
+        **tree.map(lambda leaf: leaf[:, shuffled], columns),
+        initial_state=tree.map(lambda leaf: leaf[shuffled], prepared.initial_state),
+    )
     losses, gradient = gradients(parts.ppo, whole_minibatch(parts.ppo, prepared))
     moved_losses, moved_gradient = gradients(parts.ppo, whole_minibatch(parts.ppo, moved))
     assert moved_losses == pytest.approx(losses, abs=1e-6)

@@ -18,6 +18,8 @@ from striderl.envs.vec_env import Step, VecEnv
 from striderl.execution.modes import Graphed
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
+from striderl.storage.pickers import Prioritized, Uniform
+from striderl.storage.replay import Replay
 from striderl.storage.rollout import RolloutStorage
 
 ENVS, STEPS = 6, 9
@@ -111,9 +113,9 @@ def equal(one, other):
     return all(torch.equal(torch.as_tensor(a).nan_to_num(7.0), torch.as_tensor(b).nan_to_num(7.0)) for a, b in pairs)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("kind", ["mlp", "gru"])
-@pytest.mark.parametrize("finals", [False, True])
+@pytest.mark.parametrize(
+    ("finals", "kind", "fused"), [(False, "mlp", False), (True, "gru", False), (True, "mlp", True)]
+)
 def test_played_steps_equal_steps_one_by_one(finals, kind, fused):
     (plain, storage), (again, other) = parts(finals, kind), parts(finals, kind)
     again.reset()
@@ -131,6 +133,32 @@ def test_played_steps_equal_steps_one_by_one(finals, kind, fused):
         assert [str(fault) for fault in again._heal()] == [str(fault) for fault in faults]
         assert plain.statistics.read() == pytest.approx(again.statistics.read(), nan_ok=True)
         assert equal(plain.current_obs, again.current_obs) and equal(plain.current_state, again.current_state)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("finals", [False, True])
+def test_played_steps_fill_a_replay_as_steps_one_by_one_do(finals, prioritized):
+    sides = []
+    for _ in range(2):
+        collector, _ = parts(finals, "mlp")
+        picker = Prioritized(seed=1) if prioritized else Uniform(seed=1)
+        sides.append((collector, Replay(collector.columns(), 11 * ENVS, ENVS, picker=picker)))
+    (plain, replay), (again, other) = sides
+    again.reset()
+    steps = RecordedSteps(again._groups[0], again.statistics, other, played_again())
+    for _ in range(3):  # the ring has eleven places: it goes round
+        plain.collect(n_step=5 * ENVS, storage=replay)
+        steps.run(5)
+        again._heal()
+        assert len(replay) == len(other)
+        one, two = replay.sample(40), other.sample(40)
+        assert torch.equal(one.index, two.index) and equal(one.data, two.data)
+    assert other.room() == 11
+
+
+def test_a_replay_that_keeps_more_than_steps_is_not_recorded():
+    collector, _ = parts(True, "mlp")
+    assert Replay(collector.columns(), 60, ENVS, episodes=True).room() == 0
 
 
 def test_a_full_storage_is_not_written_to():

@@ -6,7 +6,7 @@ obs ──policy.act──▶ distribution ──behaviour──▶ action      
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -98,6 +98,10 @@ class BehaviourActor:
             **{_POLICY + name: value for name, value in self.policy.initial_state(num_envs, device).items()},
             **{_BEHAVIOUR + name: value for name, value in mine.items()},
         }
+
+    def recording(self) -> Hashable:
+        """Return what a recording of `act` is good for: steps at random, or all others."""
+        return self.random
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
         """Run the policy, then the behaviour; or choose at random, the memory going on all the same."""

@@ -30,7 +30,7 @@ from striderl.collect.episode_tally import EpisodeTally
 from striderl.collect.group import EnvGroup
 from striderl.collect.noise_source import NoiseSource
 from striderl.collect.quarantine import Fault, Quarantine
-from striderl.collect.recorded_steps import RecordedSteps, RecordedStorage
+from striderl.collect.recorded_steps import RecordedActor, RecordedSteps, RecordedStorage
 from striderl.collect.schedules import Schedule
 from striderl.collect.statistics import EpisodeStatistics
 from striderl.data import tree
@@ -240,6 +240,7 @@ class Collector:
             return False
         num_steps, rest = divmod(n_step, self.env.num_envs)
         plain = self.config.schedule == "together" and not (self.config.wait_reset or self.config.previous_step)
+        plain = plain and isinstance(self.actor, RecordedActor)
         fits = storage is None or (isinstance(storage, RecordedStorage) and num_steps <= storage.room())
         if rest or not plain or not fits or self._delivery.num_waiting:
             return False

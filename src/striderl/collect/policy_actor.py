@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,6 +64,10 @@ class PolicyActor:
         for part in self.parts:
             own |= outer(part.initial_state(num_envs, device), part.name)
         return own
+
+    def recording(self) -> Hashable:
+        """Return what a recording of `act` is good for: all steps."""
+        return ()
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
         """Sample actions, and let the parts replace some."""

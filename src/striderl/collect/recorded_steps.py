@@ -15,6 +15,7 @@ without acting: the next one begins with the policy of its time.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -29,6 +30,15 @@ from striderl.data.transition import Transition
 from striderl.envs.vec_env import Step
 from striderl.execution.graphed import Recording
 from striderl.execution.modes import Graphed
+
+
+@runtime_checkable
+class RecordedActor(Protocol):
+    """An actor whose choosing can be recorded: it keeps nothing, and whatever changes lies in tensors."""
+
+    def recording(self) -> Hashable:
+        """Return what is decided in Python; with another answer, acting is recorded anew."""
+        ...
 
 
 @runtime_checkable
@@ -86,7 +96,7 @@ class RecordedSteps:
         self._act, self._settle = mode.fuse(self._act_in_place), mode.fuse(self._settle_in_place)
         # counting walks along the envs, which one processor does; compiled alone, it takes nothing else along
         self._count = mode.fuse(_count_in_place)
-        self._recordings: dict[str, Recording] = {}
+        self._recordings: dict[tuple[str, Hashable], Recording] = {}
         self._now: _Now | None = None
 
     @torch.no_grad()
@@ -129,12 +139,14 @@ class RecordedSteps:
     # -- recordings ----------------------------------------------------------------------------------------------------
 
     def _play(self, name: str, inputs: dict[str, Any]) -> None:
-        recording = self._recordings.get(name)
+        actor = self.group.actor
+        key = (name, actor.recording() if isinstance(actor, RecordedActor) else ())
+        recording = self._recordings.get(key)
         if recording is None:
-            recording = self._recordings[name] = self._record(name, inputs)
+            recording = self._recordings[key] = self._record(key, inputs)
         recording.play(_leaves(inputs))
 
-    def _record(self, name: str, inputs: dict[str, Any]) -> Recording:
+    def _record(self, key: tuple[str, Hashable], inputs: dict[str, Any]) -> Recording:
         if self._now is None:
             self._now = self._made(self.group.actor.act(self.group.obs, self.group.state, inputs["noise"]))
         now = self._now
@@ -157,7 +169,7 @@ class RecordedSteps:
             if "noise" in inputs:
                 self._act(apart, inputs["noise"])
 
-        return self._mode.graphs.record((self, name), inputs, prepare, body)
+        return self._mode.graphs.record((self, key), inputs, prepare, body)
 
     def _act_in_place(self, now: _Now, noise: dict[str, Tensor]) -> None:
         """Choose actions and keep all that comes of it."""

@@ -280,6 +280,55 @@ class Replay:
             return None
         return obs if transition.final_obs is None else self.finals.fit(transition.final_obs, count)
 
+    # -- writing as a part of a recording: where to is known to the device alone ---------------------------------------
+
+    def first_place(self) -> int:
+        """Return the row of the next step of all envs."""
+        return self.cursor.total % self.cursor.rows
+
+    def room(self) -> int:
+        """Return how many steps of each env may be recorded: as many as there is room for, none if it takes more.
+
+        What is kept beside steps (memory, bounds of episodes, files) is written by the host, and so are envs that are
+        not equally far.
+        """
+        extras = self.mark is not None or self.states is not None or self.episodes is not None
+        return 0 if extras or not self.cursor.even else self.steps_per_env
+
+    def pack(self, transition: Transition) -> dict[str, Any]:
+        """Return a step of all envs as `put` takes it; a pure function that does what `add` does."""
+        valid, ends = transition.valid, transition.final_obs
+        if ends is None:
+            valid = valid & ~(transition.truncated & ~transition.terminated)
+        columns = transition._replace(valid=valid).columns()
+        obs, steps = columns.pop("obs"), columns
+        return {
+            "steps": self.steps.arena.pack({name: steps[name] for name in self.steps.arena.columns}),
+            "obs": self.frames.arena.pack(obs),
+            "next_obs": self.frames.arena.pack(transition.next_obs),
+            "finals": self.finals.arena.pack(obs if ends is None else ends),
+        }
+
+    def put(self, packed: Mapping[str, Any], place: Tensor) -> None:
+        """Write a packed step into the row `place`, int64 [1]; the host must count it with `count_steps`."""
+        self.steps.arena.put(packed["steps"], place)
+        self.frames.arena.put(packed["obs"], place)
+        self.frames.arena.put(packed["next_obs"], self.next_place(place))
+        self.finals.arena.put(packed["finals"], place)
+
+    def next_place(self, place: Tensor) -> Tensor:
+        """Return the row after this one."""
+        return (place + 1) % self.cursor.rows
+
+    def count_steps(self, num_steps: int) -> None:
+        """Know that so many steps of all envs were written, and let the picker know."""
+        for _ in range(num_steps):
+            place = self.first_place()
+            valid = self.steps.arena.data["valid"][place]
+            self.picker.written(self.read, place * self.num_envs, self.num_envs, valid)
+            self.picker.opened((place + 1) % self.cursor.rows * self.num_envs, self.num_envs)
+            self.cursor.advance(None)
+
     def cut(self, envs: slice | None = None) -> None:
         """End the episodes that are under way in these envs: what comes next does not follow them.
 

@@ -125,16 +125,15 @@ class SumTree:
         rest = numbers * (self._running[-1] * _BELOW_ONE)
         place = torch.searchsorted(self._running, rest, right=True).sub_(1).clamp_(max=self._top.shape[0] - 1)
         rest = rest - self._running.index_select(0, place)
-        value = self._top.index_select(0, place)
-        for level in reversed(self._levels):
-            values = level.groups.index_select(0, place)
+        for groups, _ in reversed(self._levels):
+            values = groups.index_select(0, place)
             running = values.cumsum(1)
             rest = torch.minimum(rest, running[:, -1] * _BELOW_ONE)
             child = (running > rest.unsqueeze(1)).to(torch.uint8).argmax(1, keepdim=True)
-            value = values.gather(1, child).squeeze(1)
-            rest = (rest - (running.gather(1, child).squeeze(1) - value)).clamp_(min=0.0)
             place = torch.add(child.squeeze(1), place, alpha=self._width)
-        return place, value
+            if groups is not self._levels[0].groups:
+                rest = (rest - (running.gather(1, child) - values.gather(1, child)).squeeze(1)).clamp_(min=0.0)
+        return place, self._memory.index_select(0, place)
 
     def pick_on_cpu(self, numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Do the same with arrays; from the smallest number to the largest, because neighbours share the way down."""

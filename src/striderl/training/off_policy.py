@@ -22,6 +22,8 @@ class ReplayAlgorithm(Protocol):
 
     policy: Any
     """What acts, and what is evaluated."""
+    config: Any
+    """Its settings; `mode` is how gradient steps are run, and on a GPU how steps of the envs are."""
 
     def view(self) -> View:
         """Return how samples are read: single steps, n steps, sequences."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector
+from striderl.execution.modes import mode_of
 from striderl.storage.replay import Replay
 from striderl.training.checks import check_collector
 from striderl.training.guard import Guard
@@ -101,6 +102,7 @@ class OffPolicyRegime:
             storage = replay_for(collector, algorithm, plan.buffer_size, seed)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.storage, self.seed = storage, seed
+        collector.mode = mode_of(algorithm.config.mode, collector.env.device)
         self.first_phase = "warmup" if plan.learning_starts else "interact"
         self.tally = Tally()
         self.guard = Guard(algorithm)
