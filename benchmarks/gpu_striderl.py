@@ -22,7 +22,7 @@ from striderl.training.trainer import Trainer
 class TableEnv(VecEnv):
     """Shows ready tensors, whatever is done."""
 
-    def __init__(self, task: GpuTask) -> None:
+    def __init__(self, task: GpuTask, *, bounded: bool = False) -> None:
         self.num_envs, self.device = task.num_envs, torch.device("cuda")
         self.obs_spec = ObsSpec(
             {
@@ -30,7 +30,7 @@ class TableEnv(VecEnv):
                 "privileged": ComponentSpec(shape=(PRIVILEGED,), group="critic"),
             }
         )
-        self.action_spec = BoxSpec(shape=(ACTIONS,))
+        self.action_spec = BoxSpec(shape=(ACTIONS,), low=-1.0, high=1.0) if bounded else BoxSpec(shape=(ACTIONS,))
         self.info_spec = {}
         self.gives_final_obs = False
         self.max_episode_length, self.step_dt = 0, 0.02

@@ -13,9 +13,10 @@ from striderl.collect.policy_actor import PolicyActor
 from striderl.collect.recorded_steps import RecordedSteps
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
+from striderl.data.arena import Placement
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.envs.vec_env import Step, VecEnv
-from striderl.execution.modes import Graphed
+from striderl.execution.modes import Eager, Graphed
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.pickers import Prioritized, Uniform
@@ -166,3 +167,63 @@ def test_a_full_storage_is_not_written_to():
     assert storage.room() == STEPS
     storage.count_steps(STEPS)
     assert storage.room() == 0 and storage.full
+
+
+class BumpyOnGpu(Bumpy):
+    """The same on a GPU, from ready tensors, so that nothing in it waits for the host."""
+
+    def __init__(self, finals):
+        super().__init__(finals)
+        self.device, self.rows = torch.device("cuda"), []
+        for _ in range(4 * STEPS):
+            step = super().step(torch.zeros(ENVS, 2))
+            self.rows.append(tree.map(lambda leaf: leaf.cuda(), step._replace(info={"speed": step.info["speed"]})))
+        self.at = 0
+
+    def _shown(self):
+        return {name: value.to(self.device) for name, value in super()._shown().items()}
+
+    def step(self, actions):
+        self.at += 1
+        step = self.rows[self.at % len(self.rows)]
+        return step._replace(reward=step.reward + actions.sum(-1), info={**step.info, "log": {}})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", ["mlp", "gru"])
+def test_a_recorded_rollout_on_a_gpu_equals_an_eager_one_and_never_waits(kind, fused, monkeypatch):
+    monkeypatch.setitem(globals(), "Bumpy", BumpyOnGpu)
+    sides = []
+    for mode in (Eager(), Graphed(strict=True, fused=fused)):
+        collector, _ = parts(True, kind)
+        collector.actor.policy.to("cuda")
+        collector.mode = mode
+        storage = RolloutStorage(
+            collector.columns(),
+            STEPS,
+            ENVS,
+            placement=Placement(device="cuda"),
+            final_obs=collector.env.obs_spec,
+            final_state=collector.actor.policy.state_spec(),
+        )
+        sides.append((collector, storage))
+    for number in range(4):
+        found = []
+        for collector, storage in sides:
+            storage.clear()
+            if number == 3 and collector.mode.records:
+                collector.ready()
+                torch.cuda.set_sync_debug_mode("error")
+                try:
+                    collector._recorded(STEPS * ENVS, storage)
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+                collector._heal()
+            else:
+                collector.collect(n_step=STEPS * ENVS, storage=storage)
+            found.append(tree.copy(storage.state_dict()["columns"]))
+        for name, value in found[0].items():
+            torch.testing.assert_close(found[1][name], value, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert sides[0][0].statistics.read() == pytest.approx(sides[1][0].statistics.read(), rel=1e-4, nan_ok=True)

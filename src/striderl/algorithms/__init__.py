@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from striderl.algorithms.appo import APPOConfig as APPOConfig
     from striderl.algorithms.atppo import ATPPO as ATPPO
     from striderl.algorithms.atppo import ATPPOConfig as ATPPOConfig
+    from striderl.algorithms.bcq import BCQConfig as BCQConfig
     from striderl.algorithms.bcq import Imitated as Imitated
     from striderl.algorithms.behaviour_cloning import BehaviourCloning as BehaviourCloning
     from striderl.algorithms.behaviour_cloning import BehaviourCloningConfig as BehaviourCloningConfig
     from striderl.algorithms.c51 import Atoms as Atoms
     from striderl.algorithms.cql import CQL as CQL
     from striderl.algorithms.cql import Conservative as Conservative
+    from striderl.algorithms.cql import CQLConfig as CQLConfig
     from striderl.algorithms.crossq import CrossQ as CrossQ
     from striderl.algorithms.crossq import CrossQConfig as CrossQConfig
     from striderl.algorithms.crossq import crossq as crossq
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from striderl.algorithms.td3 import TD3 as TD3
     from striderl.algorithms.td3 import TD3Config as TD3Config
     from striderl.algorithms.td3_bc import TD3BC as TD3BC
+    from striderl.algorithms.td3_bc import TD3BCConfig as TD3BCConfig
     from striderl.algorithms.terms.adversarial import AdversarialConfig as AdversarialConfig
     from striderl.algorithms.terms.adversarial import AdversarialReward as AdversarialReward
     from striderl.algorithms.terms.adversarial_expert import ExpertRows as ExpertRows
@@ -98,6 +101,7 @@ __getattr__, __dir__, __all__ = lazy(
             "ATPPOConfig",
         ],
         "bcq": [
+            "BCQConfig",
             "Imitated",
         ],
         "behaviour_cloning": [
@@ -109,6 +113,7 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "cql": [
             "CQL",
+            "CQLConfig",
             "Conservative",
         ],
         "crossq": [
@@ -187,6 +192,7 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "td3_bc": [
             "TD3BC",
+            "TD3BCConfig",
         ],
         "terms.adversarial": [
             "AdversarialConfig",

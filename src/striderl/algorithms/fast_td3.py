@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from striderl.algorithms.critic_kinds import CategoricalReturns
 from striderl.algorithms.sac import SAC, SACConfig
 from striderl.algorithms.td3 import TD3, TD3Config
@@ -60,17 +62,18 @@ def fast_td3(
     actor_hidden_dims: tuple[int, ...] = (512, 256, 128),
     critic_hidden_dims: tuple[int, ...] = (1024, 512, 256),
     config: TD3Config | None = None,
+    device: torch.device | str = "cpu",
 ) -> tuple[TD3, FastSettings]:
-    """Build FastTD3 for returns between low and high, and say how to plan it."""
+    """Build FastTD3 for returns between low and high on the envs' device, and say how to plan it."""
     policy = ActorPolicy(
         obs_spec,
         action_spec,
         ActorConfig(hidden_dims=actor_hidden_dims, stages=(NormalizeObs(),), head="deterministic"),
-    )
+    ).to(device)
     kind = CategoricalReturns(low=low, high=high, num_atoms=num_atoms)
-    critic = QFunction(obs_spec, action_spec, _critic(critic_hidden_dims, num_atoms))
+    critic = QFunction(obs_spec, action_spec, _critic(critic_hidden_dims, num_atoms)).to(device)
     config = config or TD3Config(
-        gamma=0.97, tau=0.1, smoothing_std=0.001, smoothing_clip=0.5, actor_every=2, weight_decay=0.1
+        gamma=0.97, tau=0.1, smoothing_std=0.001, smoothing_clip=0.5, actor_every=2, weight_decay=0.1, mode="auto"
     )
     behaviour = SpreadNoise(action_spec, low=0.001, high=0.4)
     return TD3(policy, critic, config, behaviour=behaviour, kind=kind), fast_settings(num_envs)
@@ -87,16 +90,19 @@ def fast_sac(
     actor_hidden_dims: tuple[int, ...] = (512, 256, 128),
     critic_hidden_dims: tuple[int, ...] = (1024, 512, 256),
     config: SACConfig | None = None,
+    device: torch.device | str = "cpu",
 ) -> tuple[SAC, FastSettings]:
-    """Build FastSAC for returns between low and high, and say how to plan it."""
+    """Build FastSAC for returns between low and high on the envs' device, and say how to plan it."""
     policy = ActorPolicy(
         obs_spec,
         action_spec,
         ActorConfig(hidden_dims=actor_hidden_dims, stages=(NormalizeObs(),), head="squashed_gaussian"),
-    )
+    ).to(device)
     kind = CategoricalReturns(low=low, high=high, num_atoms=num_atoms)
-    critic = QFunction(obs_spec, action_spec, _critic(critic_hidden_dims, num_atoms))
-    config = config or SACConfig(gamma=0.97, tau=0.1, init_temperature=0.001, weight_decay=0.1, target_entropy=0.0)
+    critic = QFunction(obs_spec, action_spec, _critic(critic_hidden_dims, num_atoms)).to(device)
+    config = config or SACConfig(
+        gamma=0.97, tau=0.1, init_temperature=0.001, weight_decay=0.1, target_entropy=0.0, mode="auto"
+    )
     return SAC(policy, critic, config, kind), fast_settings(num_envs, num_updates=4)
 
 

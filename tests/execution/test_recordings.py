@@ -1,0 +1,84 @@
+"""What recordings read: inputs side by side in memory that stays, columns at their own addresses where they last."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from striderl.data.specs import ComponentSpec, TensorSpec
+from striderl.execution.epochs import OnRows, ShuffledMinibatches
+from striderl.execution.graphed import Graphs, StaticInputs, addresses
+from striderl.execution.parameter_groups import GroupConfig, ParameterGroup
+from striderl.storage.rollout import RolloutStorage
+
+
+def test_inputs_of_one_kind_lie_side_by_side_and_are_filled_in_order():
+    inputs = {
+        "obs": torch.arange(6.0).view(3, 2),
+        "flags": {"a": torch.tensor([True, False, True])},
+        "rew": torch.ones(3),
+    }
+    static = StaticInputs(inputs)
+    assert static.values["obs"].untyped_storage().data_ptr() == static.values["rew"].untyped_storage().data_ptr()
+    assert torch.equal(static.values["obs"], inputs["obs"]) and torch.equal(
+        static.values["flags"]["a"], inputs["flags"]["a"]
+    )
+    static.fill(
+        [torch.full((3, 2), 7.0), torch.tensor([False, True, False]), torch.full((3,), 9.0, dtype=torch.float64)]
+    )
+    assert static.values["obs"].eq(7.0).all() and static.values["rew"].eq(9.0).all()
+    assert static.values["flags"]["a"].tolist() == [False, True, False]
+
+
+def test_columns_that_last_are_read_in_place_and_the_rest_is_copied_to_one_place():
+    graphs = Graphs()
+    columns = {"obs": torch.rand(4, 2), "returns": torch.rand(4)}
+    held = graphs.hold("key", columns, frozenset({"obs"}))
+    assert held["obs"] is columns["obs"] and held["returns"] is not columns["returns"]
+    later = graphs.hold("key", {"obs": columns["obs"], "returns": torch.ones(4)}, frozenset({"obs"}))
+    assert later["returns"] is held["returns"] and later["returns"].eq(1.0).all()
+    assert addresses(later) == addresses(held)
+
+
+def test_rows_make_the_same_minibatches_as_gathering():
+    columns = {"x": {"a": torch.arange(20.0).view(10, 2)}, "y": torch.arange(10)}
+    dims = {"x": 0, "y": 0}
+
+    def minibatches():
+        order = torch.Generator().manual_seed(3)
+        return ShuffledMinibatches(columns, dims, num_mini_batches=3, num_epochs=2, generator=order, padded=True)
+
+    gathered, taken = list(minibatches()), minibatches()
+    function = OnRows(lambda minibatch: minibatch, tuple(dims.items()))
+    again = [function({"columns": taken.columns, "rows": rows}) for rows in taken.rows()]
+    assert len(gathered) == len(again) == 6
+    for one, other in zip(gathered, again):
+        assert torch.equal(one["x"]["a"], other["x"]["a"]) and torch.equal(one["y"], other["y"])
+    assert [rows.tolist() for rows in taken.rows()] == [rows.tolist() for rows in taken.rows()]
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_the_written_out_adam_takes_the_steps_of_torch(optimizer, decay):
+    config = GroupConfig(optimizer=optimizer, learning_rate=0.01, max_grad_norm=1.0, weight_decay=decay, eps=1e-5)
+    torch.manual_seed(0)
+    begin = torch.randn(50)
+    groups = [ParameterGroup([torch.nn.Parameter(begin.clone())], config) for _ in range(2)]
+    groups[1].fuse(lambda function: function)
+    for number in range(6):
+        grad = torch.randn(50) * 3.0
+        if number == 2:
+            grad[4] = torch.nan
+        for group in groups:
+            group.set_grad([grad])
+        norms = [group.step() for group in groups]
+        torch.testing.assert_close(norms[0], norms[1], equal_nan=True)
+        torch.testing.assert_close(groups[0].flat.flat, groups[1].flat.flat, rtol=1e-5, atol=1e-6)
+    assert [int(group.num_skipped) for group in groups] == [1, 1]
+    assert groups[0].state_dict()["count"] == groups[1].state_dict()["count"] == 5.0
+
+
+def test_depth_images_are_stored_as_bytes():
+    columns = {"obs": {"depth": ComponentSpec(shape=(64, 64), dtype="uint8")}, "rew": TensorSpec()}
+    storage = RolloutStorage(columns, 4, 3)
+    assert storage.arena.num_bytes == 4 * 3 * (64 * 64 + 4)
