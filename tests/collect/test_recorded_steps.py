@@ -162,6 +162,32 @@ def test_a_replay_that_keeps_more_than_steps_is_not_recorded():
     assert Replay(collector.columns(), 60, ENVS, episodes=True).room() == 0
 
 
+def test_preparing_changes_nothing_and_steps_are_the_same_afterwards():
+    (plain, storage), (again, other) = parts(True, "gru"), parts(True, "gru")
+    again.reset()
+    steps = RecordedSteps(again._groups[0], again.statistics, other, played_again())
+    assert not steps.is_prepared
+    steps.prepare()
+    assert steps.is_prepared and again.env.now == 0 and other.first_place() == 0
+    plain.collect(n_step=STEPS * ENVS, storage=storage)
+    steps.run(STEPS)
+    assert equal(storage.state_dict()["columns"], other.state_dict()["columns"])
+
+
+def test_what_cannot_be_recorded_is_said_once_and_collected_all_the_same(caplog):
+    collector, storage = parts(False, "mlp")
+    collector.reset()
+    collector.mode = played_again()
+    collector.mode.strict = False
+    collector.mode.graphs.record = lambda *_: (_ for _ in ()).throw(RuntimeError("no graphs here\nmore"))
+    steps = RecordedSteps(collector._groups[0], collector.statistics, storage, collector.mode)
+    assert not collector._prepared(steps)
+    assert "cannot be recorded, so they are taken one by one: no graphs here" in caplog.text
+    assert type(collector.mode) is Eager
+    collector.collect(n_step=STEPS * ENVS, storage=storage)
+    assert storage.full
+
+
 def test_a_full_storage_is_not_written_to():
     _, storage = parts(False, "mlp")
     assert storage.room() == STEPS

@@ -57,7 +57,7 @@ class RandomActor:
     """Chooses uniformly among the allowed actions; a direction without bounds gets a standard normal number."""
 
     def __init__(self, action_spec: ActionSpec, device: torch.device | str = "cpu") -> None:
-        """Keep the bounds on the device where actions are wanted; elsewhere they are copied there in every step."""
+        """Keep the bounds on the device where actions are wanted; a first step elsewhere moves them there."""
         self.action_spec = action_spec
         parts = action_spec.parts if isinstance(action_spec, DictActionSpec) else {"": action_spec}
         self._parts: dict[str, PlainActionSpec] = {f"random_action/{name}": part for name, part in parts.items()}
@@ -89,6 +89,9 @@ class RandomActor:
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
         """Choose at random."""
+        device = next(iter(noise.values())).device
+        if any(bound.device != device for bounds in self._bounds.values() for bound in bounds):
+            self._bounds = {name: tuple(bound.to(device) for bound in bounds) for name, bounds in self._bounds.items()}
         chosen = {
             name: _random_part(part, name, obs, noise, self._bounds.get(name, ())) for name, part in self._parts.items()
         }
@@ -100,7 +103,7 @@ class RandomActor:
 def _random_part(part: PlainActionSpec, name: str, obs: Obs, noise: Noise, bounds: tuple[Tensor, ...]) -> Tensor:
     draw = noise[name]
     if isinstance(part, BoxSpec):
-        low, high = (bound if bound.device == draw.device else bound.to(draw.device) for bound in bounds)
+        low, high = bounds
         bounded = torch.isfinite(low) & torch.isfinite(high)
         inside = torch.where(bounded, low, 0.0) + draw * torch.where(bounded, high - low, 1.0)
         outside = torch.minimum(torch.maximum(noise[f"{name}/unbounded"], low), high)

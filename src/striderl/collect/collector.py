@@ -248,7 +248,22 @@ class Collector:
         assert storage is None or isinstance(storage, RecordedStorage)
         if steps is None or steps.group is not group or steps.storage is not storage:
             steps = self._steps = RecordedSteps(group, self.statistics, storage, self.mode)
+        if not steps.is_prepared and not self._prepared(steps):
+            return False
         steps.run(num_steps)
+        return True
+
+    def _prepared(self, steps: RecordedSteps) -> bool:
+        """Make the recordings, or say once why there are none; the steps are then taken one by one, with one result."""
+        try:
+            steps.prepare()
+        except RuntimeError as error:
+            if isinstance(self.mode, Graphed) and self.mode.strict:
+                raise
+            reason = str(error).partition("\n")[0]
+            _log.warning("steps of the envs cannot be recorded, so they are taken one by one: %s", reason)
+            self.mode = Eager()
+            return False
         return True
 
     def _collect_episodes(

@@ -26,6 +26,7 @@ from striderl.collect.group import EnvGroup, transition_of, where_env
 from striderl.collect.quarantine import Outcome, Watch, checked, noted_names
 from striderl.collect.statistics import Counts, EpisodeStatistics, counted
 from striderl.data import tree
+from striderl.data.specs import torch_dtype
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import Step
 from striderl.execution.graphed import Recording
@@ -100,6 +101,37 @@ class RecordedSteps:
         self._now: _Now | None = None
 
     @torch.no_grad()
+    def prepare(self) -> None:
+        """Make the recordings, of steps that look like the env's; raises what a recording raises, and changes nothing.
+
+        Done before the first step, so that whoever cannot be recorded has not lost one.
+        """
+        self._begin()
+        noise, step = self.group.noise.at(self.group.step), self._example()
+        self._recording("act", {"noise": noise})
+        self._recording("settle and act", {"step": step, "noise": noise})
+        self._recording("settle", {"step": step})
+
+    def _example(self) -> dict[str, Any]:
+        """Return inputs with the layout of what the env gives."""
+        group, env = self.group, self.group.env
+        none = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        shown = {name: group.obs[name] for name in env.obs_spec}
+        info = {
+            name: torch.zeros((env.num_envs, *spec.shape), dtype=torch_dtype(spec.dtype), device=env.device)
+            for name, spec in env.info_spec.items()
+        }
+        step = Step(
+            obs=shown,
+            reward=torch.zeros(env.num_envs, device=env.device),
+            terminated=none,
+            truncated=none,
+            final_obs=shown if env.gives_final_obs else None,
+            info={**info, "log": {}},
+        )
+        return self._inputs(step)
+
+    @torch.no_grad()
     def run(self, num_steps: int) -> None:
         """Take so many steps of all envs."""
         group = self.group
@@ -138,13 +170,24 @@ class RecordedSteps:
 
     # -- recordings ----------------------------------------------------------------------------------------------------
 
-    def _play(self, name: str, inputs: dict[str, Any]) -> None:
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the recordings for how the actor acts now are made."""
+        return self._key("settle") in self._recordings
+
+    def _key(self, name: str) -> tuple[str, Hashable]:
         actor = self.group.actor
-        key = (name, actor.recording() if isinstance(actor, RecordedActor) else ())
+        return name, actor.recording() if isinstance(actor, RecordedActor) else ()
+
+    def _play(self, name: str, inputs: dict[str, Any]) -> None:
+        self._recording(name, inputs).play(_leaves(inputs))
+
+    def _recording(self, name: str, inputs: dict[str, Any]) -> Recording:
+        key = self._key(name)
         recording = self._recordings.get(key)
         if recording is None:
             recording = self._recordings[key] = self._record(key, inputs)
-        recording.play(_leaves(inputs))
+        return recording
 
     def _record(self, key: tuple[str, Hashable], inputs: dict[str, Any]) -> Recording:
         if self._now is None:

@@ -14,6 +14,7 @@ not finite in any, so that all of them skip the step together.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -24,12 +25,15 @@ from torch import Tensor
 from striderl.execution.allocator import keep_freed_memory
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
 from striderl.execution.graphed import addresses
-from striderl.execution.modes import ExecutionConfig, Function, mode_of
+from striderl.execution.joint_program import JointPrograms, RefusedError
+from striderl.execution.modes import Evaluated, ExecutionConfig, Function, mode_of
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
 from striderl.ops.moments import AllReduce
 from striderl.ops.pooling import pooled
+
+_log = logging.getLogger(__name__)
 
 Rule = Callable[[Mapping[str, Tensor], Mapping[str, ParameterGroup]], None]
 """(numbers of the minibatch, groups): moves learning rates by tensor arithmetic, with `copy_`."""
@@ -72,6 +76,8 @@ class Updater:
                 "mode='graphed' and several processes do not go together yet; choose 'eager' or 'compiled'"
             )
         self._names: dict[Any, tuple[str, ...]] = {}
+        self._joint = JointPrograms(self.groups) if device.type == "cpu" and reduce is None else None
+        self._refused: set[Function] = set()
         self._norm_names = tuple("grad_norm" if name == "policy" else f"{name}_grad_norm" for name in self.groups)
         owner: dict[int, str] = {}
         for name, group in self.groups.items():
@@ -149,7 +155,7 @@ class Updater:
 
     def _whole_step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
         with self.pooled():
-            found = self.mode.run(function, minibatch, self._backward)
+            found = self._evaluated(function, minibatch)
         if self.reduce is not None:
             for group in self.groups.values():
                 group.flat.grad.copy_(self.reduce(group.flat.grad))
@@ -157,6 +163,16 @@ class Updater:
             rule(dict(zip(found.names, found.numbers.unbind())), self.groups)
         norms = torch.stack([group.step() for group in self.groups.values()])
         return (*found.names, *self._norm_names), torch.cat([found.numbers, norms.to(found.numbers.dtype)])
+
+    def _evaluated(self, function: Function, minibatch: Any) -> Evaluated:
+        """Compute numbers and gradients: as one program where the mode and the function allow it."""
+        if self.mode.joint and self._joint is not None and function not in self._refused:
+            try:
+                return self._joint.run(function, minibatch)
+            except RefusedError as refusal:
+                _log.info("forward and backward are compiled apart: %s", refusal)
+                self._refused.add(function)
+        return self.mode.run(function, minibatch, self._backward)
 
     def _try_out(self, function: Function, minibatch: Any) -> None:
         """Go forward and backward without a step: what libraries allocate on the way is there afterwards."""
