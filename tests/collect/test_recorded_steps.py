@@ -70,7 +70,7 @@ class Bumpy(VecEnv):
         return {name: torch.randn(ENVS, *spec.shape, generator=self.random) for name, spec in self.obs_spec.items()}
 
     def reset(self, seed=None):
-        return self._shown()
+        return dict(reversed(self._shown().items()))
 
     def reset_envs(self, mask):
         return self._shown()
@@ -85,6 +85,7 @@ class Bumpy(VecEnv):
         if self.now == 5:
             reward[2] = torch.inf
             final["b"][:, 0] = 1e20
+        obs, final = dict(reversed(obs.items())), dict(reversed(final.items()))  # an order of its own
         info = {"log": {}, "speed": torch.randn(ENVS, generator=self.random)}
         return Step(obs, reward, ends[0] < 0.1, ends[1] < 0.15, final if self.gives_final_obs else None, info)
 

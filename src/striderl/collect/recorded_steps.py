@@ -155,15 +155,16 @@ class RecordedSteps:
         return actions.clone() if isinstance(actions, Tensor) else tree.copy(actions)
 
     def _inputs(self, step: Step) -> dict[str, Any]:
+        names = self.group.env.obs_spec  # its order, whatever that of the env's dicts: a recording knows places only
         found: dict[str, Any] = {
-            "obs": step.obs,
+            "obs": {name: step.obs[name] for name in names},
             "reward": step.reward,
             "terminated": step.terminated,
             "truncated": step.truncated,
             "info": {name: step.info[name] for name in self.group.info_names},
         }
         if step.final_obs is not None:
-            found["final_obs"] = step.final_obs
+            found["final_obs"] = {name: step.final_obs[name] for name in names}
         if "valid" in step.info:
             found["valid"] = step.info["valid"]
         return found
@@ -241,12 +242,12 @@ class RecordedSteps:
     def _made(self, acted: Acted) -> _Now:
         """Take memory for everything that goes on, and stand where the group stands."""
         group, device = self.group, self.group.env.device
-        names = self._names(group.obs)
-        kept = tree.map(torch.clone, (group.obs, group.state, tuple(acted), group.quarantine.watch(names)))
-        obs, state, (actions, next_state, columns), watch = kept
+        obs = {name: group.obs[name].clone() for name in group.env.obs_spec}
+        kept = tree.map(torch.clone, (tuple(acted), group.quarantine.watch(self._names(obs))))
+        (actions, next_state, columns), watch = kept
         return _Now(
             obs=obs,
-            state=state,
+            state=tree.map(lambda _, mine: mine.clone(), group.fresh_state, group.state),
             acted=Acted(actions, next_state, columns),
             watch=Watch(*watch),
             counts=self._statistics.counts(),
@@ -266,7 +267,9 @@ class RecordedSteps:
         if now is None:
             return
         watch = group.quarantine.watch(self._names(now.obs))
-        _overwrite((now.obs, now.state, now.watch), (group.obs, group.state, watch))
+        for _, (place, value) in tree.zipped((now.obs, now.state, now.watch), (group.obs, group.state, watch)):
+            if place is not value:
+                place.copy_(value)
         now.place.fill_(self._first_place())
         now.step.fill_(group.step)
 
@@ -296,7 +299,7 @@ def _count_in_place(counts: Counts, reward: Tensor, done: Tensor, valid: Tensor,
 
 
 def _overwrite(places: Any, values: Any) -> None:
-    """Copy nested tensors into others of the same structure; what is there already is left alone."""
+    """Copy nested tensors into others of the same structure, in the same order; what is there already is left alone."""
     for place, value in zip(tree.leaves(places), tree.leaves(values), strict=True):
         if place is not value:
             place.copy_(value)

@@ -125,12 +125,7 @@ class OnPolicyRunner:
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ValueError(f"num_learning_iterations is a whole number of at least 0, found {count!r}")
         self.train_mode()
-        if init_at_random_ep_len:
-            self._age_episodes()
-        if self._writes and self.log_dir is not None:
-            # a folder that cannot be made is better found now than after the first hours
-            self.log_dir.mkdir(parents=True, exist_ok=True)
-            store_code_state(self.log_dir, self._repositories)
+        self.init_writer(init_at_random_ep_len)
         for left in reversed(range(count)):
             record = next(self.trainer)
             self._seconds += record.collection_seconds + record.learning_seconds
@@ -143,6 +138,21 @@ class OnPolicyRunner:
             if pruned:
                 break
         return self.metrics_velrmsd, self.metrics_CoT
+
+    def init_writer(self, init_at_random_ep_len: bool = False) -> None:
+        """Make the folder of the run, and age the episodes where that is wanted; `learn` begins with it.
+
+        The writer itself is made with the runner. Who steps by hand with `rollout_step` calls this first.
+        """
+        if init_at_random_ep_len:
+            self._age_episodes()
+        if self._writes and self.log_dir is not None:
+            # a folder that cannot be made is better found now than after the first hours
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+            store_code_state(self.log_dir, self._repositories)
+
+    init_writter = init_writer
+    """The same, as st_rl spells it."""
 
     def rollout_step(self, obs: Observations | None = None, critic_obs: Observations | None = None, /) -> Stepped:
         """Step all envs once into the storage: (obs, critic_obs, rewards, dones, infos).
