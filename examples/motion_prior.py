@@ -1,9 +1,9 @@
 """A quadruped that walks like a clip: PPO with an adversarial motion prior, beside PPO without one.
 
-    clips of a trot, 2 Hz, feet on the ground for 0.6 of a stride, 0.3 to 0.8 m/s ──▶ AMPLoader ──┐
-                                                                                                  ├─▶ discriminator
-    joints and feet of the robot, two frames at a time ───────────────────────────────────────────┘        │
-    reward = the task's (follow the commanded speed) + style_weight · style ◀──────────────────────────────┘
+    clips of a trot, 2 Hz, a foot stands for 0.6 of a stride ──▶ AMPLoader ──┐
+                                                                             ├─▶ discriminator ──▶ style
+    where the robot's feet are, two frames at a time ────────────────────────┘                       │
+    reward = the task's (follow the commanded speed) + style_weight · style ◀────────────────────────┘
 
 Both learn the same task from the same seed with as many steps. Then both walk greedily at one speed, and stride
 frequency and duty factor, measured from the contacts of their feet, are compared with the clip's.
@@ -99,11 +99,10 @@ def algorithm_of(name: str, policy: Policy, step_dt: float, arguments: argparse.
         # the task's rewards are per second, times step_dt; so is the style's
         style_weight=arguments.style_weight * step_dt,
         hidden_dims=(256, 128),
-        gradient_penalty=arguments.gradient_penalty,
-        learning_rate=arguments.discriminator_rate,
+        gradient_penalty=10.0,
     )
-    rows = loader.transitions + TREMBLING * torch.randn(loader.transitions.shape)
-    return APPO(policy, rows, APPOConfig(ppo=ppo, prior=prior))
+    motions = loader.transitions + TREMBLING * torch.randn(loader.transitions.shape)
+    return APPO(policy, motions, APPOConfig(ppo=ppo, prior=prior))
 
 
 def build(name: str, arguments: argparse.Namespace) -> Trainer:
@@ -226,9 +225,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1_200_000, help="env steps of each of the two")
     parser.add_argument("--style-weight", type=float, default=4.0, help="style reward per second, at most")
-    parser.add_argument("--gradient-penalty", type=float, default=10.0)
-    parser.add_argument("--discriminator-rate", type=float, default=1e-4)
-    parser.add_argument("--only", default="")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything that learns")
     parser.add_argument("--num-threads", type=int, default=0, help="threads of simulation and torch; 0: their choice")
     parser.add_argument("--folder", type=Path, default=Path("runs/motion_prior"), help="where checkpoints are")
@@ -242,7 +238,7 @@ def main() -> None:
     clip = trot_clip(TrotConfig(forward=MEASURED_SPEED))
     table = [line("clip", measure_gait(clip_contacts(clip), clip.frame_duration))]
     progress = {}
-    for name in ("AMP", "PPO") if not arguments.only else (arguments.only,):
+    for name in ("AMP", "PPO"):
         policy, progress[name] = train(name, arguments)
         table.append({**line(name, gait_of(policy, arguments)), **play(policy, arguments)})
         if arguments.video:

@@ -8,8 +8,8 @@
 
 python examples/two_stage.py [--expert RUN] [--steps 300000] [--seeds 0 1] [--folder runs/two_stage] [--record]
 
-The expert acts by samples, and the clone maximises their likelihood: so it has the expert's spread of actions as well as
-their mean, and PPO can go on exploring from there. What is in the folder already is not made again.
+The expert acts by samples, and the clone maximises their likelihood: so it has the spread of the expert's actions as
+well as their mean, and PPO can go on exploring from there. What is in the folder already is not made again.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ from striderl.training.runners.two_stage_runner import TwoStageRunner
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "examples_visual_student.json"
 IMAGE, SCAN = "forward_depth", "height_scan"
 CONVOLUTIONS = {"channels": (16, 32), "kernel_sizes": (5, 3), "strides": (2, 2)}
+SAVE_EVERY = 20
+"""Iterations after which the recorder gets another student."""
 LATENT = 32
 """How long the latents of image and scan are; the teacher's recipe says the same."""
 
@@ -124,7 +126,7 @@ def student_config(arguments: argparse.Namespace, env: VecEnv) -> RunnerConfig:
             },
         ),
         num_steps_per_env=8 if arguments.quick else 24,
-        save_interval=1 if arguments.quick else 20,
+        save_interval=1 if arguments.quick else SAVE_EVERY,
         logger="none",
         seed=arguments.seed,
         runner_class_name="TwoStageRunner",
@@ -162,19 +164,25 @@ def train(arguments: argparse.Namespace) -> tuple[Any, list[float]]:
     """Learn in this process from what another one records; return the student and how its latents' loss went."""
     env = make_env(arguments, num_envs_of(arguments))
     runner = TwoStageRunner(env, student_config(arguments, env), arguments.folder / "student")
+    saved = sorted((arguments.folder / "student").glob("model_*"), key=lambda path: int(path.name.partition("_")[2]))
+    if saved and saved[-1].name != "model_0":
+        runner.load(saved[-1])
     recorder = multiprocessing.get_context("spawn").Process(target=record_labels, args=(arguments,))
     recorder.start()
     latent: list[float] = []
+    iterations = 2 if arguments.quick else arguments.iterations
     try:
-        for iteration in range(2 if arguments.quick else arguments.iterations):
-            runner.learn(1)
+        while runner.current_learning_iteration < iterations:
+            runner.learn(min(SAVE_EVERY, iterations - runner.current_learning_iteration))
             record = runner.trainer.record
-            assert record is not None, "one iteration was learned"
+            assert record is not None, "at least one iteration was learned"
             numbers = record.metrics
             latent.append(numbers[f"train/distill_latent_{IMAGE}"])
-            if iteration % 20 == 0:
-                loss = numbers["train/distillation_loss"]
-                print(f"iteration {iteration:4d}  action loss {loss:.3f}  latent loss {latent[-1]:.3f}", flush=True)
+            print(
+                f"iteration {record.iteration:4d}  action loss {numbers['train/distillation_loss']:.3f}  "
+                f"latent loss {latent[-1]:.3f}",
+                flush=True,
+            )
     finally:
         recorder.terminate()
         recorder.join()
@@ -251,7 +259,7 @@ def main() -> None:
             "seed": arguments.seed,
             "iterations": arguments.iterations,
             "recorded": disk,
-            "latent_loss": {"first": round(latent[0], 4), "last": round(latent[-1], 4)},
+            "latent_loss": round(latent[-1], 4) if latent else None,
             "table": rows,
         }
         RESULTS.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -39,7 +39,7 @@ def test_the_quadruped_example_runs(tmp_path):
 
 # -- learning from more than reward: a few steps of each, which learn nothing ----------------------------------------
 
-QUICK = ("teacher_student.py", "visual_student.py", "estimator.py", "two_skills.py", "motion_prior.py")
+QUICK = ("teacher_student.py", "visual_student.py", "estimator.py", "two_skills.py", "motion_prior.py", "two_stage.py")
 
 
 def rows(text: str) -> dict[str, list[float]]:
@@ -115,6 +115,21 @@ def test_a_prior_is_compared_with_ppo_and_with_the_clip(tmp_path):
     assert [row["steps"] for row in logged["amp"]] == [row["steps"] for row in logged["ppo"]] == [192, 384]
     assert all(0.0 < row["accuracy"] < 1.0 and row["style_reward"] > 0.0 for row in logged["amp"])
     assert quick("motion_prior", "--folder", str(tmp_path)).splitlines() == text.splitlines()[-4:]  # nothing is left
+
+
+def test_a_clone_goes_on_by_ppo(tmp_path):
+    arguments = ("--folder", str(tmp_path), "--seeds", "0")
+    text = quick("two_stage", *arguments)
+    table = rows(text)
+    assert list(table) == ["expert", "cloned", "fine-tuned", "from scratch", "from scratch, longer"]
+    recorded = json.loads((tmp_path / "recorded.json").read_text())["steps"]
+    assert recorded >= 96
+    # seed, recorded steps, env steps: two rollouts of 8 x 8 steps for each of the two, none for the clone
+    assert [table[name][:3] for name in list(table)[1:4]] == [[0, recorded, 0], [0, recorded, 128], [0, 0, 128]]
+    assert table["from scratch, longer"][2] >= 128 + recorded
+    # what each plays is its own: fine-tuning has moved the clone
+    assert table["cloned"][3:] != table["fine-tuned"][3:]
+    assert quick("two_stage", *arguments).splitlines() == text.splitlines()[-6:]  # nothing is left
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_who_does_not_remember_is_told():
 
 def test_sizes_that_do_not_fit_are_explained():
     env = Drift(2)
-    with pytest.raises(ValueError, match=r"have 6 numbers, the env's 4: 2 frames of 2 \(motion\)"):
+    with pytest.raises(ValueError, match=r"have 6 numbers, the env's 4: 2 frames of 2 \(motion\); AMPLoaderConfig"):
         MotionPrior(env.obs_spec, strides(frames=3), MotionPriorConfig())
     with pytest.raises(TypeError, match="wanted an expert with size, mean, var, draw"):
         MotionPrior(env.obs_spec, [1.0], MotionPriorConfig())

@@ -108,8 +108,11 @@ def test_statistics_are_saved_and_units_are_not_mixed():
     kept = tree.copy(saved)
     one.ppo.update(one.collect(), order())
     assert tree.equal(saved, kept), "a saved state is a copy"
+    plain = PPO(one.ppo.policy)
+    before = plain.state_dict()
     with pytest.raises(ValueError, match="the saved PPO has normalize_values=True, this one False"):
-        PPO(one.ppo.policy).load_state_dict(saved)
+        plain.load_state_dict(saved)
+    assert tree.equal(plain.state_dict(), before) and not tree.equal(before["policy"], saved["policy"])
 
 
 def test_values_are_learned_in_units_of_the_reward():

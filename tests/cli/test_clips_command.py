@@ -33,8 +33,10 @@ def test_trot_show_export_import(tmp_path, monkeypatch, capsys):
     [
         (["trott"], "Did you mean 'trot'"),
         (["trot", "x.npz", "--forward", "5"], "out of reach"),
-        (["trot", "nowhere/x.npz"], "No such file"),
+        (["trot", "nowhere/x.npz"], "cannot write 'nowhere/x.npz': there is no folder 'nowhere'"),
+        (["import", "zipped.json", "x.npz"], "it is a .npz and not JSON"),
         (["show", "missing.npz"], "missing.npz"),
+        (["show", "empty.json"], "'striderl clips import'"),
         (["import", "empty.json", "x.npz"], "cannot import 'empty.json'"),
         (["record", "no_run", "folder"], "'no_run' does not exist"),
     ],
@@ -42,6 +44,7 @@ def test_trot_show_export_import(tmp_path, monkeypatch, capsys):
 def test_mistakes_are_told_in_a_line(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.json").write_text("{}")
+    (tmp_path / "zipped.json").write_bytes(b"PK\x03\x04")
     assert main(["clips", *words]) == 2
     text = capsys.readouterr().err
     assert message in text and "Traceback" not in text

@@ -190,6 +190,8 @@ def test_the_steps_by_hand(tmp_path):
     """The calls of which `collect_step` is made, in the order of the old loop."""
     saver = DemonstrationSaver(CountingEnv(), script, tmp_path, rollout_storage_length=6)
     saver.init_traj_handlers()
+    with pytest.raises(RuntimeError, match="get_transition first"):
+        saver.add_transition(0)
     for step in range(30):
         assert saver.get_policy_actions().shape == (3, 2)
         actions, rewards, dones, infos, obs, critic_obs = saver.get_transition()
@@ -210,8 +212,9 @@ def test_the_steps_by_hand(tmp_path):
             too_early()
     saver.close()
     assert found_in(TrajectoryStore(tmp_path)) == ended(3, 31), "close records the step that was taken"
-    with pytest.raises(RuntimeError, match="get_transition first"):
-        saver.add_transition(0)
+    for too_late in (saver.get_transition, saver.save_steps, lambda: saver.collect_step(0)):
+        with pytest.raises(RuntimeError, match="this saver is closed"):
+            too_late()
 
 
 # -- who acts ----------------------------------------------------------------------------------------------------------
@@ -324,6 +327,8 @@ def test_actors_functions_and_nonsense(tmp_path):
             DemonstrationSaver(env, script, tmp_path, **{setting: True})
     with pytest.raises(TypeError, match="str cannot act"):
         DemonstrationSaver(env, "policy", tmp_path)
+    with pytest.raises(TypeError, match="DemonstrationSaver wants a VecEnv, found str"):
+        DemonstrationSaver("env", script, tmp_path)
     with pytest.raises(ValueError, match="rollout_storage_length is at least 1"):
         DemonstrationSaver(env, script, tmp_path, 0)
 

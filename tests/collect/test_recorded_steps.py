@@ -41,7 +41,7 @@ class Again:
 class AgainGraphs:
     """Stands in for the recordings of a mode."""
 
-    def record(self, key, inputs, prepare, body):
+    def make(self, inputs, prepare, body):
         before = tree.map(torch.clone, inputs)
         prepare(inputs)
         assert all(torch.equal(one, other) for one, other in zip(tree.leaves(inputs), tree.leaves(before)))
@@ -180,13 +180,73 @@ def test_what_cannot_be_recorded_is_said_once_and_collected_all_the_same(caplog)
     collector.reset()
     collector.mode = played_again()
     collector.mode.strict = False
-    collector.mode.graphs.record = lambda *_: (_ for _ in ()).throw(RuntimeError("no graphs here\nmore"))
+    collector.mode.graphs.make = lambda *_: (_ for _ in ()).throw(RuntimeError("no graphs here\nmore"))
     steps = RecordedSteps(collector._groups[0], collector.statistics, storage, collector.mode)
     assert not collector._prepared(steps)
     assert "cannot be recorded, so they are taken one by one: no graphs here" in caplog.text
     assert type(collector.mode) is Eager
     collector.collect(n_step=STEPS * ENVS, storage=storage)
     assert storage.full
+
+
+def test_of_a_rollout_that_is_interrupted_the_steps_before_it_are_known():
+    collector, storage = parts(True, "mlp")
+    collector.reset()
+    steps = RecordedSteps(collector._groups[0], collector.statistics, storage, played_again())
+    whole = collector.env.step
+
+    def interrupted(actions):
+        if collector.env.now == 4:
+            raise KeyboardInterrupt
+        return whole(actions)
+
+    collector.env.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        steps.run(STEPS)
+    assert storage.first_place() == 4 and collector._groups[0].step == 4
+    assert storage.data["obs"]["a"][3].any() and not storage.data["obs"]["a"][4:].any()
+
+
+def test_after_an_interrupted_rollout_the_next_call_starts_fresh(monkeypatch):
+    class Interrupted:
+        is_prepared = True
+
+        def __init__(self, group, statistics, storage, mode):
+            self.group, self.storage = group, storage
+
+        def run(self, num_steps):
+            raise KeyboardInterrupt
+
+    collector, storage = parts(False, "mlp")
+    collector.reset()
+    monkeypatch.setattr("striderl.collect.collector.RecordedSteps", Interrupted)
+    collector.mode, collector.env.device = played_again(), torch.device("cuda")
+    with pytest.raises(KeyboardInterrupt):
+        collector.collect(n_step=STEPS * ENVS, storage=storage)
+    resets, begin = [], collector.env.reset
+    monkeypatch.setattr(collector.env, "reset", lambda seed=None: resets.append(seed) or begin(seed))
+    collector.ready()
+    assert len(resets) == 1
+
+
+def test_what_others_keep_of_a_step_does_not_change_with_the_next_rollout():
+    collector, storage = parts(True, "gru")
+    collector.reset()
+    group = collector._groups[0]
+    steps = collector._steps = RecordedSteps(group, collector.statistics, storage, played_again())
+    steps.run(2)
+    kept = []
+
+    class Keeper:
+        balanced = False
+
+        def add(self, transition, envs=None):
+            kept.append(transition)
+
+    collector.collect(n_step=ENVS, storage=Keeper())
+    before = tree.copy(kept[0].obs)
+    steps.run(2)
+    assert equal(kept[0].obs, before)
 
 
 def test_a_full_storage_is_not_written_to():

@@ -95,6 +95,7 @@ def test_a_fall_is_no_time_out_and_episodes_are_cut_apart(tmp_path):
     path.write_bytes(pickle.dumps(steps))
     with pytest.raises(TrajectoryMismatch, match=r"trajectory_12 has other columns.*critic/obs"):
         import_old_trajectories(folder, tmp_path / "mixed")
+    assert not (tmp_path / "mixed").exists(), "half an import is in nobody's way"
     steps["privileged_observations"] = np.zeros((3, 2))
     path.write_bytes(pickle.dumps(steps))
     assert import_old_trajectories(folder, tmp_path / "new").num_trajectories == 3
@@ -124,6 +125,15 @@ def test_mistakes_have_a_message(tmp_path, capsys):
     assert "there is no folder" in capsys.readouterr().err
     with pytest.raises(TrajectoryMissing, match="has no folders trajectory_0"):
         import_old_trajectories(tmp_path, tmp_path / "new")
+    empty = tmp_path / "empty" / "trajectory_0"
+    empty.mkdir(parents=True)
+    (empty.parent / "trajectory_1").write_text("not a folder")
+    with pytest.raises(TrajectoryMissing, match=r"its folders hold no traj_000000_000064\.pickle$"):
+        import_old_trajectories(empty.parent, tmp_path / "new")
+    nothing = old_steps(0, 0, mapped=True, ends=0)
+    (empty / "traj_000000_000000.pickle").write_bytes(pickle.dumps(nothing))
+    with pytest.raises(TrajectoryMissing, match=r"trajectory_0: it has no steps$"):
+        import_old_trajectories(empty.parent, tmp_path / "new")
     folder = old_recording(tmp_path / "old")
     import_old_trajectories(folder, tmp_path / "new")
     with pytest.raises(TrajectoryError, match="holds trajectories already"):

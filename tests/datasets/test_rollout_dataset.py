@@ -279,10 +279,11 @@ def test_a_dataset_that_was_not_used_has_no_state(tmp_path):
     dataset.load_state_dict({})
 
 
-def test_waiting_has_an_end(tmp_path):
-    dataset = RolloutDataset(tmp_path, 2, wait_timeout=0.05)
+def test_waiting_has_an_end(tmp_path, caplog):
+    dataset = RolloutDataset(tmp_path, 2, wait_timeout=0.11)
     with pytest.raises(TrajectoryTimeout, match="found 0"):
         dataset.get_batch()
+    assert caplog.text.count("waiting up to 0.11 s for 1 trajectories in") == 1, "said at once, and once"
     write(tmp_path, [2])
     with pytest.raises(TrajectoryTimeout, match="for 2 trajectories"):
         RolloutDataset(tmp_path, 2, min_trajs=2, wait_timeout=0.0).get_batch()

@@ -102,8 +102,13 @@ def test_a_function_that_asks_for_a_value_is_refused() -> None:
         given = {**given, "target": given["target"] * (2.0 if given["target"].max().item() > 0.0 else 1.0)}
         return learner.losses(given)
 
-    with pytest.raises(RefusedError):
-        learner.programs.run(asking, minibatch())
+    def asking_elsewhere(given: dict[str, Any]) -> Any:
+        losses, numbers = learner.losses(given)
+        return {"fit": (float(learner.knob), losses["fit"][1])}, numbers
+
+    for function in (asking, asking_elsewhere):
+        with pytest.raises(RefusedError, match="asks for the value of a tensor"):
+            learner.programs.run(function, minibatch())
 
 
 def test_a_program_that_does_not_agree_is_refused() -> None:
@@ -129,6 +134,31 @@ def test_a_value_that_is_no_tensor_must_not_change() -> None:
     with pytest.raises(RefusedError, match="no tensor changed"):
         for _ in range(CHECK_EVERY):
             learner.programs.run(scaled, given)
+
+
+def test_one_tensor_in_two_places_is_two_inputs() -> None:
+    learner = Learner()
+
+    def losses(given: dict[str, Any]) -> Any:
+        return {"fit": (1.0, (learner.net(given["a"]) * given["b"]).square().mean())}, {}
+
+    a, b = torch.rand(4, 3), torch.rand(4, 3)
+    learner.programs.run(losses, {"a": a, "b": a})
+    found = learner.programs.run(losses, {"a": a, "b": b})
+    torch.testing.assert_close(found.numbers, evaluated(losses, {"a": a, "b": b}).numbers)
+
+
+def test_a_minibatch_that_is_not_finite_is_no_reason_to_refuse() -> None:
+    learner = Learner()
+
+    def both(given: dict[str, Any]) -> Any:
+        losses, numbers = learner.losses(given)
+        return losses, {**numbers, "size": given["target"].abs().mean()}
+
+    given = minibatch()
+    given["obs"]["x"][0, 0] = torch.nan
+    found = learner.programs.run(both, given)
+    assert found.numbers.isnan().tolist() == [True, False, True]  # a statistic replaces a loss of its name
 
 
 class Jointly(Eager):

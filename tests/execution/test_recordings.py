@@ -7,7 +7,7 @@ import torch
 
 from striderl.data.specs import ComponentSpec, TensorSpec
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
-from striderl.execution.graphed import Graphs, StaticInputs, addresses
+from striderl.execution.graphed import MOST, MOST_IN_ALL, Graphs, StaticInputs, addresses
 from striderl.execution.parameter_groups import GroupConfig, ParameterGroup
 from striderl.storage.rollout import RolloutStorage
 
@@ -38,6 +38,31 @@ def test_columns_that_last_are_read_in_place_and_the_rest_is_copied_to_one_place
     later = graphs.hold("key", {"obs": columns["obs"], "returns": torch.ones(4)}, frozenset({"obs"}))
     assert later["returns"] is held["returns"] and later["returns"].eq(1.0).all()
     assert addresses(later) == addresses(held)
+
+
+def test_inputs_of_another_number_are_refused():
+    static = StaticInputs({"obs": torch.zeros(3, 2), "rew": torch.zeros(3)})
+    with pytest.raises(ValueError, match="recorded with 2 tensors, found 3"):
+        static.fill([torch.zeros(3, 2), torch.zeros(3), torch.zeros(3)])
+
+
+def test_recordings_and_held_columns_do_not_pile_up(monkeypatch):
+    graphs = Graphs()
+    monkeypatch.setattr(graphs, "make", lambda inputs, prepare, body: object())
+    first = graphs.record("first", torch.zeros(1), None, None)
+    for key in range(MOST_IN_ALL - 1):
+        graphs.record(key, torch.zeros(1), None, None)
+    assert graphs.record("first", torch.zeros(1), None, None) is first
+    newest = graphs.record("newest", torch.zeros(1), None, None)
+    assert graphs.record("newest", torch.zeros(1), None, None) is newest
+    assert graphs.record("first", torch.zeros(1), None, None) is not first
+    assert sum(len(each) for each in graphs._recordings.values()) == MOST_IN_ALL
+    sizes = [graphs.record("sizes", torch.zeros(size), None, None) for size in range(1, MOST + 2)]
+    assert graphs.record("sizes", torch.zeros(MOST + 1), None, None) is sizes[-1]
+    assert graphs.record("sizes", torch.zeros(1), None, None) is not sizes[0]
+    for size in range(1, 3 * MOST):
+        graphs.hold("key", {"obs": torch.zeros(size)}, frozenset())
+    assert len(graphs._held) == MOST
 
 
 def test_rows_make_the_same_minibatches_as_gathering():

@@ -139,6 +139,12 @@ def test_episodes_may_begin_at_random_ages():
     runner.learn(1, init_at_random_ep_len=True)
     # after 6 steps of episodes of 4, episodes that all began at 0 would all be 2 steps old
     assert len(set(ages[0].tolist())) > 1
+    by_hand = make_runner()
+    for spelling in (by_hand.init_writer, by_hand.init_writter):
+        by_hand.vec_env.reset(0)
+        assert len(set(by_hand.vec_env.episode_length_buf.tolist())) == 1
+        spelling(True)
+        assert len(set(by_hand.vec_env.episode_length_buf.tolist())) > 1
     endless = Pendulum(N, config=PendulumConfig(max_episode_length=0))
     with pytest.raises(ValueError, match="this env has none"):
         make_runner(env=endless).learn(1, init_at_random_ep_len=True)

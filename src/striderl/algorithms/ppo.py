@@ -408,16 +408,16 @@ class PPO:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a saved policy, terms and optimisers."""
-        self.policy.load_state_dict(state["policy"])
-        self.updater.load_state_dict(state["updater"])
-        self.terms.load_state_dict(state["terms"])
-        self.iteration.copy_(state["iteration"])
-        self.terms.at(self.iteration)
         saved = state["value_normalizer"]
         if bool(saved) != (self.value_normalizer is not None):
             raise ValueError(
                 f"the saved PPO has normalize_values={bool(saved)}, this one {self.config.normalize_values}; "
                 "its critic speaks in other units"
             )
+        self.policy.load_state_dict(state["policy"])
+        self.updater.load_state_dict(state["updater"])
+        self.terms.load_state_dict(state["terms"])
+        self.iteration.copy_(state["iteration"])
+        self.terms.at(self.iteration)
         if self.value_normalizer is not None:
             self.value_normalizer.load_state_dict(saved)

@@ -214,6 +214,8 @@ class Collector:
             )
         if self._recorded(n_step, storage):
             return
+        if self._steps is not None:
+            self._steps.let_go()
         remaining = self._delivery.hand_over_carried(n_step, storage)
         even = balanced or self.config.schedule != "asynchronous"
         unlaunched = -(-remaining // num_envs) * num_envs if even else remaining
@@ -250,7 +252,11 @@ class Collector:
             steps = self._steps = RecordedSteps(group, self.statistics, storage, self.mode)
         if not steps.is_prepared and not self._prepared(steps):
             return False
-        steps.run(num_steps)
+        try:
+            steps.run(num_steps)
+        except BaseException:  # the envs may be a step ahead of what is known of them
+            self._mid_episode = True
+            raise
         return True
 
     def _prepared(self, steps: RecordedSteps) -> bool:

@@ -24,7 +24,7 @@ from torch import Tensor
 from striderl.collect.actors import Actor
 from striderl.collect.demonstration_saver import DemonstrationSaver
 from striderl.collect.noise_source import NoiseSource
-from striderl.collect.saver_actors import bound_teacher
+from striderl.collect.saver_actors import bound_teacher, require_vec_env
 from striderl.collect.saver_student import (
     LoadStudent,
     Student,
@@ -89,6 +89,7 @@ class DaggerSaver(DemonstrationSaver):
             by samples of its own distribution.
         log_to_tensorboard: write the env's episode numbers to 'tensorboard' in the folder, by the student's iteration.
         """
+        require_vec_env(env, type(self).__name__)
         if not action_sample_std >= 0.0:
             raise ValueError(f"action_sample_std is not negative, found {action_sample_std}")
         if action_sample_std > 0.0 and not isinstance(env.action_spec, BoxSpec):

@@ -28,7 +28,7 @@ from striderl.collect.actors import Actor
 from striderl.collect.group import EnvGroup, where_env
 from striderl.collect.noise_source import NoiseSource
 from striderl.collect.quarantine import Quarantine
-from striderl.collect.saver_actors import FlatActor, demonstrator, flat_spec
+from striderl.collect.saver_actors import FlatActor, demonstrator, flat_spec, require_vec_env
 from striderl.collect.saver_buffer import SaverBuffer, Stepped
 from striderl.collect.saver_episodes import EpisodeWriter
 from striderl.collect.saver_summary import Progress, fraction_of, plain_data, write_summary
@@ -84,6 +84,7 @@ class DemonstrationSaver:
         log_interval: rollouts between two lines of progress.
         progress: is told the numbers of each such line.
         """
+        require_vec_env(env, type(self).__name__)
         for name, value in (
             ("rollout_storage_length", rollout_storage_length),
             ("max_trajectory_length", max_trajectory_length),
@@ -219,7 +220,7 @@ class DemonstrationSaver:
     def get_transition(self) -> Stepped:
         """Act and step the env; `add_transition` records it. A full buffer is saved first."""
         group = self._ready()
-        self._require_recorded()
+        self._require_in_order()
         if self._buffer is not None and self._buffer.count >= self._buffer.num_steps:
             self.save_steps()
         step: Step = self.env.step(self.get_policy_actions())
@@ -260,7 +261,7 @@ class DemonstrationSaver:
         """Write the episodes that ended since the last visit, and go on with the others."""
         episodes, group, buffer = self._recording(), self._ready(), self._buffer
         assert buffer is not None and self._writer is not None
-        self._require_recorded()
+        self._require_in_order()
         if not buffer.count:
             return
         for segment in episodes.begin(buffer.take()):
@@ -327,13 +328,13 @@ class DemonstrationSaver:
         """Save what has ended, and let go of the folder; the env stays open, and calling it twice is fine."""
         if self._closed or (self._writer is None and self._buffer is None):
             return
-        self._closed = True
         try:
             if self._buffer is not None:
                 if self._transition is not None:  # interrupted after a step
                     self.add_transition(self._buffer.count)
                 self.save_steps()
         finally:
+            self._closed = True
             if self._writer is not None:
                 self._writer.close()
         self._store.refresh()
@@ -357,7 +358,9 @@ class DemonstrationSaver:
         assert self._episodes is not None
         return self._episodes
 
-    def _require_recorded(self) -> None:
+    def _require_in_order(self) -> None:
+        if self._closed:
+            raise RuntimeError("this saver is closed; a new one with the same save_dir goes on with the recording")
         if self._transition is not None:
             raise RuntimeError("the last step is not recorded yet; call add_transition after each get_transition")
 

@@ -137,16 +137,20 @@ class RecordedSteps:
         group = self.group
         self._begin()
         self._play("act", {"noise": group.noise.at(group.step)})
-        for left in range(num_steps - 1, -1, -1):
-            step = group.env.step(self._actions())
-            group.step += 1
-            inputs = self._inputs(step)
-            if left:
-                self._play("settle and act", {"step": inputs, "noise": group.noise.at(group.step)})
-            else:
-                self._play("settle", {"step": inputs})
-            self._statistics.log(step.info["log"])
-        self._end(num_steps)
+        taken = 0
+        try:
+            while taken < num_steps:
+                step = group.env.step(self._actions())
+                group.step += 1
+                inputs = self._inputs(step)
+                if taken + 1 < num_steps:
+                    self._play("settle and act", {"step": inputs, "noise": group.noise.at(group.step)})
+                else:
+                    self._play("settle", {"step": inputs})
+                taken += 1
+                self._statistics.log(step.info["log"])
+        finally:  # of steps before an error or an interrupt, the storage must know
+            self._end(taken)
 
     def _actions(self) -> Any:
         """Return a copy for the env."""
@@ -187,10 +191,10 @@ class RecordedSteps:
         key = self._key(name)
         recording = self._recordings.get(key)
         if recording is None:
-            recording = self._recordings[key] = self._record(key, inputs)
+            recording = self._recordings[key] = self._record(inputs)
         return recording
 
-    def _record(self, key: tuple[str, Hashable], inputs: dict[str, Any]) -> Recording:
+    def _record(self, inputs: dict[str, Any]) -> Recording:
         if self._now is None:
             self._now = self._made(self.group.actor.act(self.group.obs, self.group.state, inputs["noise"]))
         now = self._now
@@ -213,7 +217,7 @@ class RecordedSteps:
             if "noise" in inputs:
                 self._act(apart, inputs["noise"])
 
-        return self._mode.graphs.record((self, key), inputs, prepare, body)
+        return self._mode.graphs.make(inputs, prepare, body)
 
     def _act_in_place(self, now: _Now, noise: dict[str, Tensor]) -> None:
         """Choose actions and keep all that comes of it."""
@@ -272,6 +276,10 @@ class RecordedSteps:
                 place.copy_(value)
         now.place.fill_(self._first_place())
         now.step.fill_(group.step)
+
+    def let_go(self) -> None:
+        """Give the group memory of its own: what others keep of a step must not change with the next rollout."""
+        self.group.obs, self.group.state = tree.copy(self.group.obs), tree.copy(self.group.state)
 
     def _end(self, num_steps: int) -> None:
         """Let the group stand where the recordings have come to."""

@@ -142,6 +142,15 @@ def bound_teacher(policy: Any, env: VecEnv, *, use_critic_obs: bool) -> BoundTea
     return teacher.bound(Sight(env.obs_spec, visible, use_critic_obs), env.action_spec, env.device)
 
 
+def require_vec_env(env: Any, who: str) -> None:
+    """Raise unless an env is a VecEnv."""
+    if not isinstance(env, VecEnv):
+        raise TypeError(
+            f"{who} wants a VecEnv, found {type(env).__name__}; wrap a Gymnasium env in GymnasiumEnv, an rsl_rl env in "
+            "RslRlEnv, or take runner.vec_env"
+        )
+
+
 def flat_spec(spec: ObsSpec, *, critic: bool) -> ObsSpec:
     """Return the components of the vector that an old-style policy, or its critic, is shown."""
     theirs = [name for name, part in spec.items() if (part.group == CRITIC) == critic]

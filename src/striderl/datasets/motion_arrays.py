@@ -33,7 +33,7 @@ _READABLE = "fiubU"
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     """Write a compressed `.npz`, whole or not at all; the same arrays give the same bytes."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = part_of(path)
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, array in arrays.items():
@@ -47,6 +47,13 @@ def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def part_of(path: Path) -> Path:
+    """Return the name under which a file is written before it is whole; its folder must be there."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:

@@ -61,6 +61,8 @@ def save_clip(path: str | Path, clip: MotionClip) -> Path:
 
 def load_clip(path: str | Path) -> MotionClip:
     """Read a clip; a file that is damaged, of another kind or of a newer version raises ClipError."""
+    if Path(path).suffix in (".json", ".txt"):
+        raise ClipError(f"{str(path)!r} looks like a JSON clip; 'striderl clips import' or import_json_clip reads it")
     arrays = read_arrays(path)
     header = _header(arrays, path)
     try:

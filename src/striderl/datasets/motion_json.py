@@ -32,6 +32,7 @@ from striderl.checkpoint.errors import CheckpointCorrupt
 from striderl.checkpoint.limits import MAX_JSON_BYTES
 from striderl.checkpoint.strict_json import decode
 from striderl.data.naming import unknown
+from striderl.datasets.motion_arrays import part_of
 from striderl.datasets.motion_clip import ClipError, MotionClip
 from striderl.datasets.motion_mirror import JointMirror, standard_fields
 
@@ -129,7 +130,7 @@ def export_json_clip(path: str | Path, clip: MotionClip, *, quaternion: str = "x
         "Frames": np.concatenate([values[name].astype(np.float64) for name in names], axis=1).tolist(),
     }
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = part_of(path)
     try:
         temporary.write_text(json.dumps(content, allow_nan=False))
         os.replace(temporary, path)
@@ -141,6 +142,8 @@ def export_json_clip(path: str | Path, clip: MotionClip, *, quaternion: str = "x
 def _content(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         text = file.read(MAX_JSON_BYTES + 1)
+    if text.startswith(b"PK"):
+        raise ClipError("it is a .npz and not JSON; import_npz_clip reads those of others, load_clip ours")
     try:
         content = decode(text, path, max_bytes=MAX_JSON_BYTES)
     except CheckpointCorrupt as error:

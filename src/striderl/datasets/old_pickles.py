@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,14 +56,17 @@ class Imported(NamedTuple):
 def import_old_trajectories(folder: str | Path, save_dir: str | Path) -> Imported:
     """Bring a folder of pickles over into a new folder; what is damaged is left out and named.
 
-    Raises TrajectoryRefused, before anything more is read, for a pickle that wants anything but arrays of numbers.
+    Raises TrajectoryRefused, before anything more is read, for a pickle that wants anything but arrays of numbers. An
+    import that fails leaves nothing in a folder that was empty before.
     """
     source, target = Path(folder), Path(save_dir)
     if len(TrajectoryStore(target)):
         raise TrajectoryError(f"{str(target)!r} holds trajectories already; import into a new folder")
     metadata = _old_metadata(source)
+    untouched = not target.exists() or not any(target.iterdir())
     writer: TrajectoryWriter | None = None
     left_out: list[str] = []
+    whole = False
     try:
         for number, files in _old_trajectories(source):
             name = f"trajectory_{number}"
@@ -78,11 +82,15 @@ def import_old_trajectories(folder: str | Path, save_dir: str | Path) -> Importe
                     writer.add(episode, about={"imported_from": name})
             except (ValueError, TypeError) as error:
                 raise TrajectoryMismatch(f"{name} has other columns than those before it: {error}") from None
+        whole = True
     finally:
         if writer is not None:
             writer.close()
+            if not whole and untouched:  # half an import would be in the way of the next one
+                shutil.rmtree(target)
     if writer is None:
-        raise TrajectoryMissing(f"nothing could be imported from {str(source)!r}; {'; '.join(left_out[:5])}")
+        reasons = "; ".join(left_out[:5]) or "its folders hold no traj_000000_000064.pickle"
+        raise TrajectoryMissing(f"nothing could be imported from {str(source)!r}: {reasons}")
     return Imported(writer.num_trajectories, writer.num_steps, tuple(left_out))
 
 
@@ -99,7 +107,8 @@ def _old_trajectories(folder: Path) -> Iterator[tuple[int, list[tuple[int, int, 
     """Yield (number, its files as (start, end, path) in order) for each trajectory with files."""
     if not folder.is_dir():
         raise TrajectoryMissing(f"there is no folder {str(folder)!r}")
-    numbers = sorted(int(match[1]) for path in folder.iterdir() if (match := _FOLDER.fullmatch(path.name)))
+    folders = [path.name for path in folder.iterdir() if path.is_dir()]
+    numbers = sorted(int(match[1]) for name in folders if (match := _FOLDER.fullmatch(name)))
     if not numbers:
         raise TrajectoryMissing(f"{str(folder)!r} has no folders trajectory_0, trajectory_1, …")
     for number in numbers:
@@ -124,6 +133,8 @@ def _joined(files: Sequence[tuple[int, int, Path]]) -> dict[str, Array]:
             raise BrokenPickle(f"{path.name} has {sorted(chunk)}, the file before it {sorted(chunks[0])}")
         expected = end
         chunks.append(chunk)
+    if not expected:
+        raise BrokenPickle("it has no steps")
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 

@@ -7,6 +7,7 @@ frames    0 … T - 1, and frame T: what was seen after the last step, where tha
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections import Counter
@@ -29,6 +30,8 @@ KEYS = ("obs", "act", "rew", "terminated", "truncated", "valid")
 """What is read of a step; 'valid' where it was recorded."""
 
 _PAUSE = 0.05
+
+_log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -128,7 +131,7 @@ class TrajectoryFolders:
 
     def wait(self, num: int, timeout: float) -> None:
         """Wait until there are so many trajectories; raises TrajectoryTimeout with what was found instead."""
-        deadline = time.monotonic() + timeout
+        deadline, said = time.monotonic() + timeout, False
         while True:
             self.refresh()
             left = deadline - time.monotonic()
@@ -138,6 +141,11 @@ class TrajectoryFolders:
                 raise TrajectoryTimeout(
                     f"waited {timeout:g} s for {num} trajectories in {self.names()}, found {len(self)}; "
                     "is a collector running, with this folder as its save_dir?"
+                )
+            if not said:  # a misspelt folder shall not look like a program that hangs
+                said = True
+                _log.warning(
+                    "waiting up to %g s for %d trajectories in %s, found %d", timeout, num, self.names(), len(self)
                 )
             time.sleep(min(_PAUSE, left))
 

@@ -25,6 +25,8 @@ Signature = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 
 MOST = 8
 """How many recordings of one function are kept; with more kinds of inputs, the oldest is made again when it comes."""
+MOST_IN_ALL = 64
+"""How many recordings are kept in all: functions and storages that have gone leave theirs behind."""
 
 
 class StaticInputs:
@@ -56,11 +58,14 @@ class StaticInputs:
         order = iter(range(len(leaves)))
         self.values = tree.map(lambda leaf: views[next(order)] if isinstance(leaf, Tensor) else leaf, inputs)
         """The inputs, in the memory that stays."""
+        self._count = len(leaves)
         self.fill(leaves)
 
     @torch.no_grad()
     def fill(self, leaves: list[Tensor]) -> None:
         """Copy new inputs in, in the order of `tree.leaves`."""
+        if len(leaves) != self._count:
+            raise ValueError(f"this was recorded with {self._count} tensors, found {len(leaves)}")
         for block, places in self._packed:
             parts = [leaves[at].reshape(block.shape[0], -1) for at in places]
             if any(part.dtype is not block.dtype for part in parts):
@@ -111,12 +116,26 @@ class Graphs:
         found = self._recordings.setdefault(key, {})
         shapes = signature(inputs)
         if shapes not in found:
-            if self._pool is None:
-                self._pool = torch.cuda.graph_pool_handle()
-            while len(found) >= MOST:
-                found.pop(next(iter(found)))
-            found[shapes] = Recording(inputs, prepare, body, self._pool)
+            self._make_room(key)
+            found[shapes] = self.make(inputs, prepare, body)
         return found[shapes]
+
+    def make(self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Recording:
+        """Return a new recording for somebody who keeps it: it lasts as long as they do; see `record`."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return Recording(inputs, prepare, body, self._pool)
+
+    def _make_room(self, key: Any) -> None:
+        """Drop the oldest recordings of this key, and those of the oldest other keys, until one more may come."""
+        found = self._recordings[key]
+        while len(found) >= MOST:
+            found.pop(next(iter(found)))
+        number = sum(len(each) for each in self._recordings.values())
+        for other in [each for each in self._recordings if each != key]:
+            if number < MOST_IN_ALL:
+                break
+            number -= len(self._recordings.pop(other))
 
     @torch.no_grad()
     def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
@@ -140,6 +159,8 @@ class Graphs:
             pairs = [pair for pair in zip(*leaves) if isinstance(pair[0], Tensor)]
             torch._foreach_copy_([one for one, _ in pairs], [other for _, other in pairs])
         else:
+            while len(self._held) >= MOST:
+                self._held.pop(next(iter(self._held)))
             self._held[place] = tree.map(_copied, moving)
         held = {**self._held[place], **kept}
         return {name: held[name] for name in columns}

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from striderl.execution.modes import Evaluated, Function, as_written, evaluated
 from striderl.execution.parameter_groups import ParameterGroup
@@ -93,10 +94,12 @@ class JointPrograms:
         names, wanted = self._as_written(function, minibatch)
 
         def joint(*inputs: Tensor) -> tuple[Tensor, ...]:
-            return self._as_written(function, _rebuilt(minibatch, iter(inputs)))[1]
+            with _NoValues():
+                return self._as_written(function, _rebuilt(minibatch, iter(inputs)))[1]
 
         try:
-            graph, captured = _traced(joint, leaves)
+            # each an object of its own: one tensor in two places would become one input, also when they differ later
+            graph, captured = _traced(joint, [leaf.detach() for leaf in leaves])
             with torch.no_grad():
                 program = _Program(names, self._backend(graph, [*leaves, *captured]), captured)
             found = program(leaves)
@@ -121,6 +124,15 @@ class JointPrograms:
             )
             for group in self._groups
         ]  # fmt: skip
+
+
+class _NoValues(TorchDispatchMode):
+    """Refuses `item` and `float(tensor)`: the tracer would keep the value of a tensor that is not its own for good."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RefusedError("it asks for the value of a tensor")
+        return func(*args, **(kwargs or {}))
 
 
 def _traced(joint: Callable[..., tuple[Tensor, ...]], leaves: list[Tensor]) -> tuple[fx.GraphModule, list[Tensor]]:
@@ -175,8 +187,10 @@ def _check_pure(graph: fx.Graph) -> None:
 
 def _check_agreement(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
     for one, other in zip(found, wanted):
+        # of the finite numbers: beside a NaN, the others must agree all the same
+        largest = float(other.detach().nan_to_num(0.0, 0.0, 0.0).abs().max())
         if one.shape != other.shape or not torch.allclose(
-            one, other, rtol=_TOLERANCE, atol=_TOLERANCE * float(other.detach().abs().max()) + 1e-6, equal_nan=True
+            one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest + 1e-6, equal_nan=True
         ):
             raise RefusedError(
                 "the compiled step does not give what the step as it is written gives; has a value that is no tensor "

@@ -55,7 +55,7 @@ class ExecutionConfig:
 
     mode: str = "eager"
     """'eager'; 'compiled': faster for small networks after tens of seconds of compiling; 'graphed': CUDA graphs; or
-    'auto': graphed where the parameters are on a CUDA device, eager elsewhere."""
+    'auto': graphed where the parameters are on a CUDA device and one process learns, eager elsewhere."""
     strict: bool = False
     """Raise when the mode does not work here, instead of one warning and going on in eager mode."""
     fuse: bool = True
@@ -261,8 +261,11 @@ MODES = ("auto", "eager", "compiled", "graphed")
 """The ways of running a step."""
 
 
-def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu") -> Mode:
-    """Return the mode of a name or a config, for parameters on this device; one line in the log says which and why."""
+def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *, alone: bool = True) -> Mode:
+    """Return the mode of a name or a config, for parameters on this device; one line in the log says which and why.
+
+    What several processes learn together (not `alone`) is not recorded: 'auto' is eager there.
+    """
     config = ExecutionConfig(mode=chosen) if isinstance(chosen, str) else chosen
     on_cuda = torch.device(device).type == "cuda"
     if config.mode == "graphed" and not on_cuda:
@@ -271,7 +274,7 @@ def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu") -
             raise ValueError(f"{reason}; move them there, or choose 'eager' or 'compiled'")
         _log.warning("%s: gradient steps go on eagerly", reason)
         return Eager()
-    if config.mode == "graphed" or (config.mode == "auto" and on_cuda):
+    if config.mode == "graphed" or (config.mode == "auto" and on_cuda and alone):
         fused = config.fuse and has_triton()
         how = "compiled and recorded" if fused else "recorded"
         _log.info("gradient steps are %s as CUDA graphs (mode=%r)", how, config.mode)

@@ -64,7 +64,7 @@ class Updater:
         self.groups = dict(groups)
         first = next(iter(self.groups.values()), None)
         device = torch.device("cpu") if first is None else first.flat.flat.device
-        self.mode = mode_of(mode, device)
+        self.mode = mode_of(mode, device, alone=reduce is None)
         if device.type == "cpu":
             keep_freed_memory()
         if self.mode.records:
@@ -113,7 +113,8 @@ class Updater:
         self, function: Function, minibatches: ShuffledMinibatches, rule: Rule | None
     ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
         on_rows = OnRows(function, tuple(minibatches.dims.items()))
-        held = self.mode.hold(on_rows, minibatches.columns, minibatches.lasting)
+        # one place for all functions: they are run one after the other, and columns are large
+        held = self.mode.hold(on_rows.dims, minibatches.columns, minibatches.lasting)
         key = (on_rows, rule, addresses(held))
         for rows in minibatches.rows():
             numbers = self.mode.play(

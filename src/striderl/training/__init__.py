@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from striderl.training.runners.teachers import load_teacher as load_teacher
     from striderl.training.runners.two_stage_runner import TwoStageRunner as TwoStageRunner
     from striderl.training.signals import StopSignals as StopSignals
+    from striderl.training.sub_policies import load_sub_policy as load_sub_policy
+    from striderl.training.teacher_run import TeacherRun as TeacherRun
     from striderl.training.trainer import Trainer as Trainer
     from striderl.training.video import RecordedVideo as RecordedVideo
     from striderl.training.video import record_video as record_video
@@ -143,6 +145,12 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "signals": [
             "StopSignals",
+        ],
+        "sub_policies": [
+            "load_sub_policy",
+        ],
+        "teacher_run": [
+            "TeacherRun",
         ],
         "trainer": [
             "Trainer",

@@ -51,7 +51,8 @@ class MotionPrior(AdversarialReward):
         if found.size != window.size:
             raise ValueError(
                 f"the expert's motions have {found.size} numbers, the env's {window.size}: {config.frames} frames of "
-                f"{window.spec.size} ({', '.join(window.spec.names)})"
+                f"{window.spec.size} ({', '.join(window.spec.names)}); AMPLoaderConfig.fields (in a runner's config "
+                "motion_loader['fields']) says which fields of clips are compared, in the env's order"
             )
         super().__init__(window, found, config, network=network, device=device, name=name)
         earlier = window.num_earlier
