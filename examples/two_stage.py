@@ -259,7 +259,8 @@ def main() -> None:
         table += compare(expert, recorded["steps"], arguments, seed)
         if arguments.record:
             content = {
-                "command": "python examples/two_stage.py --record",
+                "command": f"python examples/two_stage.py {'--expert RUN ' if arguments.expert else ''}--record",
+                "expert": {"task": expert.config.env.task, "seed": expert.config.seed, "env_steps": expert.step},
                 "recorded": recorded,
                 "clone_iterations": arguments.clone_iterations,
                 "table": table,

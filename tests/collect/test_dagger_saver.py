@@ -119,13 +119,14 @@ def test_the_teacher_acts_in_whole_episodes(tmp_path):
     assert saver.use_teacher_act_mask.shape == (8,) and saver.use_teacher_act_mask.dtype == torch.bool
 
 
-def test_before_there_is_a_student_the_teacher_begins(tmp_path):
+def test_before_there_is_a_student_the_teacher_begins(tmp_path, caplog):
     teacher = policy_of(ENV, 1, privileged=True, memory=True)
     shelf = Shelf()
     saver = saver_for(tmp_path, shelf, teacher=teacher, teacher_act_prob=0.0)
     for step in range(16):
         saver.collect_step(step)
     assert saver.training_policy is None and saver.use_teacher_act_mask.all()
+    assert caplog.text.count("there is no student in") == 1 and str(tmp_path / "run") in caplog.text
     shelf.students.append(Student(policy_of(ENV, 2, memory=True), 3, "a"))
     assert saver.load_latest_training_policy() and not saver.load_latest_training_policy()
     recorded = run_for(saver, 40)
@@ -189,6 +190,8 @@ def test_students_that_do_not_fit_are_refused(tmp_path):
     stranger = Policy(other.obs_spec, ENV.action_spec, PolicyConfig(actor_hidden_dims=(4,), critic_hidden_dims=(4,)))
     with pytest.raises(KeyError, match="Did you mean 'place'"):
         saver_for(tmp_path, Shelf(Student(stranger, 0, "a"))).check_stop()
+    with pytest.raises(TypeError, match=r"load_student.*RunStudents\(env\)"):
+        DaggerSaver(ENV, policy_of(ENV, 1), tmp_path, training_policy_logdir=tmp_path)
     with pytest.raises(ValueError, match="set use_critic_obs=True"):
         saver_for(tmp_path, Shelf(), use_critic_obs=False)
     with pytest.raises(ValueError, match="not negative"):

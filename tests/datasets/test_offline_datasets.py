@@ -172,3 +172,9 @@ def test_nothing_in_the_folder_is_code(tmp_path):
     for name in ("state.json", "manifest.json"):
         json.loads((path / name).read_text())
     assert b"pickle" not in (path / "tensors.safetensors").read_bytes()
+
+
+def test_a_folder_of_trajectories_is_named(tmp_path):
+    (tmp_path / "shard_000000.trj").write_bytes(b"")
+    with pytest.raises(CheckpointMissing, match="it holds trajectories, which RolloutDataset and TwoStageRunner read"):
+        dataset_about(tmp_path)

@@ -66,7 +66,7 @@ class DaggerSaver(DemonstrationSaver):
         demo_by_sample: bool = False,
         *,
         training_policy_logdir: str | Path,
-        load_student: LoadStudent,
+        load_student: LoadStudent | None = None,
         teacher_act_prob: str | float = "exp",
         update_times_scale: float = 5000,
         action_sample_std: float = 0.0,
@@ -82,7 +82,7 @@ class DaggerSaver(DemonstrationSaver):
         use_critic_obs: let the teacher see what only the critic sees; the student never does.
         demo_by_sample: label with samples of the teacher in place of its most likely actions.
         training_policy_logdir: where the student's training saves its checkpoints.
-        load_student: reads the newest of them; see `LoadStudent`.
+        load_student: reads the newest of them: `striderl.training.RunStudents(env)`, or what is a `LoadStudent`.
         teacher_act_prob: how often the teacher acts: a number, or 'linear', 'exp', 'tanh' of the student's iteration.
         update_times_scale: iterations in which these schedules fall most of their way.
         action_sample_std: above zero, the student acts with Gaussian noise of this width around its mean, and otherwise
@@ -90,6 +90,11 @@ class DaggerSaver(DemonstrationSaver):
         log_to_tensorboard: write the env's episode numbers to 'tensorboard' in the folder, by the student's iteration.
         """
         require_vec_env(env, type(self).__name__)
+        if load_student is None:
+            raise TypeError(
+                "DaggerSaver wants load_student, which reads students from training_policy_logdir; for the folder of a "
+                "run or of a runner it is striderl.training.RunStudents(env)"
+            )
         if not action_sample_std >= 0.0:
             raise ValueError(f"action_sample_std is not negative, found {action_sample_std}")
         if action_sample_std > 0.0 and not isinstance(env.action_spec, BoxSpec):
@@ -167,8 +172,11 @@ class DaggerSaver(DemonstrationSaver):
         return acting_mask(self._ready().state)
 
     def build_training_policy(self) -> None:
-        """Look for a student for the first time; the same as `load_latest_training_policy`."""
+        """Look for a student for the first time; where there is none, say so: a folder may be misspelt."""
         self.load_latest_training_policy()
+        if self._student is None:
+            folder = str(self.training_policy_logdir)
+            _log.warning("there is no student in %r yet; until there is one, the teacher acts in all envs", folder)
 
     def load_latest_training_policy(self) -> bool:
         """Take the newest student if it is not the one at hand, and tell whether it was taken.

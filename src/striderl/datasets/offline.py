@@ -153,4 +153,9 @@ def _saved(folder: str | Path) -> Checkpoint:
     try:
         return CheckpointStore(folder).load()
     except CheckpointMissing as error:
+        if any(Path(folder).glob("shard_*.trj")):
+            raise CheckpointMissing(
+                f"{str(folder)!r} is not the folder of a dataset: it holds trajectories, which RolloutDataset and "
+                "TwoStageRunner read"
+            ) from None
         raise CheckpointMissing(f"{str(folder)!r} is not the folder of a dataset: {error}") from None

@@ -94,7 +94,7 @@ class JointPrograms:
         names, wanted = self._as_written(function, minibatch)
 
         def joint(*inputs: Tensor) -> tuple[Tensor, ...]:
-            with _NoValues():
+            with _NoValues():  # type: ignore[no-untyped-call]
                 return self._as_written(function, _rebuilt(minibatch, iter(inputs)))[1]
 
         try:
@@ -126,7 +126,7 @@ class JointPrograms:
         ]  # fmt: skip
 
 
-class _NoValues(TorchDispatchMode):
+class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses `item` and `float(tensor)`: the tracer would keep the value of a tensor that is not its own for good."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
