@@ -182,9 +182,9 @@ def test_what_cannot_be_recorded_is_said_once_and_collected_all_the_same(caplog)
     collector.mode.strict = False
     collector.mode.graphs.make = lambda *_: (_ for _ in ()).throw(RuntimeError("no graphs here\nmore"))
     steps = RecordedSteps(collector._groups[0], collector.statistics, storage, collector.mode)
-    assert not collector._prepared(steps)
+    assert not collector._recorder.prepared(steps, strict=False)
     assert "cannot be recorded, so they are taken one by one: no graphs here" in caplog.text
-    assert type(collector.mode) is Eager
+    assert not collector._recorder.play(collector.mode, collector._groups[0], collector.statistics, storage, STEPS)
     collector.collect(n_step=STEPS * ENVS, storage=storage)
     assert storage.full
 
@@ -219,7 +219,7 @@ def test_after_an_interrupted_rollout_the_next_call_starts_fresh(monkeypatch):
 
     collector, storage = parts(False, "mlp")
     collector.reset()
-    monkeypatch.setattr("striderl.collect.collector.RecordedSteps", Interrupted)
+    monkeypatch.setattr("striderl.collect.recorder.RecordedSteps", Interrupted)
     collector.mode, collector.env.device = played_again(), torch.device("cuda")
     with pytest.raises(KeyboardInterrupt):
         collector.collect(n_step=STEPS * ENVS, storage=storage)
@@ -233,7 +233,7 @@ def test_what_others_keep_of_a_step_does_not_change_with_the_next_rollout():
     collector, storage = parts(True, "gru")
     collector.reset()
     group = collector._groups[0]
-    steps = collector._steps = RecordedSteps(group, collector.statistics, storage, played_again())
+    steps = collector._recorder._steps = RecordedSteps(group, collector.statistics, storage, played_again())
     steps.run(2)
     kept = []
 

@@ -12,7 +12,7 @@ estimators, symmetry) is handed over as `terms`: their rewards are added in `pre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from striderl.algorithms.on_policy_targets import (
     zero_where_not,
 )
 from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.prepared import Prepared
 from striderl.algorithms.reward_groups import RewardGroups
 from striderl.algorithms.rollout_minibatches import check_minibatches, in_slots, rollout_minibatches, run_policy
 from striderl.algorithms.std_floor import StdFloor
@@ -51,39 +52,6 @@ LOWEST_RETURN_STD = 0.01
 
 _STORED = frozenset({"obs", "valid", "dist", "memo"})
 """What minibatches read from the storage itself, which stays where it is; the rest is made anew for each rollout."""
-
-
-class Prepared(NamedTuple):
-    """A rollout with its targets, [T, N, …] each; numbers are zero in samples that are not valid."""
-
-    columns: Mapping[str, Any]
-    """What was stored."""
-    act: Any
-    """What was done: a tensor, or a dict of them."""
-    log_prob: Tensor
-    """Of the actions, when they were chosen."""
-    value: Tensor
-    """What the critic said when the actions were chosen, in its own units: how far it moves is counted from here."""
-    returns: Tensor
-    """What the critic should say; with `normalize_values` by the statistics it will be read with after the update."""
-    raw_returns: Tensor
-    """The returns in units of the reward, from which the normaliser of values learns."""
-    advantage: Tensor
-    """How much better the actions were than expected; normalised, or one per value where minibatches do that."""
-    resets: Tensor
-    """True where a new episode begins, before that step is consumed."""
-    readable: Tensor
-    """False where a sample is not valid and its observation is not finite: no network may read it."""
-    info: dict[str, Tensor]
-    """The info columns that terms asked for."""
-    parts: dict[str, Any]
-    """What the acting parts of terms stored, by term."""
-    numbers: dict[str, Tensor]
-    """What the terms want logged of this rollout, such as the mean of each reward they added."""
-    initial_state: dict[str, Tensor]
-    """The policy's memory before the first step, [N, …] each; empty when it has none."""
-    labels: Mapping[str, Any] = {}
-    """What terms made of the whole rollout for their losses, by term."""
 
 
 class PPO:

@@ -30,7 +30,7 @@ from striderl.collect.episode_tally import EpisodeTally
 from striderl.collect.group import EnvGroup
 from striderl.collect.noise_source import NoiseSource
 from striderl.collect.quarantine import Fault, Quarantine
-from striderl.collect.recorded_steps import RecordedActor, RecordedSteps, RecordedStorage
+from striderl.collect.recorder import Recorder
 from striderl.collect.schedules import Schedule
 from striderl.collect.statistics import EpisodeStatistics
 from striderl.data import tree
@@ -39,7 +39,7 @@ from striderl.data.arena import Columns
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.envs.vec_env import Obs, StateUnsupportedError, Step, VecEnv
-from striderl.execution.modes import Eager, Graphed, Mode
+from striderl.execution.modes import Eager, Mode
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Collector:
         self.seed = self.config.seed
         self.mode: Mode = Eager()
         """How steps are run; the trainer sets that of the algorithm. On a GPU, 'graphed' plays them back."""
-        self._steps: RecordedSteps | None = None
+        self._recorder = Recorder()
         self._groups: list[EnvGroup] = []
         self._delivery = Delivery()
         self._mid_episode = False
@@ -214,8 +214,7 @@ class Collector:
             )
         if self._recorded(n_step, storage):
             return
-        if self._steps is not None:
-            self._steps.let_go()
+        self._recorder.let_go()
         remaining = self._delivery.hand_over_carried(n_step, storage)
         even = balanced or self.config.schedule != "asynchronous"
         unlaunched = -(-remaining // num_envs) * num_envs if even else remaining
@@ -238,39 +237,15 @@ class Collector:
 
     def _recorded(self, n_step: int, storage: Storage | None) -> bool:
         """Play the steps back from recordings, where the mode has them and nothing forbids it; tell whether it did."""
-        if not isinstance(self.mode, Graphed) or self.env.device.type != "cuda":
-            return False
         num_steps, rest = divmod(n_step, self.env.num_envs)
         plain = self.config.schedule == "together" and not (self.config.wait_reset or self.config.previous_step)
-        plain = plain and isinstance(self.actor, RecordedActor)
-        fits = storage is None or (isinstance(storage, RecordedStorage) and num_steps <= storage.room())
-        if rest or not plain or not fits or self._delivery.num_waiting:
-            return False
-        group, steps = self._groups[0], self._steps
-        assert storage is None or isinstance(storage, RecordedStorage)
-        if steps is None or steps.group is not group or steps.storage is not storage:
-            steps = self._steps = RecordedSteps(group, self.statistics, storage, self.mode)
-        if not steps.is_prepared and not self._prepared(steps):
+        if rest or not plain or self._delivery.num_waiting:
             return False
         try:
-            steps.run(num_steps)
+            return self._recorder.play(self.mode, self._groups[0], self.statistics, storage, num_steps)
         except BaseException:  # the envs may be a step ahead of what is known of them
             self._mid_episode = True
             raise
-        return True
-
-    def _prepared(self, steps: RecordedSteps) -> bool:
-        """Make the recordings, or say once why there are none; the steps are then taken one by one, with one result."""
-        try:
-            steps.prepare()
-        except RuntimeError as error:
-            if isinstance(self.mode, Graphed) and self.mode.strict:
-                raise
-            reason = str(error).partition("\n")[0]
-            _log.warning("steps of the envs cannot be recorded, so they are taken one by one: %s", reason)
-            self.mode = Eager()
-            return False
-        return True
 
     def _collect_episodes(
         self, quotas: list[int], storage: Storage | None, max_steps: int

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.a2c import A2C
-from striderl.algorithms.on_policy_targets import Losses, zero_where_not
+from striderl.algorithms.on_policy_targets import zero_where_not
 from striderl.algorithms.ppo import PPO
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data.arena import Placement
@@ -75,15 +75,10 @@ def gradient_steps(algorithm: OnPolicy, prepared: Any, generator: torch.Generato
     if isinstance(algorithm, A2C):
         yield algorithm.update(prepared, generator)
         return
-
-    def losses(minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        found, _, numbers = algorithm.compute_losses(minibatch)
-        return found, numbers
-
     algorithm.updater.attach()
     for minibatch in algorithm.minibatches(prepared, generator):
-        # the rule that moves the learning rate is the algorithm's own, with no other name
-        yield algorithm.updater.step(losses, minibatch, algorithm._rule)
+        # what a step is made of is the algorithm's own; the same functions each time, so that they are compiled once
+        yield algorithm.updater.step(algorithm._step_losses, minibatch, algorithm._rule)
     algorithm.after_update(prepared)
 
 

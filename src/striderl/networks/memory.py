@@ -60,7 +60,8 @@ class Memory(nn.Module):
     @property
     def scans(self) -> bool:
         """Whether windows with resets inside are run by kernels of our own, on this device."""
-        return self._scan is not None and next(self.parameters()).is_cuda
+        weight = next(self.parameters())
+        return self._scan is not None and weight.is_cuda and weight.dtype is torch.float32
 
     # -- states --------------------------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class Memory(nn.Module):
         """
         if resets is None and valid is None:
             return self._by_library(x, state)
-        if self._scan is not None and x.is_cuda and not shapes_are_static():
+        if self.scans and not shapes_are_static():
             return self._by_scan(x, state, resets, valid)
         num_slots = room_now()
         if num_slots is not None and not torch.compiler.is_compiling():

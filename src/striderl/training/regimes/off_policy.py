@@ -102,7 +102,9 @@ class OffPolicyRegime:
             storage = replay_for(collector, algorithm, plan.buffer_size, seed)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.storage, self.seed = storage, seed
-        collector.mode = mode_of(algorithm.config.mode, collector.env.device)
+        device = next(algorithm.policy.parameters()).device
+        if device.type == collector.env.device.type:
+            collector.mode = mode_of(algorithm.config.mode, device)
         self.first_phase = "warmup" if plan.learning_starts else "interact"
         self.tally = Tally()
         self.guard = Guard(algorithm)

@@ -91,7 +91,8 @@ class HandRollout:
             last_obs=trainer.collector.current_obs,
             last_state=trainer.collector.current_state,
         )
-        numbers = algorithm.update(prepared, order_generator(trainer.seed, trainer.iteration))
+        order = order_generator(trainer.seed, trainer.iteration, trainer.collector.env.device)
+        numbers = algorithm.update(prepared, order)
         algorithm.absorb(newest_rollout(self.storage))
         trainer.iteration += 1
         trainer.regime.tally.num_updates += algorithm.num_updates_per_rollout
