@@ -246,9 +246,10 @@ def main() -> int:
             report["curves"] = [curve for curve in old if curve["plot"] not in options.only] + report["curves"]
         path.write_text(json.dumps(report, indent=1) + "\n")
     tables = [to_markdown(json.loads(path.read_text())) for path in sorted(options.results.glob("scaling_*.json"))]
-    print("\n\n".join(tables))
+    text = "\n\n".join(tables).rstrip() + "\n"
+    print(text)
     if options.readme.exists():
-        splice_file(options.readme, "scaling", "\n\n".join(tables))
+        splice_file(options.readme, "scaling", text)
     if not options.no_plot:
         for picture in draw(options.results, options.plots):
             print(picture)
