@@ -98,7 +98,7 @@ GOALS: Mapping[str, Goal] = {
         title="Pendulum-v1, TD3",
         recipe=("pendulum", "td3"),
         gymnasium="Pendulum-v1",
-        steps=10_000,
+        steps=15_000,
         target=-200.0,
         seeds=(0, 1, 2, 3, 4),
     ),
@@ -109,6 +109,7 @@ GOALS: Mapping[str, Goal] = {
         gymnasium="HalfCheetah-v5",
         steps=100_000,
         target=3000.0,
+        seeds=(1, 2),
     ),
     "half_cheetah_sac_long": Goal(
         title="HalfCheetah-v5, SAC, long",
