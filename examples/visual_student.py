@@ -7,7 +7,7 @@
     recorder  the newest student acts, the teacher labels; pictures are compressed ──▶ demos/
     trainer   reads demos/, learns ──▶ student/model_20, model_40, … ──▶ the recorder's next student
 
-python examples/visual_student.py [--iterations 120] [--seed 0] [--teacher runs/teacher_student/teacher] [--record]
+python examples/visual_student.py [--iterations 220] [--seed 0] [--teacher runs/teacher_student/teacher] [--record]
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def play(arguments: argparse.Namespace, policy: Any) -> dict[str, Any]:
 def main() -> None:
     """Distil, play both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", type=int, default=120, help="of the trainer, 3072 recorded steps each")
+    parser.add_argument("--iterations", type=int, default=220, help="of the trainer, 3072 recorded steps each")
     parser.add_argument("--seed", type=int, default=0, help="seed of the student, and of a teacher that is not there")
     parser.add_argument("--episodes", type=int, default=32, help="episodes that each of them plays in the end")
     parser.add_argument("--num-threads", type=int, default=0, help="threads of simulation and torch; 0: their choice")
