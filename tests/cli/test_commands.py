@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from striderl.cli import play as play_module
+from striderl.cli.flag_errors import one_line
 from striderl.cli.main import COMMANDS, main
 from striderl.cli.runs import find_run
 from striderl.cli.window import NoDisplayError, portable_pixmap
@@ -231,15 +232,63 @@ def test_overview_and_version(capsys):
         (["plot", "nothing"], "does not exist"),
         (["export"], "RUN"),
         (["list", "taks"], "Did you mean 'tasks'?"),
+        (["--verison"], "Did you mean '--version'?"),
+        (["play", "x", "--secnds", "3"], "there is no flag --secnds. Did you mean --seconds?"),
+        (["play", "x", "y"], "there is no argument y."),
+        (["import-trajectories"], "missing from striderl import-trajectories: OLD, NEW."),
+        (["train", "cartpole", "--policy.kind", "lstn"], "--policy.kind cannot be 'lstn'. Did you mean 'lstm'?"),
+        (
+            ["train", "cartpole", "--runs", "/proc/none"],
+            "no folder for the run: no such file or directory: '/proc/none'",
+        ),
     ],
 )
 def test_a_mistake_gets_a_hint_and_exit_code_2(words, hint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     captured = capsys.readouterr()
-    assert hint in " ".join(captured.err.replace("│", " ").split()), captured.err
-    assert "Traceback" not in captured.err
+    assert hint in captured.err and captured.err.count("\n") == 1, "one line"
+    assert captured.err.startswith("striderl: ")
     assert not list(tmp_path.glob("runs/*/*")), "a run that was never built leaves no folder"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["play", "RUN", "--checkpoint", "bets"], "or a number of env steps, found 'bets'. Did you mean 'best'?"),
+        (["evaluate", "RUN", "--checkpoint", "999"], "no checkpoint of step 999; it has ["),
+        (["evaluate", "RUN", "--seed", "-1"], "--seed is not negative, found -1"),
+        (["record", "RUN", "--seed", "-1"], "--seed is not negative, found -1"),
+        (["resume", "RUN", "--env.num-envs", "5"], "goes on with its 4 envs, found --env.num-envs 5"),
+        (["resume", "RUN", "--policy.actor-hidden-dims", "9"], "goes on with the policy that it has"),
+        (["resume", "RUN", "--algorithm.gama", "0.9"], "Did you mean --algorithm.gamma?"),
+        (["export", "RUN", "--formats", "onx"], "Did you mean 'onnx'?"),
+        (["export", "RUN", "--output", "RUN", "--overwrite"], "something else than a bundle in it"),
+        (["plot", "RUN", "--metrics", "evaluate/retrun_mean"], "Did you mean 'evaluate/return_mean'?"),
+        (["clips", "record", "RUN", "x"], "clips are recorded of quadruped tasks; 'cartpole' does not observe motions"),
+    ],
+)
+def test_a_mistake_about_a_run_is_told_in_a_line(words, hint, run, capsys):
+    files = sorted(run.rglob("*"))
+    assert main([str(run) if word == "RUN" else word for word in words]) == 2
+    said = capsys.readouterr().err
+    assert hint in said and said.count("\n") == 1
+    assert sorted(run.rglob("*")) == files, "nothing is written or lost"
+
+
+COLOURED = (
+    "\x1b[31m╭─\x1b[0m \x1b[31;1mUnrecognized options\x1b[0m ────────╮\n"
+    "\x1b[31m│\x1b[0m Unrecognized options: --secnds, 3 \x1b[31m│\x1b[0m\n"
+    "\x1b[31m│\x1b[0m ───────────────────────────────── \x1b[31m│\x1b[0m\n"
+    "\x1b[31m│\x1b[0m Perhaps you meant:                \x1b[31m│\x1b[0m\n"
+    "\x1b[31m│\x1b[0m     --seconds FLOAT               \x1b[31m│\x1b[0m\n"
+    "╰───────────────────────────────────╯\n"
+)
+
+
+def test_a_box_of_a_terminal_becomes_a_line():
+    assert one_line(COLOURED) == "there is no flag --secnds. Did you mean --seconds?"
+    assert one_line("") == "the command line cannot be read."
 
 
 def test_a_run_is_found_by_its_name_and_similar_ones_are_suggested(tmp_path, monkeypatch, capsys):
@@ -251,6 +300,8 @@ def test_a_run_is_found_by_its_name_and_similar_ones_are_suggested(tmp_path, mon
     assert find_run("runs/cartpole").name == find_run("2026-01-02_10-00-00").name == "2026-01-02_10-00-00"
     assert main(["evaluate", "runs/cartpole/2026-01-03_10-00-00"]) == 2
     assert "Did you mean 'runs/cartpole/2026-01-0" in capsys.readouterr().err
+    assert main(["evaluate", "runs/cartpol"]) == 2
+    assert "Did you mean 'runs/cartpole'?" in capsys.readouterr().err
     assert main(["evaluate", "runs/cartpole"]) == 2  # damaged
     assert "not JSON" in capsys.readouterr().err
     (tmp_path / "other").mkdir()

@@ -178,6 +178,17 @@ def test_choices_that_do_not_exist_are_refused_before_any_env_steps(
         assert env.step(torch.tensor(right)).obs["obs"][:, 0].tolist() == [1, 1]
 
 
+def test_choices_of_many_envs_are_looked_at_together():
+    with GymnasiumEnv(functools.partial(Counted, SPACES["Discrete"]), 40) as env:
+        env.reset(0)
+        for wrong in (4, -1):
+            actions = torch.zeros(40, dtype=torch.int64)
+            actions[39] = wrong
+            with pytest.raises(ValueError, match=f"env 39: wanted a number from 0 to 3, found {wrong}"):
+                env.step(actions)
+        assert env.step(torch.full((40,), 3)).obs["obs"][:, 0].tolist() == [1] * 40
+
+
 def test_choices_of_other_whole_number_types_and_of_dicts_are_looked_at_too():
     with GymnasiumEnv(functools.partial(Counted, SPACES["Discrete"]), 2, first_env_index=10) as env:
         env.reset(0)

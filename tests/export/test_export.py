@@ -304,6 +304,13 @@ def test_a_failed_export_leaves_the_old_bundle_alone(tmp_path, exported):
         load_bundle(old)
 
 
+def test_only_a_bundle_is_overwritten(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="something else than a bundle"):
+        export_policy(build("mlp"), tmp_path, metadata=META, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
 def test_a_policy_that_gives_nan_is_refused(tmp_path):
     policy = build("mlp")
     with torch.no_grad():

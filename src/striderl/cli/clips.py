@@ -18,7 +18,7 @@ import tyro
 
 from striderl.cli.options import Run, parse
 from striderl.cli.terminal import UsageError, message_of, say
-from striderl.data.naming import unknown
+from striderl.data.naming import suggestion, unknown
 
 if TYPE_CHECKING:
     from striderl.datasets.motion_clip import MotionClip
@@ -147,6 +147,7 @@ def _trot(words: list[str]) -> int:
         duty_factor=options.duty_factor,
         swing_height=options.swing_height,
     )
+    _require_clip_name(options.output)
     clip = trot_clip(config, name=Path(options.output).stem, weight=options.weight)
     say(f"{save_clip(options.output, clip)}: {_summary(clip)}")
     return 0
@@ -171,7 +172,11 @@ def _record(words: list[str]) -> int:
         loaded.check_env(env)
     # a run may have been trained without motions, or with some of their fields; all are recorded
     whole = {**task.settings, "observe_motion": True, "motion_fields": MOTION_SPEC.names}
-    with make(task.task, num_envs=options.num_envs, settings=whole) as env:
+    try:
+        moving = make(task.task, num_envs=options.num_envs, settings=whole)
+    except KeyError as error:  # the settings were good a moment ago, without what motions need
+        raise UsageError(f"clips are recorded of quadruped tasks; {task.task!r} does not observe motions") from error
+    with moving as env:
         num_steps = max(1, round(options.seconds / (env.step_dt or 1.0)))
         found = record_motion(env, GreedyActor(loaded.policy), num_steps, config, name=task.task)
     if not found:
@@ -191,6 +196,8 @@ def _import(words: list[str]) -> int:
     from striderl.datasets.motion_json import JsonLayout, import_json_clip
     from striderl.datasets.motion_mirror import left_right
 
+    _require_file(options.source)
+    _require_clip_name(options.output)
     names = JsonLayout().joint_names
     layout = JsonLayout(quaternion=options.quaternion, mirror=left_right(names))
     clip = import_json_clip(options.source, layout, loop=options.loop)
@@ -204,6 +211,7 @@ def _export(words: list[str]) -> int:
     from striderl.datasets.motion_clip_file import load_clip
     from striderl.datasets.motion_json import JsonLayout, export_json_clip
 
+    _require_file(options.source)
     clip = load_clip(options.source).ordered(JsonLayout().joint_names, JsonLayout().foot_names)
     say(f"{export_json_clip(options.output, clip)}: {_summary(clip)}")
     return 0
@@ -214,6 +222,7 @@ def _show(words: list[str]) -> int:
     from striderl.datasets.motion_clip_file import load_clip
     from striderl.datasets.motion_gait import clip_contacts, measure_gait
 
+    _require_file(options.source)
     clip = load_clip(options.source)
     say(f"{clip.name}: {_summary(clip)}")
     for name, kind in clip.fields.items():
@@ -225,6 +234,20 @@ def _show(words: list[str]) -> int:
             numbers = f"{gait.frequency[place]:.2f} Hz, duty factor {gait.duty_factor[place]:.2f}"
             say(f"  {foot}: {numbers}, phase {gait.phase[place]:.2f}, {gait.num_strides[place]} strides")
     return 0
+
+
+def _require_file(name: str) -> None:
+    """Raise for a file that is not there; one of nearly that name is suggested."""
+    path = Path(name)
+    if not path.is_file():
+        beside = [str(found) for found in path.parent.glob("*") if found.is_file()]
+        raise UsageError(f"there is no file {name!r}. {suggestion(name, beside)}".rstrip())
+
+
+def _require_clip_name(name: str) -> None:
+    """Raise for a name that those who look for clips would pass over."""
+    if Path(name).suffix != ".npz":
+        raise UsageError(f"a clip's file ends in .npz, found {name!r}")
 
 
 def _summary(clip: MotionClip) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from striderl.cli.options import parse
-from striderl.cli.runs import load
+from striderl.cli.runs import find_run, load
 from striderl.cli.terminal import UsageError, message_of, say
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def record_dataset(words: list[str]) -> int:
         )
     if Path(options.folder).exists():
         raise UsageError(f"{options.folder!r} exists; a dataset is saved to a folder of its own")
+    _make_place(Path(options.folder).parent)
     began = time.perf_counter()
     task, replay, env, about = _of_task(options) if _is_task(options.source) else _of_run(options)
     _save(options.folder, replay, env, about)
@@ -66,6 +68,14 @@ def record_dataset(words: list[str]) -> int:
     if learners:
         say(f"next: striderl train {task} --dataset {options.folder} --algorithm {' | '.join(learners)}")
     return 0
+
+
+def _make_place(folder: Path) -> None:
+    """Make the folder that the dataset goes to before anything is trained for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"no place for the dataset: {message_of(error)}") from error
 
 
 def _learners(task: str) -> list[str]:
@@ -83,6 +93,22 @@ def _is_task(source: str) -> bool:
     return source in TASKS or source.startswith("gymnasium:")
 
 
+def _require_source(source: str) -> None:
+    """Raise for what is neither a task nor a run; a path was meant to be a run."""
+    from striderl.data.naming import suggestion
+    from striderl.envs.tasks import TASKS
+
+    try:
+        find_run(source)
+    except UsageError as error:
+        if Path(source).exists() or "/" in source:
+            raise
+        near = suggestion(source.partition("-v")[0].lower(), TASKS)
+        also = f"For Gymnasium's env write 'gymnasium:{source}'. " if re.search(r"-v\d+$", source) else ""
+        listed = ", ".join(map(repr, TASKS))
+        raise UsageError(f"there is neither a task nor a run {source!r}. {near}{also}Tasks: {listed}.") from error
+
+
 def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any]]:
     from striderl.collect.actors import Actor, RandomActor
     from striderl.data.naming import unknown
@@ -91,7 +117,7 @@ def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, An
 
     kind = options.kind or "mix"
     if kind not in KINDS:
-        raise UsageError(unknown("kind", kind, KINDS, where="the datasets"))
+        raise UsageError(unknown("kind", kind, KINDS, where="striderl dataset"))
     about: dict[str, Any] = {"task": options.source, "kind": kind, "seed": options.seed}
     try:
         env = make(options.source, num_envs=options.num_envs)
@@ -108,7 +134,8 @@ def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, An
 
 
 def _of_run(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any]]:
-    loaded = load(options.source, options.checkpoint)  # a name that is neither task nor run is told here
+    _require_source(options.source)
+    loaded = load(options.source, options.checkpoint)
 
     from striderl.checkpoint.errors import LayoutMismatch
     from striderl.collect.behaviour_actor import BehaviourActor

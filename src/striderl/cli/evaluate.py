@@ -39,6 +39,8 @@ def evaluate_run(words: list[str]) -> int:
     )
     if options.episodes < 1 or options.num_envs < 1:
         raise UsageError(f"episodes and num_envs are at least 1, found {options.episodes} and {options.num_envs}")
+    if options.seed < 0:
+        raise UsageError(f"--seed is not negative, found {options.seed}")
     loaded = load(options.run, options.checkpoint)
     numbers = _play(loaded, options)
     if options.json:

@@ -65,6 +65,6 @@ def export_loaded(loaded: LoadedRun, folder: Path, *, formats: tuple[str, ...], 
             overwrite=overwrite,
         )
     except FileExistsError as error:
-        raise UsageError(f"{folder} exists; choose another with --output, or --overwrite") from error
+        raise UsageError(f"{folder} exists; choose another with --output, or --overwrite it") from error
     except (ImportError, ValueError, OSError, ParityError) as error:
         raise UsageError(message_of(error)) from error

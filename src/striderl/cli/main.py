@@ -132,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise UsageError(
-                f"there is no command {words[0]!r}. {suggestion(words[0], COMMANDS)}Available: {', '.join(COMMANDS)}"
+                f"there is no command {words[0]!r}. {suggestion(words[0], [*COMMANDS, '--version', '--help'])}"
+                f"Available: {', '.join(COMMANDS)}"
             )
         return COMMANDS[words[0]].run(words[1:])
     except UsageError as error:

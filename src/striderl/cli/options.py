@@ -6,6 +6,8 @@ from typing import Annotated, TypeVar
 
 import tyro
 
+from striderl.cli.flag_errors import one_line_errors
+
 OptionsT = TypeVar("OptionsT")
 
 Run = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -15,11 +17,7 @@ Runs = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="R
 
 
 def parse(kind: type[OptionsT], words: list[str], *, command: str, description: str) -> OptionsT:
-    """Read the words behind a command; a mistake ends the program with exit code 2 and a suggestion."""
-    return tyro.cli(
-        kind,
-        args=words,
-        prog=f"striderl {command}",
-        description=description,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    """Read the words behind a command; a mistake raises UsageError with a suggestion."""
+    prog = f"striderl {command}"
+    with one_line_errors(prog):
+        return tyro.cli(kind, args=words, prog=prog, description=description, config=(tyro.conf.FlagCreatePairsOff,))

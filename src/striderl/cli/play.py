@@ -56,6 +56,8 @@ def _options(words: list[str], command: str, description: str) -> ViewOptions:
     options = parse(ViewOptions, words, command=command, description=description)
     if not options.seconds > 0.0:
         raise UsageError(f"--seconds is positive, found {options.seconds}")
+    if options.seed < 0:
+        raise UsageError(f"--seed is not negative, found {options.seed}")
     if options.output and Path(options.output).suffix not in (".mp4", ".gif"):
         raise UsageError(f"--output ends in .mp4 or .gif, found {options.output!r}")
     return options

@@ -39,7 +39,6 @@ def draw(folders: list[Path], path: Path, metrics: tuple[str, ...] = ()) -> Path
     from striderl.loggers.plots import plot_runs
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         plot_runs(folders, path, metrics)
     except (ImportError, ValueError, KeyError, OSError) as error:
         raise UsageError(f"no plot: {message_of(error)}") from error

@@ -16,6 +16,8 @@ CONFIG = "config.json"
 """What makes a folder the folder of a run."""
 ROOT = Path("runs")
 """Where runs are looked for when one is not found."""
+CHECKPOINTS = ("best", "last")
+"""Which checkpoints have a name; all have a number."""
 
 
 def find_run(name: str | Path) -> Path:
@@ -43,6 +45,9 @@ def known_runs(root: Path) -> list[Path]:
 def load(run: str | Path, checkpoint: str) -> LoadedRun:
     """Load a run's policy; what is missing or damaged is a mistake of the command line, not a crash."""
     folder = find_run(run)  # before anything large is loaded: a wrong name is told at once
+    if not checkpoint.isdigit() and checkpoint not in CHECKPOINTS:
+        wanted = f"--checkpoint is {', '.join(map(repr, CHECKPOINTS))} or a number of env steps, found {checkpoint!r}"
+        raise UsageError(f"{wanted}. {suggestion(checkpoint, CHECKPOINTS)}".rstrip())
 
     from striderl.checkpoint.errors import CheckpointError
     from striderl.training.loading import load_run
@@ -58,4 +63,5 @@ def _near(name: str) -> str:
     newest = sorted(runs)[-5:]
     if not newest:
         return f"There are no runs in {str(ROOT)!r} yet; striderl train TASK makes one."
-    return f"{suggestion(name, runs)}Newest runs: {', '.join(newest)}"
+    folders = {str(run.parent) for run in known_runs(ROOT)}
+    return f"{suggestion(name, [*runs, *folders])}Newest runs: {', '.join(newest)}"

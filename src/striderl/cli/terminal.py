@@ -32,5 +32,7 @@ def complain(text: str) -> None:
 
 
 def message_of(error: BaseException) -> str:
-    """Return what an error says; a KeyError without the quotes that Python puts around it."""
+    """Return what an error says: a KeyError without the quotes that Python puts around it, an OSError without errno."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.strerror.lower()}: {str(error.filename)!r}"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

@@ -108,23 +108,25 @@ def resume(words: list[str]) -> int:
 
 
 def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> RunConfig[Any, Any]:
-    """Return the config with what the flags change; a wrong flag or value ends the program with exit code 2."""
+    """Return the config with what the flags change; a wrong flag or value raises UsageError."""
     import tyro
 
+    from striderl.cli.flag_errors import one_line_errors
     from striderl.training.run_config import RunConfig
 
     words, settings = _settings(words)
     if settings:
         config = replace(config, env=replace(config.env, settings={**config.env.settings, **settings}))
     kind: Any = RunConfig[type(config.algorithm), type(config.plan)]  # type: ignore[misc]
-    found: RunConfig[Any, Any] = tyro.cli(
-        kind,
-        default=config,
-        args=words,
-        prog=prog,
-        description=f"Train {config.env.task} with {config.algorithm_name}. Values in brackets are the recipe's.",
-        config=(tyro.conf.FlagConversionOff,),
-    )
+    with one_line_errors(prog):
+        found: RunConfig[Any, Any] = tyro.cli(
+            kind,
+            default=config,
+            args=words,
+            prog=prog,
+            description=f"Train {config.env.task} with {config.algorithm_name}. Values in brackets are the recipe's.",
+            config=(tyro.conf.FlagConversionOff,),
+        )
     return found
 
 
@@ -177,7 +179,7 @@ def _start(config: RunConfig[Any, Any], root: Path, signals: StopSignals) -> int
     try:
         folder = new_run_folder(config, root)
     except OSError as error:
-        raise UsageError(f"no folder for the run: {error}") from error
+        raise UsageError(f"no folder for the run: {message_of(error)}") from error
     try:
         run = _build(config, folder, signals)
     except UsageError:
@@ -200,6 +202,7 @@ def _resume(name: str, words: list[str], signals: StopSignals) -> int:
     except (ConfigError, OSError) as error:
         raise UsageError(message_of(error)) from error
     config = overridden(before, words, prog=f"striderl resume {name}")
+    _check_same_parts(before, config, folder)
     run = _build(config, folder, signals)
     try:
         run.restore()
@@ -219,6 +222,15 @@ def _resume(name: str, words: list[str], signals: StopSignals) -> int:
         say(f"{folder.path} has ended: {why}. A longer plan goes on: {longer} N")
         return 0
     return _drive(run)
+
+
+def _check_same_parts(before: RunConfig[Any, Any], config: RunConfig[Any, Any], folder: RunFolder) -> None:
+    """Raise for changes after which nothing of what is saved would fit."""
+    if before.policy != config.policy:
+        raise UsageError(f"{folder.path} goes on with the policy that it has; for another one start a new run")
+    had, wanted = before.env.num_envs, config.env.num_envs
+    if had != wanted and not config.dataset:
+        raise UsageError(f"{folder.path} goes on with its {had} envs, found --env.num-envs {wanted}; start a new run")
 
 
 def _build(config: RunConfig[Any, Any], folder: RunFolder, signals: StopSignals) -> Run:

@@ -145,7 +145,7 @@ class RolloutLearner:
             "policy": {"dist": {}, "memo": {}, **_nested(batch.policy, column)},
         }
         prepared = targets_of(self.algorithm, columns, column(batch.returns), column(batch.advantage))
-        generator = order_generator(self._seed, self.num_updates)
+        generator = order_generator(self._seed, self.num_updates, device)
         self.num_updates += 1
         count = len(batch.returns)
         if batch_size or repeat:

@@ -127,7 +127,9 @@ class Algorithm:
         prepared = self.core.prepare(
             data.storage, initial_state=data.initial_state, last_obs=data.last_obs, last_state=data.last_state
         )
-        numbers: dict[str, Tensor] = self.core.update(prepared, order_generator(self.seed, self.num_updates))
+        numbers: dict[str, Tensor] = self.core.update(
+            prepared, order_generator(self.seed, self.num_updates, self.device)
+        )
         self.core.absorb(data.storage.data)
         return numbers
 

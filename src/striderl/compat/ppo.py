@@ -259,7 +259,7 @@ class PPO:
         storage, prepared = self._ready(), self._prepared
         self._iteration = self._iteration if iteration is None else int(iteration)
         with torch.inference_mode(False):
-            numbers = self.learner.update(prepared, order_generator(self.seed, self._iteration))
+            numbers = self.learner.update(prepared, order_generator(self.seed, self._iteration, self.device))
             self.learner.absorb(storage.data)
         self._iteration += 1
         self._prepared = None

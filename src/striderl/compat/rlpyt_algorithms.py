@@ -326,7 +326,7 @@ class PolicyGradientAlgo(RlAlgorithm):
             },
         )
         prepared = targets_of(self.core, columns, return_.to(device), advantage.to(device))
-        found = list(gradient_steps(self.core, prepared, order_generator(self.seed, itr)))
+        found = list(gradient_steps(self.core, prepared, order_generator(self.seed, itr, device)))
         self.core.absorb(columns)
         return [self._named({name: float(value) for name, value in step.items()}) for step in found]
 

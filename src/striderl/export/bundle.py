@@ -86,6 +86,8 @@ def export_policy(
     _require_formats(formats)
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; choose another folder, or pass overwrite=True to replace it")
+    if target.exists() and not _is_bundle(target):
+        raise ValueError(f"{target} has something else than a bundle in it, which overwrite does not replace")
     if not isinstance(policy, nn.Module):
         raise TypeError(
             f"export_policy wants the pure policy, a torch module, found {type(policy).__name__}; "
@@ -177,6 +179,11 @@ def _require_formats(formats: Sequence[str]) -> None:
     if "onnx" in formats:
         for package in ("onnx", "onnxscript", "onnxruntime"):
             require_package(package, purpose="exporting to ONNX")
+
+
+def _is_bundle(folder: Path) -> bool:
+    """Tell whether a folder has the files of a bundle and no others, so that nothing else is lost with it."""
+    return folder.is_dir() and {path.name for path in folder.iterdir()} <= {*FILES.values(), METADATA_FILE, TRACE_FILE}
 
 
 def _put_in_place(temporary: Path, target: Path) -> None:

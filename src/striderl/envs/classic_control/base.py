@@ -31,7 +31,15 @@ from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types
 from striderl.data.specs import ObsSpec
 from striderl.envs.classic_control.starts import Array, EpisodeStarts
-from striderl.envs.refusals import check_env_index, check_saved_task, not_ready, require_open
+from striderl.envs.refusals import (
+    action_array,
+    check_ages,
+    check_env_index,
+    check_mask,
+    check_saved_task,
+    not_ready,
+    require_open,
+)
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 _TRUE = b"\x01"
@@ -176,9 +184,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
     def reset_envs(self, mask: Tensor) -> Obs:
         """Abandon the masked episodes, start new ones, and return the observation of all envs."""
         self._require_reset()
-        if tuple(mask.shape) != (self.num_envs,) or mask.dtype != torch.bool:
-            wanted = f"a bool mask [{self.num_envs}]"
-            raise ValueError(f"reset_envs wants {wanted}, found {mask.dtype} {list(mask.shape)}")
+        check_mask(mask, self.num_envs)
         rows = mask.cpu().numpy().nonzero()[0]
         self._next_episode(rows)
         return {"obs": self._tensor(self._observe(self._state))}
@@ -190,8 +196,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
 
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
-        if tuple(value.shape) != (self.num_envs,):
-            raise ValueError(f"episode_length_buf wants [{self.num_envs}] numbers, found {list(value.shape)}")
+        check_ages(value, self.num_envs)
         self._started[:] = self._clock - value.cpu().numpy().astype(np.int64)
         self._set_deadline()
 
@@ -243,15 +248,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
     def _checked(self, actions: Actions) -> Array:
         """Return the actions as an array of the declared shape and dtype, or say what is wrong with them."""
         self._require_reset()
-        if not isinstance(actions, Tensor):
-            raise TypeError(f"{type(self).__name__} wants a tensor of actions, found {type(actions).__name__}")
-        if actions.requires_grad:
-            actions = actions.detach()
-        array: Array = actions.numpy() if actions.is_cpu else actions.cpu().numpy()
-        if array.shape != self._action_shape:
-            raise ValueError(
-                f"{type(self).__name__} wants actions {list(self._action_shape)}, found {list(array.shape)}"
-            )
+        array: Array = action_array(self, actions, self._action_shape)
         if array.dtype != self._action_dtype:
             if array.dtype.kind not in ("iub" if self._action_dtype.kind == "i" else "iuf"):
                 raise TypeError(f"{type(self).__name__} wants {self._action_dtype} actions, found {array.dtype}")

@@ -48,16 +48,25 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from striderl.data.actions import BoxSpec
-from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.envs.mujoco.config import MujocoConfig, control_spec
-from striderl.envs.mujoco.randomize import Randomization, Scene, attach_all
+from striderl.envs.mujoco.fitting import fitted
+from striderl.envs.mujoco.live_terms import LiveTerms
+from striderl.envs.mujoco.randomize import Randomization, Scene
 from striderl.envs.mujoco.rendering import FrameRenderer
 from striderl.envs.mujoco.reward_terms import RewardTerms
-from striderl.envs.mujoco.saving import Arrays, check_names, load_arrays, saved
+from striderl.envs.mujoco.saving import Arrays, load_arrays, saved
 from striderl.envs.mujoco.simulation import Bool, Float, Int, Simulation
 from striderl.envs.mujoco.streams import Streams
-from striderl.envs.refusals import check_env_index, check_saved_task, not_ready, require_open
+from striderl.envs.refusals import (
+    action_array,
+    check_ages,
+    check_env_index,
+    check_mask,
+    check_saved_task,
+    not_ready,
+    require_open,
+)
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 __all__ = ["Arrays", "Bool", "Float", "Int", "MujocoConfig", "MujocoEnv", "Rows"]
@@ -112,7 +121,7 @@ class MujocoEnv(VecEnv):
         self.fell: Bool = self.state_array("fell", dtype=np.bool_)
         """What `terminated` answered in this step."""
         self.reward_terms = RewardTerms(reward_weights, self.num_envs)
-        self._terms = attach_all(randomize, Scene(self.simulation, self.streams, obs_spec, self.actions))
+        self._terms = LiveTerms(randomize, Scene(self.simulation, self.streams, obs_spec, self.actions))
         self._obs: Arrays = {}
         self._renderer: FrameRenderer | None = None
         self._closed = False
@@ -182,7 +191,7 @@ class MujocoEnv(VecEnv):
     @property
     def randomized(self) -> Mapping[str, Float]:
         """What each randomisation term has drawn, by the term's name, [N, …]: privileged observations read it here."""
-        return {name: term.values for name, term in self._terms.items()}
+        return self._terms.values()
 
     # -- the contract --------------------------------------------------------------------------------------------------
 
@@ -233,9 +242,7 @@ class MujocoEnv(VecEnv):
     def reset_envs(self, mask: Tensor) -> Obs:
         """Abandon the masked episodes, start new ones, and return the observation of all envs."""
         self._require_reset()
-        if tuple(mask.shape) != (self.num_envs,) or mask.dtype != torch.bool:
-            found = f"{mask.dtype} {list(mask.shape)}"
-            raise ValueError(f"reset_envs wants a bool mask [{self.num_envs}], found {found}")
+        check_mask(mask, self.num_envs)
         ids = np.flatnonzero(mask.cpu().numpy())
         return self._restart(ids) if len(ids) else self._tensors(self._obs)
 
@@ -246,8 +253,7 @@ class MujocoEnv(VecEnv):
 
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
-        if tuple(value.shape) != (self.num_envs,):
-            raise ValueError(f"episode_length_buf wants [{self.num_envs}] numbers, found {list(value.shape)}")
+        check_ages(value, self.num_envs)
         self.episode_length[:] = value.cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
@@ -261,7 +267,7 @@ class MujocoEnv(VecEnv):
             "episode": torch.from_numpy(self.streams.episode.copy()),
             "simulation": self.simulation.state_dict(),
             "memory": saved(self._memory),
-            "terms": {name: saved(term.memory) for name, term in self._terms.items()},
+            "terms": self._terms.state_dict(),
             "episode_sums": torch.from_numpy(self.reward_terms.sums.copy()),
             "obs": saved(self._obs),
         }
@@ -275,9 +281,7 @@ class MujocoEnv(VecEnv):
         self.streams.episode[:] = state["episode"].cpu().numpy()
         self.step_count, self.num_failed = int(state["step_count"]), int(state["num_failed"])
         load_arrays(self._memory, state["memory"], where=type(self).__name__)
-        check_names(self._terms, state["terms"], where=f"{type(self).__name__}'s randomisation")
-        for name, term in self._terms.items():
-            load_arrays(term.memory, state["terms"][name], where=f"randomisation term {name!r}")
+        self._terms.load_state_dict(state["terms"], where=f"{type(self).__name__}'s randomisation")
         self.reward_terms.sums[:] = state["episode_sums"].cpu().numpy()
         self._obs = {name: value.cpu().numpy().copy() for name, value in state["obs"].items()}
         return self._tensors(self._obs)
@@ -304,12 +308,8 @@ class MujocoEnv(VecEnv):
         """Apply the actions and run the physics; return which envs failed, which then stand in the default state."""
         self.actions[:] = actions
         refused = self._refused(actions)
-        applied = self.actions
-        for term in self._terms.values():
-            applied = term.filter_action(applied)
-        self.apply_action(applied)
-        for term in self._terms.values():
-            term.disturb(self.episode_length)
+        self.apply_action(self._terms.filter_action(self.actions))
+        self._terms.disturb(self.episode_length)
         failed = self.simulation.step(self.config.frame_skip, self._stage)
         if len(refused):
             failed = np.union1d(failed, refused)
@@ -362,41 +362,19 @@ class MujocoEnv(VecEnv):
         self.actions[ids] = 0.0
         self.fell[ids] = False
         self.reward_terms.sums[:, ids] = 0.0
-        if self._terms:
-            self.simulation.restore_fields(ids)
-            for term in self._terms.values():
-                term.begin(ids)
-            self.simulation.update_constants(ids)
+        self._terms.begin(ids)
         self.reset_state(ids)
         self.simulation.forward(ids)
 
     def _observed(self, rows: Rows, *, begun: bool) -> Arrays:
         """Observe, add noise and delay, and return new arrays of the declared shapes and dtypes."""
-        found = self.observe(rows)
-        for term in self._terms.values():
-            found = term.filter_obs(found, rows, begun=begun, step_count=self.step_count)
+        found = self._terms.filter_obs(self.observe(rows), rows, begun=begun, step_count=self.step_count)
         count = self.num_envs if isinstance(rows, slice) else len(rows)
-        result: Arrays = {}
-        for name, component in self.obs_spec.items():
-            if name not in found:
-                raise KeyError(unknown("component", name, found, where=f"{type(self).__name__}.observe"))
-            value = np.array(found[name], component.dtype)
-            if value.shape != (count, *component.shape):
-                wanted = [count, *component.shape]
-                raise ValueError(f"{type(self).__name__}.observe: {name!r} wants {wanted}, found {list(value.shape)}")
-            result[name] = value
-        return result
+        return fitted(found, self.obs_spec, count, where=f"{type(self).__name__}.observe")
 
     def _checked(self, actions: Actions) -> NDArray[Any]:
         self._require_reset()
-        if not isinstance(actions, Tensor):
-            raise TypeError(f"{type(self).__name__} wants a tensor of actions, found {type(actions).__name__}")
-        chosen = actions.detach() if actions.requires_grad else actions
-        array: NDArray[Any] = chosen.numpy() if chosen.is_cpu else chosen.cpu().numpy()
-        if array.shape != self.actions.shape:
-            wanted, got = list(self.actions.shape), list(array.shape)
-            raise ValueError(f"{type(self).__name__} wants actions {wanted}, found {got}")
-        return array
+        return action_array(self, actions, self.actions.shape)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)

@@ -14,7 +14,7 @@ A `Randomization` is what a user writes down; `attach` turns it into a `LiveTerm
     disturb(length)    after the controls are set, before the physics       (pushes)
     filter_obs(obs)    after the task has observed                          (noise, latency)
 
-Pushes, noise and latency are in `disturbances`.
+Pushes, noise and latency are in `disturbances`; all terms of an env together in `live_terms`.
 """
 
 from __future__ import annotations
@@ -81,16 +81,6 @@ class Randomization(ABC):
     @abstractmethod
     def attach(self, scene: Scene) -> LiveTerm:
         """Make the live side for one env object."""
-
-
-def attach_all(randomize: Sequence[Randomization], scene: Scene) -> dict[str, LiveTerm]:
-    """Make the live side of every term, by its name."""
-    terms: dict[str, LiveTerm] = {}
-    for term in randomize:
-        if term.name in terms:
-            raise ValueError(f"two randomisation terms are named {term.name!r}; give one of them another name")
-        terms[term.name] = term.attach(scene)
-    return terms
 
 
 @dataclass(frozen=True, kw_only=True)

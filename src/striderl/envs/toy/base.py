@@ -25,7 +25,7 @@ from torch import Tensor
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, PlainActionSpec
 from striderl.data.noise import philox, stream_id
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.envs.refusals import check_saved_task, not_ready, require_open
+from striderl.envs.refusals import check_ages, check_mask, check_saved_task, not_ready, require_open
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 State = dict[str, Tensor]
@@ -126,9 +126,7 @@ class ToyEnv(VecEnv):
     def reset_envs(self, mask: Tensor) -> Obs:
         """Abandon the masked episodes, start new ones, and return the observation of all envs."""
         self._require_reset()
-        if tuple(mask.shape) != (self.num_envs,) or mask.dtype != torch.bool:
-            wanted = f"a bool mask [{self.num_envs}]"
-            raise ValueError(f"reset_envs wants {wanted}, found {mask.dtype} {list(mask.shape)}")
+        check_mask(mask, self.num_envs)
         self._state = self._renewed(self._state, mask.to(self.device))
         return self._observe(self._state)
 
@@ -141,8 +139,7 @@ class ToyEnv(VecEnv):
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
         self._require_reset()
-        if tuple(value.shape) != (self.num_envs,):
-            raise ValueError(f"episode_length_buf wants [{self.num_envs}] numbers, found {list(value.shape)}")
+        check_ages(value, self.num_envs)
         length = value.to(device=self.device, dtype=torch.int64, copy=True)
         self._state = {**self._state, "length": length}
 

@@ -32,13 +32,38 @@ from striderl.envs.workers.layout import Array, Buffers, Description, Layout
 PHASES = ("idle", "init", "reset", "step", "render", "get_attr", "close")
 """What a block can be doing; its number is written where the trainer can read it."""
 _PHASE = {name: number for number, name in enumerate(PHASES)}
+_TRUE = b"\x01"
 _NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
-_FLAGS = frozenset({bool, np.bool_})
 _STEP_FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 _RESET_FIELDS = ("observation", "info")
 
 Progress = MutableSequence[int] | Array
 """[phase number, global env index] of what is going on now; outlives the process when it lies in shared memory."""
+
+
+class RowNumbers:
+    """The numbers of single rows, as memory views: for one number a fifth of the price of a numpy array's."""
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.reward = buffers.reward.data
+        self.terminated, self.truncated = buffers.terminated.data, buffers.truncated.data
+        self.num_steps, self.episode_length = buffers.num_steps.data, buffers.episode_length.data
+        self.aged = buffers.aged.data
+        self._raised = list(range(len(buffers.reward)))
+        """Rows that are marked as ended, or may be: the trainer marks those of a worker that was lost."""
+
+    def raise_flags(self, row: int, terminated: bool, truncated: bool) -> None:
+        """Mark the end of an episode, until the row is stepped again."""
+        self.terminated[row], self.truncated[row] = terminated, truncated
+        self._raised.append(row)
+
+    def lower_flags(self, start: int, stop: int) -> None:
+        """Take the marks of these rows away."""
+        if self._raised:
+            for row in self._raised:
+                if start <= row < stop:
+                    self.terminated[row] = self.truncated[row] = False
+            self._raised = [row for row in self._raised if not start <= row < stop]
 
 
 class EnvBlock:
@@ -65,8 +90,8 @@ class EnvBlock:
         self._infos = [LeafWriter(leaf, num_envs, kind="info key") for leaf in layout.infos]
         self._infos_missing = {leaf.name for leaf in layout.infos}
         self._mask = LeafWriter(layout.observation[-1], num_envs, as_flags=True) if layout.mask_in_info else None
-        self._plain = self._observation.plain if self._mask is None else None
-        self._buffers = buffers
+        self._quick = self._observation.plain if self._mask is None else None
+        self._buffers, self._rows = buffers, RowNumbers(buffers)
         self._obs = [[array[slot] for array in buffers.obs] for slot in range(layout.num_slots)]
 
     def close(self, *, pass_on_interrupt: bool) -> list[str]:
@@ -121,46 +146,42 @@ class EnvBlock:
 
     def step(self, slot: int, start: int, stop: int) -> None:
         """Advance the envs start to stop by one step with the actions in the buffers."""
-        buffers, progress, first_index, envs, plain = (
-            self._buffers, self._progress, self._first_index, self._envs, self._plain,
+        progress, first_index, envs, quick, rows = (
+            self._progress, self._first_index, self._envs, self._quick, self._rows,
         )  # fmt: skip
-        obs, rewards, ends, stops, ended = self._obs[slot], [], [], [], []
-        aged = bool(buffers.aged[start:stop].any())
-        index = start
+        obs, actions = self._obs[slot], self._actions.read(self._buffers.actions, start, stop)
+        special = bool(self._infos) or _TRUE in rows.aged[start:stop].tobytes()
+        rewards, lengths, counts = rows.reward, rows.episode_length, rows.num_steps
+        rows.lower_flags(start, stop)
+        index, ended = start, False
         try:
             progress[0] = _PHASE["step"]
-            for index, action in enumerate(self._actions.read(buffers.actions, start, stop), start):
+            for index, action in enumerate(actions, start):
                 progress[1] = first_index + index
                 result = envs[index].step(action)
                 if result.__class__ is not tuple or len(result) != 5:
                     result = checked_result(result, _STEP_FIELDS, "step")
                 observation, reward, terminated, truncated, info = result
-                if not (
-                    reward.__class__ in _NUMBERS and terminated.__class__ in _FLAGS and truncated.__class__ in _FLAGS
-                ):
-                    reward, terminated, truncated = checked_scalars(reward, terminated, truncated)
-                if aged and self._is_over_age(index):
-                    truncated = True
-                if self._infos:
-                    self._write_infos(info, index)
+                # nearly always: nothing has ended, and the reward is a number
+                if reward.__class__ not in _NUMBERS or terminated is not False or truncated is not False or special:
+                    reward, terminated, truncated = self._judged(reward, terminated, truncated, info, index)
+                rewards[index] = reward
                 if terminated or truncated:
-                    self._write(observation, info, buffers.final_obs, index)
-                    ended.append(index)
+                    self._write(observation, info, self._buffers.final_obs, index)
+                    rows.raise_flags(index, terminated, truncated)
                     self._reset_one(index, slot, None)
-                    progress[0] = _PHASE["step"]
-                elif plain is not None:
-                    plain.write(observation, obs[0], index)
+                    progress[0], ended = _PHASE["step"], True
                 else:
-                    self._write(observation, info, obs, index)
-                rewards.append(reward)
-                ends.append(terminated)
-                stops.append(truncated)
+                    if quick is not None:
+                        quick.write(observation, obs[0], index)
+                    else:
+                        self._write(observation, info, obs, index)
+                    lengths[index] += 1
+                counts[index] += 1
         except ContractViolation as violation:
             raise self._placed(violation, index) from None
-        buffers.reward[start:stop] = rewards
-        buffers.terminated[start:stop] = ends
-        buffers.truncated[start:stop] = stops
-        self._count_step(start, stop, ended)
+        if ended:
+            self._check_infos_came()
         progress[0] = 0
 
     def render(self, index: int) -> Array:
@@ -192,12 +213,12 @@ class EnvBlock:
     def _leave(self) -> None:
         self._progress[0] = 0
 
-    def _count_step(self, start: int, stop: int, ended: list[int]) -> None:
-        self._buffers.num_steps[start:stop] += 1
-        self._buffers.episode_length[start:stop] += 1
-        if ended:
-            self._buffers.episode_length[ended] = 0
-            self._check_infos_came()
+    def _judged(self, reward: Any, terminated: Any, truncated: Any, info: Any, index: int) -> tuple[float, bool, bool]:
+        """Return a step's scalars in plain types, store its infos, and end an episode that a runner's clock ends."""
+        reward, terminated, truncated = checked_scalars(reward, terminated, truncated)
+        if self._infos:
+            self._write_infos(info, index)
+        return reward, terminated, truncated or self._is_over_age(index)
 
     def _reset_one(self, index: int, slot: int, seed: int | None) -> None:
         self._enter("reset", self._first_index + index)

@@ -25,6 +25,9 @@ import numpy.typing as npt
 
 _LARGEST_BODY = 60_000
 _MAX_FILES = 8
+_FILES_SPACE = socket.CMSG_SPACE(_MAX_FILES * 4)
+_WAIT = socket.MSG_CMSG_CLOEXEC
+_NO_WAIT = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 _BODY, _BODY_IN_FILE = b"b", b"f"
 
 
@@ -45,6 +48,8 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._incoming = bytearray(_LARGEST_BODY + 16)
+        self._parts = [self._incoming]
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -52,16 +57,19 @@ class Channel:
 
     def send(self, kind: bytes, body: bytes = b"", files: Sequence[int] = ()) -> None:
         """Send one packet; raises `ChannelClosed` when nobody is there to receive it."""
+        if not files and len(body) <= _LARGEST_BODY:
+            try:
+                self._socket.send(_BODY + kind + body, socket.MSG_NOSIGNAL)
+            except ConnectionError as error:
+                raise ChannelClosed(str(error)) from error
+            return
         in_file = len(body) > _LARGEST_BODY
         extra = [file_with(body)] if in_file else []
         attached = [*files, *extra]
         data = (_BODY_IN_FILE + kind) if in_file else (_BODY + kind + body)
         try:
-            if attached:
-                rights = array.array("i", attached)
-                self._socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_NOSIGNAL)
-            else:
-                self._socket.send(data, socket.MSG_NOSIGNAL)
+            rights = array.array("i", attached)
+            self._socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_NOSIGNAL)
         except ConnectionError as error:
             raise ChannelClosed(str(error)) from error
         finally:
@@ -70,15 +78,15 @@ class Channel:
 
     def receive(self, *, wait: bool = True) -> Packet | None:
         """Return the next packet, or None when there is none and `wait` is false."""
-        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(_LARGEST_BODY + 16, socket.CMSG_SPACE(_MAX_FILES * 4), flags)
+            size, ancillary, _, _ = self._socket.recvmsg_into(self._parts, _FILES_SPACE, _WAIT if wait else _NO_WAIT)
         except BlockingIOError:
             return None
         except ConnectionError as error:
             raise ChannelClosed(str(error)) from error
-        if not data:
+        if not size:
             raise ChannelClosed("the other side has closed the channel")
+        data = bytes(memoryview(self._incoming)[:size])
         files: list[int] = []
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -31,6 +31,8 @@ class Crew:
         self.handles = list(handles)
         self._owner = os.getpid()
         self._poll = select.poll()
+        self._deaths = select.poll()
+        """The processes alone: who waits for all answers does not want to be woken by each."""
         self._by_wire: dict[int, WorkerHandle] = {}
         self._by_process: dict[int, WorkerHandle] = {}
         self._closed = False
@@ -42,6 +44,7 @@ class Crew:
             self._by_process[handle.child.handle] = handle
             self._poll.register(handle.channel.fileno(), select.POLLIN)
             self._poll.register(handle.child.handle, select.POLLIN)
+            self._deaths.register(handle.child.handle, select.POLLIN)
 
     def drop(self, handle: WorkerHandle) -> None:
         """Stop to look, and kill the worker if it still runs."""
@@ -65,7 +68,7 @@ class Crew:
         """Wait until each of these workers has answered or failed, be it by running into its deadline."""
         waiting = [handle for handle in handles if handle.is_waiting]
         while waiting:
-            self._wait_once(waiting, _SLICE)
+            self._wait_once(waiting, _SLICE, last=waiting[-1])
             waiting = [handle for handle in waiting if handle.is_waiting]
 
     def wait_any(self, groups: Sequence[Sequence[WorkerHandle]], timeout: float | None) -> None:
@@ -104,11 +107,18 @@ class Crew:
             self.launcher.close(max(0.1, end - time.monotonic()))
         return [text for handle in self.handles for text in handle.close_texts]
 
-    def _wait_once(self, waiting: Sequence[WorkerHandle], longest: float) -> None:
-        """Wait one slice of time; slices are counted, so a pause of the whole machine does not use up a deadline."""
+    def _wait_once(self, waiting: Sequence[WorkerHandle], longest: float, *, last: WorkerHandle | None = None) -> None:
+        """Wait one slice of time; slices are counted, so a pause of the whole machine does not use up a deadline.
+
+        With `last`, sleep until this one has answered, or somebody has died: the others' answers can wait for it.
+        """
         piece = max(0.0, min(longest, *(handle.time_left() for handle in waiting)))
         before = time.monotonic()
-        self.pump(piece)
+        if last is not None and last.channel is not None:
+            self._sleep(last.channel.fileno(), piece)
+            self.pump(0.0)
+        else:
+            self.pump(piece)
         passed = min(time.monotonic() - before, piece + 0.1)
         for handle in waiting:
             handle.count(passed)
@@ -116,6 +126,13 @@ class Crew:
         if late:
             self.pump(0.0)
             self._give_up([handle for handle in late if handle.is_waiting])
+
+    def _sleep(self, wire: int, timeout: float) -> None:
+        self._deaths.register(wire, select.POLLIN)
+        try:
+            self._deaths.poll(max(0, round(timeout * 1000)))
+        finally:
+            self._deaths.unregister(wire)
 
     def _give_up(self, late: Sequence[WorkerHandle]) -> None:
         """Fail workers whose time is up, after a short wait for all their stacks together."""
@@ -152,5 +169,6 @@ class Crew:
         for table in (self._by_wire, self._by_process):
             for descriptor in [number for number, found in table.items() if found is handle]:
                 del table[descriptor]
-                with contextlib.suppress(KeyError):
-                    self._poll.unregister(descriptor)
+                for poll in (self._poll, self._deaths):
+                    with contextlib.suppress(KeyError):
+                        poll.unregister(descriptor)

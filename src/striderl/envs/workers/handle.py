@@ -124,8 +124,10 @@ class WorkerHandle:
         self.packet, self._phase = None, phase
         self._left = self._limit = limit
         self._counted_at, self._waited_for = time.monotonic(), False
-        with contextlib.suppress(ChannelClosed):
+        try:  # noqa: SIM105  (in every step: `suppress` takes as long as the call)
             self.channel.send(kind, body, files)
+        except ChannelClosed:
+            pass  # it is found out while waiting
 
     @property
     def is_busy(self) -> bool:
