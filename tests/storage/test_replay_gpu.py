@@ -16,7 +16,7 @@ from striderl.storage.replay import Replay
 from striderl.storage.views import FrameStack, NStep, OneStep
 from striderl.storage.views_sequence import SequenceView
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 VIEWS: list[Any] = [OneStep(), NStep(3, gamma=0.9), FrameStack(3), SequenceView(3, burn_in=1)]
 
 

@@ -5,13 +5,15 @@ by number. Both are worked out once here.
 
     block float32 [R, N, 7]     gather: rows by number ──▶ [B, 7] ── views ──▶ act [B, 6], rew [B]
                                 write:  act[t] = …, rew[t] = …   through views, numpy's on the CPU (half torch's cost)
+
+One gather per dtype, and one in all where the arena is made of records (step_records.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +24,12 @@ from striderl.data import tree
 from striderl.data.arena import Arena, Columns
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec, torch_dtype
+from striderl.storage.step_records import WORD, RecordArena
 
 Path = tuple[str, ...]
+Mode = Literal["raise", "wrap"]
 _from_numpy = torch.from_numpy
+_EVERY = slice(None)
 
 
 class Column:
@@ -53,6 +58,18 @@ class Column:
         return source.numpy() if self.fast else source
 
 
+class _Name(NamedTuple):
+    """Where gathered rows [B, W] hold one column, or the columns below a name."""
+
+    name: str
+    below: list[_Name] | None
+    dtype: str
+    index: Any
+    """Cuts the column out; None where it is all there is."""
+    shape: tuple[int, ...]
+    """Of one row, where it has more than one dimension; () otherwise."""
+
+
 class PackedRows:
     """The rows of an arena [R, N], numbered row · N + env."""
 
@@ -63,17 +80,37 @@ class PackedRows:
         self._flat = {dtype: block.view(self._count, -1) for dtype, block in arena.blocks.items()}
         self.fast = all(block.device.type == "cpu" and dtype != "bfloat16" for dtype, block in arena.blocks.items())
         """Whether numpy does the work: it takes half of torch's time per call."""
+        records = arena if isinstance(arena, RecordArena) else None
+        self._records = None if records is None else records.records
         self._arrays = {dtype: flat.numpy() for dtype, flat in self._flat.items()} if self.fast else {}
-        self._layout: dict[str, list[tuple[Path, str, Any, tuple[int, ...]]]] = {dtype: [] for dtype in arena.blocks}
-        self.columns: list[Column] = []
-        widths = dict.fromkeys(arena.blocks, 0)
-        for path, spec in _leaves(arena.columns):
-            start = widths[spec.dtype]
-            widths[spec.dtype] += spec.size
-            place = slice(start, start + spec.size) if spec.shape else start
-            self._layout[spec.dtype].append((path[:-1], path[-1], place, spec.shape))
-            self.columns.append(Column(path, spec, _at(arena.data, path)))
-        self._skeleton = _skeleton(arena.columns)
+        self._kinds = [(dtype, np.dtype(dtype)) for dtype in self._arrays]
+        self._starts = dict.fromkeys(arena.blocks, 0)
+        """Dtype → where its columns begin in what `take` reads, counted in numbers."""
+        if records is not None:
+            self._starts = {dtype: start // np.dtype(dtype).itemsize for dtype, start in records.offsets.items()}
+        self.columns = [Column(path, spec, _at(arena.data, path)) for path, spec in _leaves(arena.columns)]
+        self._names = self._named_below(arena.columns, dict(self._starts))
+        self.lone_flags = "bool" in self._flat and self._flat["bool"].shape[1] < WORD
+        """Whether the words that this reads hold no more than three bools; the last byte is 0."""
+        self._words: NDArray[np.uint32] | None = None
+        if self._records is not None and "bool" in self._starts:
+            self._words = self._records.view(np.uint32)[:, self._starts["bool"] // WORD]
+
+    def _named_below(self, columns: Columns, starts: dict[str, int]) -> list[_Name]:
+        """Give every column its place in gathered rows, in order."""
+        names = []
+        for name, spec in columns.items():
+            if not isinstance(spec, TensorSpec):
+                names.append(_Name(name, self._named_below(spec, starts), "", None, ()))
+                continue
+            start = starts[spec.dtype]
+            starts[spec.dtype] += spec.size
+            alone = self._records is None and bool(spec.shape) and spec.size == self._flat[spec.dtype].shape[1]
+            index = None if alone else (_EVERY, slice(start, start + spec.size) if spec.shape else start)
+            names.append(_Name(name, None, spec.dtype, index, spec.shape if len(spec.shape) > 1 else ()))
+        return names
+
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def fit(self, values: Mapping[str, Any], count: int, columns: Sequence[Column] | None = None) -> list[Any]:
         """Return what is to be written for `count` envs in the order of the columns, or raise; nothing is written.
@@ -113,44 +150,49 @@ class PackedRows:
         for column, value in zip(self.columns, fitted):
             column.target[place] = value
 
-    def gather(self, index: Tensor, mode: Literal["raise", "wrap"] = "raise") -> dict[str, Any]:
-        """Read rows by number into nested dicts [B, …]: one gather per dtype.
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def gather(self, index: Tensor, mode: Mode = "raise") -> dict[str, Any]:
+        """Read rows by number into nested dicts [B, …].
 
         With mode 'wrap', numbers beyond the last row go round; on a GPU they are never checked.
         """
-        out = _copy(self._skeleton)
         if self.fast:
-            rows = index.numpy()
-            for dtype, array in self._arrays.items():
-                self._name(out, dtype, array.take(rows, 0, mode=mode))
-            return out
+            return self.named(self.take(index.numpy(), mode))
         if mode == "wrap":
             index = index % self._count
-        for dtype, flat in self._flat.items():
-            self._name(out, dtype, flat.index_select(0, index))
-        return out
+        rows = {dtype: flat.index_select(0, index) for dtype, flat in self._flat.items()}
+        return _named(self._names, rows, _as_it_is)
 
-    def take(self, rows: NDArray[np.int64], mode: Literal["raise", "wrap"] = "raise") -> dict[str, NDArray[Any]]:
-        """Read rows by number as arrays [B, W] by dtype; where numpy does the work (`fast`)."""
-        return {dtype: array.take(rows, 0, mode=mode) for dtype, array in self._arrays.items()}
+    def take(self, rows: NDArray[np.int64], mode: Mode = "raise") -> dict[str, NDArray[Any]]:
+        """Read rows by number as arrays [B, W] by dtype, for `named`; where numpy does the work (`fast`)."""
+        if self._records is None:
+            return {dtype: array.take(rows, 0, mode=mode) for dtype, array in self._arrays.items()}
+        found = self._records.take(rows, 0, mode=mode)
+        return {dtype: found.view(kind) for dtype, kind in self._kinds}
 
-    def named(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what `take` has read, or a slice of it, as nested dicts of tensors [B, …]."""
-        out = _copy(self._skeleton)
-        for dtype, found in rows.items():
-            self._name(out, dtype, found)
-        return out
+    def named(self, rows: Mapping[str, Any], leave_out: Container[str] = ()) -> dict[str, Any]:
+        """Return what `take` has read, or a slice of it, as nested dicts of tensors [B, …].
 
-    def _name(self, out: dict[str, Any], dtype: str, rows: Any) -> None:
-        """Put the columns of gathered rows [B, W] under their names."""
-        for path, key, place, shape in self._layout[dtype]:
-            piece = rows[:, place]
-            if len(shape) > 1:
-                piece = piece.reshape(-1, *shape)
-            node = out
-            for part in path:
-                node = node[part]
-            node[key] = _from_numpy(piece) if self.fast else piece
+        Those in `leave_out` are None: somebody else has them.
+        """
+        return _named(self._names, rows, _from_numpy, leave_out)
+
+    def words(self, taken: Mapping[str, NDArray[Any]]) -> NDArray[np.uint32]:
+        """Return the first bools of rows that `take` has read, four in a word, uint32 [B]."""
+        if self._records is not None:
+            word: NDArray[np.uint32] = taken["bool"].view(np.uint32)[:, self._starts["bool"] // WORD]
+            return word
+        flags = taken["bool"][:, :WORD]
+        padded = np.zeros((flags.shape[0], WORD), np.bool_)
+        padded[:, : flags.shape[1]] = flags
+        return padded.view(np.uint32)[:, 0]
+
+    def words_at(self, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Return the first bools of these rows, four in a word, uint32 like `rows`."""
+        if self._words is not None:
+            return self._words[rows]
+        return self.words({"bool": self._arrays["bool"].take(rows.ravel(), 0)}).reshape(rows.shape)
 
     def one(self, path: Path, index: Tensor) -> Tensor:
         """Read one column of these rows."""
@@ -159,7 +201,28 @@ class PackedRows:
     def flat(self, path: Path) -> Tensor:
         """Return one column of all rows, as a view [rows, …]."""
         column: Tensor = _at(self.arena.data, path)
-        return column.flatten(0, 1)
+        return column.view(self._count, *column.shape[2:])
+
+
+def _named(
+    names: list[_Name], rows: Mapping[str, Any], wrapped: Callable[[Any], Tensor], leave_out: Container[str] = ()
+) -> dict[str, Any]:
+    """Put the columns of gathered rows under their names."""
+    out: dict[str, Any] = {}
+    for name, below, dtype, index, shape in names:
+        if name in leave_out:
+            out[name] = None
+            continue
+        if below is not None:
+            out[name] = _named(below, rows, wrapped)
+            continue
+        piece = rows[dtype] if index is None else rows[dtype][index]
+        out[name] = wrapped(piece.reshape(-1, *shape) if shape else piece)
+    return out
+
+
+def _as_it_is(rows: Tensor) -> Tensor:
+    return rows
 
 
 def _leaves(columns: Columns, prefix: Path = ()) -> Iterator[tuple[Path, TensorSpec]]:
@@ -168,14 +231,6 @@ def _leaves(columns: Columns, prefix: Path = ()) -> Iterator[tuple[Path, TensorS
             yield (*prefix, name), spec
         else:
             yield from _leaves(spec, (*prefix, name))
-
-
-def _skeleton(columns: Columns) -> dict[str, Any]:
-    return {name: None if isinstance(spec, TensorSpec) else _skeleton(spec) for name, spec in columns.items()}
-
-
-def _copy(skeleton: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if inner is None else _copy(inner) for name, inner in skeleton.items()}
 
 
 def _at(nested: Mapping[str, Any], path: Path) -> Any:

@@ -51,6 +51,11 @@ class Draws:
         row = self._load(number, count)
         return self._moved[row]
 
+    def block(self, number: int, count: int) -> tuple[Any, Tensor, int]:
+        """Return the block that has this draw: what tells it from others, float64 [K, count] on the device, the row."""
+        row = self._load(number, count)
+        return (self.seed, *self._known), self._moved, row
+
     def _load(self, number: int, count: int) -> int:
         length = max(_FEWEST, _BLOCK // max(1, count))
         block, row = divmod(number, length)
@@ -147,6 +152,14 @@ class Uniform:
         self._draw += 1
         return Pick(read.row_of(numbers), None)
 
+    def block(self, count: int) -> tuple[Any, Tensor, int]:
+        """Return the block of numbers that has the next draw, see `Draws.block`: for sampling on the device."""
+        return self._draws.block(self._draw, count)
+
+    def skip(self) -> None:
+        """Go on to the next draw: the device has made this one."""
+        self._draw += 1
+
     def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
         """Raise: there is nothing to update."""
         raise TypeError("this replay picks uniformly and has no priorities; give it picker=Prioritized(…)")
@@ -212,7 +225,7 @@ class Prioritized:
             raise ValueError("no step of the replay counts (`valid` is false in all of them), so none can be picked")
         if self._on_cpu:
             rows, array = self.tree.pick_on_cpu(self._draws.host(self._draw, count))
-            array /= array.min()
+            array /= np.minimum.reduce(array)
             index, weight = torch.from_numpy(rows), torch.from_numpy((array**-self.beta).astype(np.float32))
         else:
             index, priority = self.tree.pick(self._draws.at(self._draw, count))
@@ -240,10 +253,10 @@ class Prioritized:
         priority = np.abs(error.detach().numpy(), dtype=np.float64)
         priority += self.epsilon
         priority **= self.alpha
-        largest = priority.max()
-        if not largest <= self._largest.numpy():
-            self._largest.fill_(float(largest))
-        self.tree.put(index, torch.from_numpy(priority))
+        largest = float(np.maximum.reduce(priority))
+        if not largest <= float(self._largest):
+            self._largest.fill_(largest)
+        self.tree.put_on_cpu(index.numpy(), priority)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the priorities and the number of the next draw."""

@@ -54,14 +54,12 @@ from striderl.storage.packed_rows import PackedRows
 from striderl.storage.pickers import Pick, Picker, Ticket, Uniform
 from striderl.storage.plain_add import PlainAdd
 from striderl.storage.replay_episodes import EpisodeTable
-from striderl.storage.replay_layout import FLAGS, part_of, sparse, split_columns
+from striderl.storage.replay_layout import part_of, sparse, split_columns, step_arena
 from striderl.storage.replay_reader import ReplayReader
 from striderl.storage.replay_recurrent import StateRows
 from striderl.storage.replay_state import Mark, load_replay, save_replay
+from striderl.storage.replay_writer import SMALL, StepWriter
 from striderl.storage.ring_index import RingCursor
-
-_SMALL = 64
-"""Up to this many envs, looking at flags in Python is cheaper than asking torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class Replay:
         rows = self.steps_per_env + 1
         self.cursor = RingCursor(num_envs, self.steps_per_env, rows)
         frame_columns, step_columns = split_columns(columns)
-        self.steps = PackedRows(Arena(step_columns, (rows, num_envs), part_of(placement, "steps")))
+        self.steps = PackedRows(step_arena(step_columns, (rows, num_envs), placement))
         self.frames = PackedRows(Arena(frame_columns, (rows, num_envs), part_of(placement, "frames")))
         self.finals = PackedRows(Arena(frame_columns, (rows, num_envs), sparse(placement, frame_columns)))
         device = next(iter(self.steps.arena.blocks.values())).device
@@ -132,17 +130,13 @@ class Replay:
         self.picker.attach(self.cursor, device)
         self.view = view
         self._whole = slice(0, num_envs)
-        self._on_cpu = device.type == "cpu"
         self._env_index = torch.arange(num_envs, device=device)
-        self._others = [column for column in self.steps.columns if column.path[0] not in FLAGS]
-        flags = self.steps.arena.blocks["bool"][..., :3]
-        self._flags: Any = flags.numpy() if self._on_cpu else flags
-        self._plain_flags = np.array([False, False, True])
         self.generation = 0
         """How often this replay was saved."""
         self.mark = None if placement.folder is None else Mark(placement.folder, num_envs)
         """How far the files have been written; None in memory."""
-        self._plain = self._plain_path()
+        self._writer = StepWriter(self.read, self.picker, self.mark)
+        self._plain = self._short_way()
 
     @property
     def capacity(self) -> int:
@@ -161,124 +155,17 @@ class Replay:
         uses, and a truncated one does not count (`valid` false), because what followed it is unknown.
         """
         if envs is None or (envs.start == 0 and envs.stop == self.num_envs):
-            envs = self._whole
             if self._plain is not None and self.cursor.even and self._plain.add(transition):
                 return
-        count = envs.stop - envs.start
-        step = {"act": transition.act, "rew": transition.rew, "info": transition.info, "policy": transition.policy}
-        fitted = self.steps.fit(step, count, self._others)
-        obs = self.frames.fit(transition.obs, count)
-        following = self.frames.fit(transition.next_obs, count)
-        flags, valid, ended = self._fit_flags(transition, count)
-        finals = self._fit_finals(transition, ended, count, obs)
-        state = None if self.states is None else self.states.fit(transition.next_state, transition.done)
-        if self.cursor.even and count == self.num_envs:
-            place = self.cursor.total % self.cursor.rows
-            self._write(fitted, obs, following, flags, finals, state, place, envs)
-            self._tell(transition, place, envs, valid)
-            self.cursor.advance(None)
-        else:
-            self._add_apart(fitted, obs, following, flags, finals, state, transition, envs, valid)
+            envs = self._whole
+        self._writer.add(transition, envs)
 
-    def _plain_path(self) -> PlainAdd | None:
+    def _short_way(self) -> PlainAdd | None:
         """Return the short way for ordinary steps, where there is one."""
         extras = self.mark is not None or self.states is not None or self.episodes is not None
-        if extras or not (self.steps.fast and self.frames.fast) or self.num_envs > _SMALL:
+        if extras or not (self.steps.fast and self.frames.fast) or self.num_envs > SMALL:
             return None
-        picker = None if isinstance(self.picker, Uniform) else self.picker
-        return PlainAdd(self.cursor, self._others, self.frames.columns, self._flags, picker, self.read)
-
-    def _add_apart(
-        self,
-        fitted: list[Any],
-        obs: list[Any],
-        following: list[Any],
-        flags: Any,
-        finals: list[Any] | None,
-        state: list[Tensor] | None,
-        transition: Transition,
-        envs: slice,
-        valid: Any,
-    ) -> None:
-        """Add env by env: those of one call may be at different places."""
-        totals = self.cursor.totals
-        for offset, env in enumerate(range(envs.start, envs.stop)):
-            one, here = slice(offset, offset + 1), slice(env, env + 1)
-            place = int(totals[env]) % self.cursor.rows
-
-            def part(values: Any, one: slice = one) -> Any:
-                return None if values is None else [value[one] for value in values]
-
-            shared = flags is self._plain_flags
-            self._write(
-                part(fitted), part(obs), part(following), flags if shared else flags[one], part(finals), part(state),
-                place, here,
-            )  # fmt: skip
-            self._tell(transition.rows(one), place, here, valid if valid is True else valid[one])
-            self.cursor.advance(here)
-
-    def _write(
-        self,
-        fitted: list[Any],
-        obs: list[Any],
-        following: list[Any],
-        flags: Any,
-        finals: list[Any] | None,
-        state: list[Tensor] | None,
-        place: int,
-        envs: slice,
-    ) -> None:
-        if self.mark is not None:
-            self.mark.written[envs] = self.cursor.totals[envs] + 1
-        after = place + 1 if place + 1 < self.cursor.rows else 0
-        here: Any = place if envs is self._whole else (place, envs)
-        there: Any = after if envs is self._whole else (after, envs)
-        for column, value in zip(self._others, fitted):
-            column.target[here] = value
-        self._flags[here] = flags
-        for column, value, next_value in zip(self.frames.columns, obs, following):
-            column.target[here] = value
-            column.target[there] = next_value
-        if finals is not None:
-            self.finals.put(finals, here)
-        if self.states is not None and state is not None:
-            self.states.put(state, after, envs)
-
-    def _tell(self, transition: Transition, place: int, envs: slice, valid: Any) -> None:
-        """Let picker and episode table know what is new, and which row holds no step now."""
-        count = envs.stop - envs.start
-        after = place + 1 if place + 1 < self.cursor.rows else 0
-        self.picker.written(self.read, place * self.num_envs + envs.start, count, valid)
-        self.picker.opened(after * self.num_envs + envs.start, count)
-        if self.episodes is not None:
-            number = self.cursor.total if self.cursor.even else int(self.cursor.totals[envs.start])
-            env = self._env_index[envs]
-            self.episodes.add(torch.full_like(env, number), env, transition.done)
-
-    def _fit_flags(self, transition: Transition, count: int) -> tuple[Any, Any, bool]:
-        """Return the flags as they are written, which steps count (True: all), and whether any may end an episode."""
-        terminated, truncated, valid = transition.terminated, transition.truncated, transition.valid
-        if not terminated.dtype is truncated.dtype is valid.dtype is torch.bool:
-            kinds = f"{terminated.dtype}, {truncated.dtype} and {valid.dtype}"
-            raise ValueError(f"'terminated', 'truncated' and 'valid' want bool, found {kinds}")
-        if not terminated.shape == truncated.shape == valid.shape == (count,):
-            shapes = f"{list(terminated.shape)}, {list(truncated.shape)} and {list(valid.shape)}"
-            raise ValueError(f"'terminated', 'truncated' and 'valid' want shape [{count}], found {shapes}")
-        if self._on_cpu and (
-            not (True in terminated.tolist() or True in truncated.tolist() or False in valid.tolist())
-            if count <= _SMALL
-            else bool((~(terminated | truncated) & valid).all())
-        ):
-            return self._plain_flags, True, False
-        if transition.final_obs is None:
-            valid = valid & ~(truncated & ~terminated)
-        flags = torch.stack([terminated, truncated, valid], dim=-1)
-        return (flags.numpy() if self._on_cpu else flags), valid, True
-
-    def _fit_finals(self, transition: Transition, ended: bool, count: int, obs: list[Any]) -> list[Any] | None:
-        if not ended:
-            return None
-        return obs if transition.final_obs is None else self.finals.fit(transition.final_obs, count)
+        return PlainAdd(self.read, None if isinstance(self.picker, Uniform) else self.picker)
 
     # -- writing as a part of a recording: where to is known to the device alone ---------------------------------------
 

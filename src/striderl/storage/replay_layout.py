@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from striderl.data.arena import Columns, Placement
+import numpy as np
+
+from striderl.data.arena import Arena, Columns, Placement
 from striderl.data.specs import TensorSpec
+from striderl.storage.step_records import RecordArena
 
 FLAGS = ("terminated", "truncated", "valid")
 """The columns that lie first in the block of bools."""
+
+
+def _word(*flags: bool) -> np.uint32:
+    """Return flags as they lie in memory, four bytes read as one number."""
+    return np.uint32(np.array([*flags, False], np.bool_).view(np.uint32)[0])
+
+
+TERMINATED, TRUNCATED, VALID = _word(True, False, False), _word(False, True, False), _word(False, False, True)
+ENDS, SEEN = TERMINATED | TRUNCATED, TERMINATED | TRUNCATED | VALID
+"""What to look at in the word of a step's flags; a step like most others has `word & SEEN == VALID`."""
 
 
 def split_columns(columns: Columns) -> tuple[Columns, Columns]:
@@ -24,6 +37,14 @@ def split_columns(columns: Columns) -> tuple[Columns, Columns]:
         raise ValueError(f"columns {unused} are not part of a transition; put them under 'info' or 'policy'")
     flags = TensorSpec(dtype="bool")
     return columns["obs"], {**dict.fromkeys(FLAGS, flags), **others}
+
+
+def step_arena(columns: Columns, leading: tuple[int, int], placement: Placement) -> Arena:
+    """Make room for the columns of steps: records on the CPU; one block per dtype in files and on other devices."""
+    in_memory = placement.folder is None and placement.device == "cpu"
+    if in_memory and all(spec.dtype != "bfloat16" for spec in _specs(columns)):
+        return RecordArena(columns, leading, placement)
+    return Arena(columns, leading, part_of(placement, "steps"))
 
 
 def part_of(placement: Placement, name: str) -> Placement:

@@ -9,6 +9,7 @@ While all envs are equally far, the oldest and newest places are plain numbers; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from striderl.storage.packed_rows import PackedRows
 from striderl.storage.replay_episodes import EpisodeTable
+from striderl.storage.replay_layout import ENDS
 from striderl.storage.replay_recurrent import StateRows
 from striderl.storage.ring_index import RingCursor
 
@@ -37,7 +39,10 @@ class ReplayReader:
         """Read from these parts, which the replay owns."""
         self.cursor = cursor
         self.episodes, self.states = episodes, states
-        self._steps, self._frames, self._finals = steps, frames, finals
+        self.steps = steps
+        """The columns of all steps but their observations."""
+        self.frames, self.finals = frames, finals
+        """Observations, and where episodes really ended."""
         self.num_envs = cursor.num_envs
         self.num_rows = cursor.rows * cursor.num_envs
         block = next(iter(steps.arena.blocks.values()))
@@ -46,10 +51,8 @@ class ReplayReader:
         flags = steps.arena.blocks["bool"].view(self.num_rows, -1)
         self._flags = flags[:, :3]
         self._arrays = steps.fast and frames.fast
-        self.flag_array = flags.numpy() if self._arrays else np.zeros((0, 3), np.bool_)
-        """(terminated, truncated, valid, …) of all rows, where numpy reads them (`fast`)."""
         self.reward_array = steps.flat(("rew",)).numpy() if self._arrays else np.zeros(0, np.float32)
-        """The rewards of all rows, likewise."""
+        """The rewards of all rows, where numpy reads them (`fast`)."""
         self._terminated, self._truncated, self._valid = flags[:, 0], flags[:, 1], flags[:, 2]
         self._version = -1
         self._per_env: tuple[Tensor, Tensor] = (torch.zeros(0), torch.zeros(0))
@@ -105,19 +108,19 @@ class ReplayReader:
 
     def columns(self, index: Tensor) -> dict[str, Any]:
         """Read all columns but the observations, [B, …] each."""
-        return self._steps.gather(index)
+        return self.steps.gather(index)
 
     def column(self, path: tuple[str, ...], index: Tensor) -> Tensor:
         """Read one column, [B, …]; the path starts with 'obs' for an observation component."""
-        return self._frames.one(path[1:], index) if path[0] == "obs" else self._steps.one(path, index)
+        return self.frames.one(path[1:], index) if path[0] == "obs" else self.steps.one(path, index)
 
     def obs(self, index: Tensor) -> dict[str, Any]:
         """Read the observations of these steps, [B, …] each."""
-        return self._frames.gather(index)
+        return self.frames.gather(index)
 
     def obs_next(self, index: Tensor) -> dict[str, Any]:
         """Read what really followed these steps, [B, …] each: where an episode ended, its final observation."""
-        return self._mended(self._frames.gather(index + self.num_envs, "wrap"), index, self.done(index))
+        return self._mended(self.frames.gather(index + self.num_envs, "wrap"), index, self.done(index))
 
     def flags(self, index: Tensor) -> Tensor:
         """Return (terminated, truncated, valid) of these steps, bool [B, 3]."""
@@ -135,47 +138,52 @@ class ReplayReader:
         """
         if self._arrays:
             rows = index.numpy()
+            steps = self.steps.take(rows)
             if last is None:
-                return self.rows_on_cpu(rows, rows, None)
+                return self.joined(steps, rows, rows, self.steps.words(steps))
             ends = last.numpy()
-            return self.rows_on_cpu(rows, ends, self.flag_array.take(ends, 0))
-        data: dict[str, Any] = {"obs": None, **self._steps.gather(index)}
-        data["obs"] = self._frames.gather(index)
+            return self.joined(steps, rows, ends, self.steps.words_at(ends))
+        data = self.steps.gather(index)
+        data["obs"] = self.frames.gather(index)
         data["obs_next"] = self.obs_next(index if last is None else last)
         return data
 
-    def rows_on_cpu(
-        self, rows: NDArray[np.int64], last: NDArray[np.int64], flags: NDArray[np.bool_] | None
+    def joined(
+        self,
+        steps: Mapping[str, NDArray[Any]],
+        rows: NDArray[np.int64],
+        last: NDArray[np.int64],
+        words: NDArray[np.uint32] | None,
+        leave_out: frozenset[str] = frozenset(),
     ) -> dict[str, Any]:
-        """Do the same with numpy; `flags` are those of `last`, and None where that is `rows`."""
-        steps = self._steps.take(rows)
-        count = rows.shape[0]
-        both = np.empty(2 * count, np.int64)
-        both[:count] = rows
-        np.add(last, self.num_envs, out=both[count:])
-        frames = self._frames.take(both, "wrap")
-        ends = (steps["bool"] if flags is None else flags)[:, :2]
-        if ends.any():
-            ended = (ends[:, 0] | ends[:, 1]).nonzero()[0]
-            for dtype, finals in self._finals.take(last.take(ended)).items():
-                frames[dtype][ended + count] = finals
-        data = self._steps.named(steps)
-        data["obs"] = self._frames.named({dtype: found[:count] for dtype, found in frames.items()})
-        data["obs_next"] = self._frames.named({dtype: found[count:] for dtype, found in frames.items()})
+        """Return `steps`, which were taken at `rows`, with `obs`, and `obs_next` from after `last`; where `fast`.
+
+        `words` are the flags of `last`, None where no episode ends there. The columns in `leave_out` are None.
+        """
+        obs = self.frames.take(rows)
+        following = self.frames.take(last + self.num_envs, "wrap")
+        if words is not None and np.count_nonzero(ends := words & ENDS):
+            ended = ends.nonzero()[0]
+            for dtype, finals in self.finals.take(last.take(ended)).items():
+                following[dtype][ended] = finals
+        data = self.steps.named(steps, leave_out)
+        data["obs"], data["obs_next"] = self.frames.named(obs), self.frames.named(following)
         return data
 
     def _mended(self, following: dict[str, Any], index: Tensor, done: Tensor) -> dict[str, Any]:
         """Put final observations where an episode ended."""
-        return _where(done, self._finals.gather(index), following)
+        return _where(done, self.finals.gather(index), following)
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
     def row_of(self, numbers: NDArray[np.float64] | Tensor) -> Tensor:
         """Turn uniform numbers in [0, 1) into rows that are alive, each as likely as any other; int64 [B]."""
-        count = len(self.cursor)
-        if not self.cursor.even:
-            return self._uneven_row_of(torch.as_tensor(numbers), count)
-        base = (self.cursor.total - self.cursor.size) % self.cursor.rows * self.num_envs
+        cursor = self.cursor
+        if not cursor.even:
+            return self._uneven_row_of(torch.as_tensor(numbers), len(cursor))
+        size = cursor.size
+        count = size * self.num_envs
+        base = (cursor.total - size) % cursor.rows * self.num_envs
         if isinstance(numbers, np.ndarray):
             chosen = (numbers * count).astype(np.int64)
             chosen += base

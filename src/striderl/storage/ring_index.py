@@ -88,6 +88,11 @@ class RingCursor:
     def __len__(self) -> int:
         return self.size * self.num_envs if self.even else int(self.sizes.sum())
 
+    def advance_all(self) -> None:
+        """Count one more step of every env, while `even`."""
+        self.version += 1
+        self.total += 1
+
     def advance(self, envs: slice | None) -> None:
         """Count one more step of these envs; all when None."""
         self.version += 1

@@ -15,6 +15,7 @@ of small operations cost more than a search in a few thousand numbers. A GPU lik
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_from_numpy = torch.from_numpy
 _BELOW_ONE = 1.0 - 2.0**-53
 _SHAPES = {"cpu": (16, 4096), "cuda": (32, 32768)}
 """Kind of device → how many numbers a sum is of, and the most sums at the top."""
@@ -40,7 +42,10 @@ class _Arrays:
 
     def __init__(self, memory: Tensor, levels: list[_Level], running: Tensor) -> None:
         self.memory, self.running = memory.numpy(), running.numpy()
+        self.ends = self.running[1:]
         self.levels = [(level.groups.numpy(), level.sums.numpy()) for level in levels]
+        self.total = 0.0
+        """The sum of all leaves, once they are added up."""
 
 
 class SumTree:
@@ -64,7 +69,10 @@ class SumTree:
         self._top = parts[-1]
         self._running = torch.zeros(sizes[-1] + 1, dtype=torch.float64, device=device)
         self._arrays = _Arrays(self._memory, self._levels, self._running) if kind == "cpu" else None
+        self._ends = self._running[1:]
         self._touched: list[Tensor] = []
+        self._written: list[NDArray[np.int64]] = []
+        """What `_touched` is on a GPU: the leaves that were written one by one."""
         self._ranges: list[tuple[int, int]] = []
         self._num_touched = 0
         self.leaves = self._memory[:count]
@@ -78,10 +86,16 @@ class SumTree:
     def put(self, index: Tensor, values: Tensor) -> None:
         """Set some leaves; where one is named twice, either value may stay."""
         if self._arrays is not None:
-            self._arrays.memory[index.numpy()] = values.numpy()
-        else:
-            self._memory.index_put_((index,), values)
+            self.put_on_cpu(index.numpy(), values.numpy())
+            return
+        self._memory.index_put_((index,), values)
         self._touched.append(index)
+        self._num_touched += index.shape[0]
+
+    def put_on_cpu(self, index: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Do the same with arrays."""
+        self._on_cpu().memory[index] = values
+        self._written.append(index)
         self._num_touched += index.shape[0]
 
     def fill(self, first: int, count: int, value: Tensor | float) -> None:
@@ -105,7 +119,7 @@ class SumTree:
     def is_empty(self) -> bool:
         """Tell whether all leaves are 0; a GPU is waited for."""
         self._add_up()
-        return not float(self._running[-1] if self._arrays is None else self._arrays.running[-1]) > 0.0
+        return not (float(self._running[-1]) if self._arrays is None else self._arrays.total) > 0.0
 
     def total(self) -> Tensor:
         """Return the sum of all leaves, 0-d."""
@@ -138,32 +152,33 @@ class SumTree:
     def pick_on_cpu(self, numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Do the same with arrays; from the smallest number to the largest, because neighbours share the way down."""
         self._add_up()
-        arrays = self._arrays
-        if arrays is None:
-            raise TypeError(f"this tree is on {self._memory.device}; pick with tensors")
+        arrays, width = self._on_cpu(), self._width
         order = numbers.argsort()
-        running, width = arrays.running, self._width
         rest = numbers.take(order)
-        rest *= running[-1] * _BELOW_ONE
-        place = running.searchsorted(rest, side="right")
-        place -= 1
-        np.minimum(place, self._top.shape[0] - 1, out=place)
-        rest -= running.take(place)
-        first = np.arange(0, width * len(numbers), width) if arrays.levels else place
+        rest *= arrays.total * _BELOW_ONE
+        place = arrays.ends.searchsorted(rest, "right")
+        if not arrays.total > 0.0:
+            np.minimum(place, self._top.shape[0] - 1, out=place)
+        rest -= arrays.running.take(place)
         for groups, _ in reversed(arrays.levels):
             values = groups.take(place, 0)
-            inside = torch.from_numpy(values).cumsum(1).numpy()  # six times as fast as numpy's
+            inside = _from_numpy(values).cumsum(1).numpy()  # six times as fast as numpy's
             np.minimum(rest, inside[:, -1] * _BELOW_ONE, out=rest)
             child = (inside > rest[:, None]).argmax(1)
             place *= width
             place += child
             if groups is not arrays.levels[0][0]:
-                child += first
+                child += _firsts(len(numbers), width)
                 rest -= inside.ravel().take(child) - values.ravel().take(child)
                 np.maximum(rest, 0.0, out=rest)
         index = np.empty_like(place)
         index[order] = place
         return index, arrays.memory.take(index)
+
+    def _on_cpu(self) -> _Arrays:
+        if self._arrays is None:
+            raise TypeError(f"this tree is on {self._memory.device}; write and pick with tensors")
+        return self._arrays
 
     # -- sums ----------------------------------------------------------------------------------------------------------
 
@@ -177,31 +192,43 @@ class SumTree:
         else:
             for first, last in _merged(self._ranges, self._width):
                 self._add_up_between(first, last)
+            if self._written:
+                self._add_up_on_cpu(self._written[0] if len(self._written) == 1 else np.concatenate(self._written))
             if self._touched:
                 self._add_up_at(self._touched[0] if len(self._touched) == 1 else torch.cat(self._touched))
-        torch.cumsum(self._top, 0, out=self._running[1:])
+        torch.cumsum(self._top, 0, out=self._ends)
+        if self._arrays is not None:
+            self._arrays.total = float(self._arrays.running[-1])
         self._touched.clear()
+        self._written.clear()
         self._ranges.clear()
         self._num_touched = 0
 
     def _add_up_at(self, index: Tensor) -> None:
         """Add up the groups above some leaves."""
-        arrays = self._arrays
-        if arrays is None:
-            for groups, sums in self._levels:
-                index = index // self._width
-                sums.index_put_((index,), _row_sums(groups.index_select(0, index)))
-            return
-        rows = index.numpy()
-        for array, totals in arrays.levels:
+        for groups, sums in self._levels:
+            index = index // self._width
+            sums.index_put_((index,), _row_sums(groups.index_select(0, index)))
+
+    def _add_up_on_cpu(self, rows: NDArray[np.int64]) -> None:
+        """Do the same with arrays."""
+        for groups, sums in self._on_cpu().levels:
             rows = rows // self._width
-            totals[rows] = np.einsum("ij->i", array.take(rows, 0))
+            sums[rows] = np.einsum("ij->i", groups.take(rows, 0))
 
     def _add_up_between(self, first: int, last: int) -> None:
         """Add up groups of leaves, and what is above them."""
         for groups, sums in self._levels:
             sums[first:last] = _row_sums(groups[first:last])
             first, last = first // self._width, -(-last // self._width)
+
+
+@lru_cache(maxsize=16)
+def _firsts(count: int, width: int) -> NDArray[np.int64]:
+    """Return where each of `count` groups begins; read only."""
+    firsts = np.arange(0, width * count, width)
+    firsts.flags.writeable = False
+    return firsts
 
 
 def _layout(count: int, width: int, most: int) -> tuple[list[int], list[int]]:

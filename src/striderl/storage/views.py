@@ -20,8 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from striderl.storage.replay_layout import TERMINATED, TRUNCATED
 from striderl.storage.replay_reader import ReplayReader
 from striderl.storage.replay_window import array_window, window
+
+_from_numpy = torch.from_numpy
+_REPLACED = frozenset({"rew", "terminated", "truncated"})
+"""The columns that `NStep` works out anew."""
 
 RewardFunction = Callable[[dict[str, Any]], Tensor]
 """Returns rewards [B] for steps given as `ReplayReader.rows` gives them."""
@@ -51,6 +56,7 @@ class NStep:
             raise ValueError(f"gamma is between 0 and 1, found {gamma}")
         self.n, self.gamma, self.reward = n, gamma, reward
         self._powers: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
 
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
         """Return the columns of these steps with the sums and ends of their windows."""
@@ -72,26 +78,31 @@ class NStep:
 
     def _on_cpu(self, read: ReplayReader, rows: NDArray[np.int64]) -> dict[str, Any]:
         """Do the same with numpy, whose calls cost half."""
+        count = len(rows)
+        steps = read.steps.take(rows)  # first: then what the window looks at is in the cache
         found = array_window(read, rows, self.n)
         if self.reward is None:
             reward = read.reward_array[found.rows]
         else:
-            reward = self.reward(read.rows(torch.from_numpy(found.rows.ravel()))).detach().numpy().reshape(self.n, -1)
-        if not found.whole:
-            reward = np.where(found.going, reward, reward.dtype.type(0.0))
-        powers = self._powers_like(torch.from_numpy(reward)).numpy()
-        terminated = found.ends[:, 0]
-        discount = powers.take(found.num_steps)
-        discount[terminated] = 0.0
-        arrays = {
-            "rew": powers[:-1] @ reward,
-            "terminated": terminated,
-            "truncated": found.ends[:, 1],
-            "discount": discount,
-            "num_steps": found.num_steps,
-        }
-        data = read.rows_on_cpu(rows, found.last, found.ends)
-        return data | {name: torch.from_numpy(array) for name, array in arrays.items()}
+            reward = self.reward(read.rows(_from_numpy(found.rows.ravel()))).detach().numpy().reshape(self.n, count)
+        powers = self._arrays.get(reward.dtype.char)
+        if powers is None:
+            powers = self._arrays[reward.dtype.char] = self._powers_like(torch.from_numpy(reward)).numpy()
+        words = None
+        if found.cut is None:
+            terminated, truncated = np.zeros((2, count), np.bool_)
+            discount, num_steps = powers[-1:].repeat(count), np.full(count, self.n)
+        else:
+            going, num_steps, words = found.cut
+            reward = np.where(going, reward, reward.dtype.type(0.0))
+            terminated, truncated = (words & TERMINATED) != 0, (words & TRUNCATED) != 0
+            discount = powers.take(num_steps)
+            discount[terminated] = 0.0
+        data = read.joined(steps, rows, found.last, words, leave_out=_REPLACED)
+        data["rew"] = _from_numpy(powers[:-1] @ reward)
+        data["terminated"], data["truncated"] = _from_numpy(terminated), _from_numpy(truncated)
+        data["discount"], data["num_steps"] = _from_numpy(discount), _from_numpy(num_steps)
+        return data
 
     def _powers_like(self, reward: Tensor) -> Tensor:
         """Return gamma^0 … gamma^n, made once per device."""
