@@ -14,6 +14,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import gpu_learning  # noqa: E402
 import gpu_off_policy  # noqa: E402
 import gpu_ppo  # noqa: E402
 import harness_clock  # noqa: E402
@@ -147,8 +148,9 @@ def rendered(path: Path) -> str:
     if path.stem == "learning":  # runs with seeds, not contenders beside each other
         return learning.to_markdown(learning.load_runs(path))
     found = json.loads(path.read_text(encoding="utf-8"))
-    if path.stem in ("gpu_ppo", "gpu_off_policy"):
-        return {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy}[path.stem].to_markdown(found["rows"])
+    of_rows = {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy, "gpu_learning": gpu_learning}
+    if path.stem in of_rows:
+        return of_rows[path.stem].to_markdown(found["rows"])
     return offline.to_markdown(found) if path.stem == "offline" else harness_markdown.to_markdown(load(path))
 
 

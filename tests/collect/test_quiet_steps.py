@@ -95,3 +95,31 @@ def test_looking_at_masks():
     mask = torch.tensor([[False, True], [False, False]])
     assert any_true(mask) and not any_true(mask[1]) and any_true(mask[:, 1]) and not any_true(mask[:, 0])
     assert all_true(~mask[1]) and not all_true(~mask) and all_true(mask[:1, 1])
+
+
+def test_when_somebody_looks_does_not_matter():
+    # sums of numbers of very different sizes: added in another order, the last bits would differ
+    watched, left_alone = (EpisodeStatistics(3, torch.device("cpu")) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    nowhere = torch.zeros(3, dtype=torch.bool)
+    plain = torch.zeros(3, dtype=torch.float64)
+    for step in range(200):
+        reward = torch.randn(3, generator=generator) * 10.0 ** (step % 7)
+        plain += reward
+        for statistics in (watched, left_alone):
+            statistics.update_quiet(slice(0, 3), reward)
+        if step % 5 == 0:
+            assert torch.equal(watched.running_return, plain)
+    assert len(left_alone._quiet[0, 3]) == 200
+    for statistics in (watched, left_alone):
+        statistics.update(slice(0, 3), torch.ones(3), ~nowhere, ~nowhere, nowhere)
+    assert watched.read() == left_alone.read() and int(left_alone.num_steps) == 603
+    assert torch.equal(left_alone.returns[:3], plain + 1.0) and left_alone.lengths[:3].tolist() == [201] * 3
+
+
+def test_many_rewards_are_not_kept():
+    statistics = EpisodeStatistics(3000, torch.device("cpu"))
+    for _ in range(3):
+        statistics.update_quiet(slice(0, 3000), torch.ones(3000))
+    assert len(statistics._quiet[0, 3000]) == 1
+    assert statistics.running_return.tolist() == [3.0] * 3000

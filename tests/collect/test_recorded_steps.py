@@ -10,7 +10,7 @@ import torch
 
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.policy_actor import PolicyActor
-from striderl.collect.recorded_steps import RecordedSteps
+from striderl.collect.recorded_steps import RecordedSteps, apart_from
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Placement
@@ -314,3 +314,13 @@ def test_a_recorded_rollout_on_a_gpu_equals_an_eager_one_and_never_waits(kind, f
         for name, value in found[0].items():
             torch.testing.assert_close(found[1][name], value, rtol=1e-4, atol=1e-5, equal_nan=True)
     assert sides[0][0].statistics.read() == pytest.approx(sides[1][0].statistics.read(), rel=1e-4, nan_ok=True)
+
+
+def test_what_acting_overwrites_is_copied_before_it_is_stored_beside():
+    actions, column = torch.zeros(4, 2), torch.zeros(4, 3)
+    acted = {"actions": actions, "state": {"h": column}}
+    packed = {"rows": actions.view(-1), "first": column[:, :1], "own": torch.ones(3)}
+    found = apart_from(packed, acted)
+    assert found["own"] is packed["own"]
+    actions.fill_(5.0), column.fill_(5.0)
+    assert not found["rows"].any() and not found["first"].any()

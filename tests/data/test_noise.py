@@ -100,3 +100,18 @@ def test_odd_shapes_and_unknown_kinds():
     assert NoiseSpec(kind="bits").tensor.dtype == "int64"
     with pytest.raises(ValueError, match=r"no kind 'normall'. Did you mean 'normal'"):
         NoiseSpec(kind="normall")
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal", "gumbel", "exponential", "bits"])
+@pytest.mark.parametrize("shape", [(), (2,), (3, 3), (0,)])
+def test_iterations_drawn_together_are_those_drawn_apart(kind, shape):
+    spec, env, first = NoiseSpec(shape=shape, kind=kind), torch.tensor([4, 0, 9]), 2**32 - 2
+    apart = [
+        draw(spec, "x", seed=3, iteration=iteration, env_index=env, num_steps=5)
+        for iteration in range(first, first + 3)
+    ]
+    together = draw(spec, "x", seed=3, iteration=range(first, first + 3), env_index=env, num_steps=5)
+    assert torch.equal(together, torch.cat(apart)) and together.shape == (15, 3, *shape)
+    # by torch, as on a GPU, what the CPU does with numpy
+    numbers = torch.arange(first, first + 3)
+    assert torch.equal(draw(spec, "x", seed=3, iteration=numbers, env_index=env, num_steps=5), together)

@@ -60,3 +60,19 @@ def test_columns_of_different_size_are_named():
                 columns, {"x": 0, "y": 0}, num_mini_batches=1, num_epochs=1, generator=torch.Generator()
             )
         )
+
+
+@pytest.mark.parametrize(("count", "parts", "epochs", "together"), [(12, 4, 5, 20), (10, 3, 2, 6), (40, 10, 7, 14)])
+def test_rows_of_many_are_the_rows_of_each_in_pieces_of_one_size(count, parts, epochs, together, monkeypatch):
+    monkeypatch.setattr("striderl.execution.epochs.MOST_AT_ONCE", 20)
+    minibatches = ShuffledMinibatches(
+        {"x": torch.arange(count)},
+        {"x": 0},
+        num_mini_batches=parts,
+        num_epochs=epochs,
+        generator=torch.Generator().manual_seed(0),
+        padded=True,
+    )
+    many = list(minibatches.rows_of_many())
+    assert {len(rows) for rows in many} == {together}
+    assert torch.equal(torch.cat(many), torch.stack(list(minibatches.rows())))

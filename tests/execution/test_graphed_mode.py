@@ -31,7 +31,11 @@ ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), rea
 def test_the_mode_follows_the_device(caplog):
     assert type(mode_of("auto", "cpu")) is Eager and type(mode_of("eager", "cuda")) is Eager
     assert type(mode_of("auto", "cuda")) is Graphed and type(mode_of("graphed", "cuda")) is Graphed
-    assert type(mode_of("auto", "cuda", alone=False)) is Eager
+    with caplog.at_level(logging.INFO):
+        assert type(mode_of("auto", "cuda", alone=False)) is Eager
+        assert type(mode_of("auto", "cpu")) is Eager
+    assert "gradient steps are eager: several processes learn together (mode='auto'" in caplog.text
+    assert "gradient steps are eager: the parameters are on cpu (mode='auto'" in caplog.text
     with caplog.at_level(logging.WARNING):
         assert type(mode_of("graphed", "cpu")) is Eager
     assert "the parameters are on cpu: gradient steps go on eagerly" in caplog.text

@@ -48,7 +48,7 @@ def test_inputs_of_another_number_are_refused():
 
 def test_recordings_and_held_columns_do_not_pile_up(monkeypatch):
     graphs = Graphs()
-    monkeypatch.setattr(graphs, "make", lambda inputs, prepare, body: object())
+    monkeypatch.setattr(graphs, "make", lambda inputs, prepare, body, in_place=False: object())
     first = graphs.record("first", torch.zeros(1), None, None)
     for key in range(MOST_IN_ALL - 1):
         graphs.record(key, torch.zeros(1), None, None)
@@ -89,7 +89,7 @@ def test_the_written_out_adam_takes_the_steps_of_torch(optimizer, decay):
     torch.manual_seed(0)
     begin = torch.randn(50)
     groups = [ParameterGroup([torch.nn.Parameter(begin.clone())], config) for _ in range(2)]
-    groups[1].fuse(lambda function: function)
+    groups[1].write_out()
     for number in range(6):
         grad = torch.randn(50) * 3.0
         if number == 2:

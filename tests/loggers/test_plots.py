@@ -114,7 +114,9 @@ def test_plots(tmp_path):
     thirds = np.array_split(blue, 3)
     assert all(third.any() for third in thirds), "a curve in each of the three panels"
     assert plot_runs(folders[:1], tmp_path / "one.png", metrics=["train/value_loss"]) == ["train/value_loss"]
-    with pytest.raises(KeyError, match=r"no run has \['train/loss'\]. Available: .*train/value_loss"):
+    with pytest.raises(
+        KeyError, match=r"no run has \['train/loss'\]. Did you mean 'train/value_loss'\? Available: .*train"
+    ):
         plot_runs(folders, tmp_path / "none.png", metrics=["train/loss"])
     with pytest.raises(ValueError, match="at least one run folder"):
         plot_runs([], tmp_path / "none.png")

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from striderl.ops import distributional
 from striderl.ops.distributional import project_categorical, quantile_huber
+
+
+@pytest.mark.parametrize(("batch", "num_atoms"), [(40, 2), (700, 101), (90, 301)])
+def test_large_batches_are_projected_by_sums_with_the_same_result(batch, num_atoms, monkeypatch):
+    generator = torch.Generator().manual_seed(batch)
+    atoms = torch.linspace(-25.0, 25.0, num_atoms)
+    probs = torch.randn(batch, num_atoms, generator=generator).mul(3.0).softmax(dim=-1)
+    reward = 20.0 * torch.randn(batch, generator=generator)  # many fall beyond the ends
+    discount = torch.tensor([0.0, 0.5, 0.97, 1.0])[torch.arange(batch) % 4]
+    monkeypatch.setattr(distributional, "_AT_ONCE", 2**40)
+    wanted = project_categorical(reward, discount, probs, atoms)
+    monkeypatch.setattr(distributional, "_AT_ONCE", 0)
+    found = project_categorical(reward, discount, probs, atoms)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.sum(dim=-1), torch.ones(batch), rtol=1e-6, atol=1e-6)
+    assert bool((found >= 0.0).all())
 
 
 def test_projection_by_hand():

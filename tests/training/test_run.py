@@ -281,3 +281,17 @@ def test_an_agent_is_loaded_from_a_folder(tmp_path):
     assert any(
         not torch.equal(one, two) for one, two in zip(fresh.policy.parameters(), trained.policy.parameters())
     )  # the comparison above can fail
+
+
+@pytest.fixture
+def without_tf32():
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tf32_is_switched_on_where_a_run_says_so(tmp_path, tf32, without_tf32):
+    Run(tiny(iterations=1, tf32=tf32), RunFolder(tmp_path)).close()
+    assert torch.backends.cuda.matmul.allow_tf32 is tf32 and torch.backends.cudnn.allow_tf32 is tf32

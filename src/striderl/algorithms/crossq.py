@@ -11,7 +11,7 @@ exported is what was trained. The actor climbs the critics with their running mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -147,6 +147,10 @@ class CrossQ:
         """Act at random before learning starts."""
         self._actor.random = random
         self._actor.at(env_steps)
+
+    def recording(self) -> Hashable:
+        """Return whether the actor steps in the next gradient step."""
+        return self.num_updates % self.config.actor_every == 0
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 

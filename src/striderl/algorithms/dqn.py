@@ -10,7 +10,7 @@ its distribution (`c51.py`, `qr_dqn.py`, `iqn.py`). `q_policy` makes the network
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -211,13 +211,18 @@ class DQN:
         self._actor.random = random
         self._actor.at(env_steps)
 
+    def recording(self) -> Hashable:
+        """Return whether the target network moves after the next gradient step."""
+        return (self.num_updates + 1) % self.config.target_every == 0
+
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Step the network, and move the target when it is time."""
-        minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
+        minibatch = cleaned(sample)
+        minibatch |= {"weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
         numbers = self.updater.step(self.losses, minibatch)

@@ -50,8 +50,10 @@ __all__ = ["PPO", "PPOConfig", "Prepared"]
 LOWEST_RETURN_STD = 0.01
 """Returns are never divided by less: after a long time without rewards, the first one would be a shock."""
 
-_STORED = frozenset({"obs", "valid", "dist", "memo"})
-"""What minibatches read from the storage itself, which stays where it is; the rest is made anew for each rollout."""
+_LASTING = frozenset({"obs", "valid", "dist", "memo"})
+"""What minibatches read from the storage itself, which stays where it is."""
+_TARGETS = frozenset({"act", "log_prob", "value", "returns", "advantage", "resets", "readable"})
+"""What `_targets` makes of it: at the same place each time where it is recorded."""
 
 
 class PPO:
@@ -90,6 +92,7 @@ class PPO:
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
         """How many rollouts were learned from: where the learning-rate scheduler is."""
         self._targets_function: tuple[RolloutStorage, Callable[[dict[str, Any]], dict[str, Any]]] | None = None
+        self._memory = tuple(policy.state_spec())
         self._std_floor = StdFloor(policy.head, config.clip_min_std)
         name = config.lr_scheduler_class_name
         self._scheduler = learning_rate_rule(name, config.learning_rate, config.lr_scheduler) if name else None
@@ -126,7 +129,10 @@ class PPO:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Prepared:
-        """Add the terms' rewards, value what followed each step and work out returns and advantages."""
+        """Add the terms' rewards, value what followed each step and work out returns and advantages.
+
+        Where steps are recorded, the result is good until the next call for this storage, which overwrites it.
+        """
         data = storage.data
         valid, parts = data["valid"], self.terms.parts(data["policy"])
         info, read = self.terms.info(data), Read(data, last_obs)
@@ -142,11 +148,11 @@ class PPO:
         targets = self._targets_of(storage)
         with self.updater.pooled():
             numbers = {**self.terms.numbers(added, valid), **self.reward_groups.reward_numbers(reward, valid)}
-            found = self.updater.mode.play((self, storage), inputs, targets, targets)
+            found = self.updater.mode.play_in_place((self, storage), inputs, targets)
         return Prepared(
             columns=data,
             **found,
-            initial_state={name: initial_state[name] for name in self.policy.state_spec()},
+            initial_state={name: initial_state[name] for name in self._memory},
             info=info,
             parts=parts,
             numbers=numbers,
@@ -220,7 +226,7 @@ class PPO:
             num_epochs=self.config.num_learning_epochs,
             generator=generator,
             padded=self.updater.mode.fixed_shapes,
-            lasting=_STORED,
+            lasting=_LASTING | _TARGETS if self.updater.mode.records else _LASTING,
         )
 
     @staticmethod

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from striderl.collect.quarantine import all_true
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
@@ -75,7 +76,7 @@ def cleaned(sample: Mapping[str, Any]) -> dict[str, Any]:
     """
     valid: Tensor = sample["valid"]
     # on the CPU a look costs less than the work that it saves; a GPU would have to be asked
-    if valid.device.type == "cpu" and valid.numpy().all():
+    if valid.device.type == "cpu" and all_true(valid):
         return {**sample, "counted": None}
 
     def zeroed(leaf: Tensor) -> Tensor:

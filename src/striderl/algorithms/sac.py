@@ -14,7 +14,7 @@ noise: the same sample and noise give the same step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +153,10 @@ class SAC:
         """Act at random before learning starts."""
         self._actor.random = random
         self._actor.at(env_steps)
+
+    def recording(self) -> Hashable:
+        """Return whether the actor steps in the next gradient step."""
+        return self.num_updates % self.config.actor_every == 0
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 

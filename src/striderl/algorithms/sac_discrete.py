@@ -11,7 +11,7 @@ Nothing is drawn in a gradient step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +143,10 @@ class DiscreteSAC:
         """Act at random before learning starts."""
         self._actor.random = random
         self._actor.at(env_steps)
+
+    def recording(self) -> Hashable:
+        """Return nothing: all gradient steps are alike."""
+        return ()
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ terminated and gamma^n elsewhere, time limits included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,10 @@ class TD3:
         """Set the noise, or act at random before learning starts."""
         self._actor.random = random
         self._actor.at(env_steps)
+
+    def recording(self) -> Hashable:
+        """Return whether the actor steps, and the targets follow, in the next gradient step."""
+        return (self.num_updates + 1) % self.config.actor_every == 0
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 

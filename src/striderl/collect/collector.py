@@ -14,19 +14,19 @@ There is one loop for every back end; how envs are stepped is the schedule's bus
 from __future__ import annotations
 
 import logging
-import operator
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from striderl.collect.actors import Actor
+from striderl.collect.collected import Collected
 from striderl.collect.collector_config import CollectorConfig
+from striderl.collect.compiled_acting import compiled_acting
 from striderl.collect.delivery import Delivery, Storage, store_some
-from striderl.collect.episode_tally import EpisodeTally
+from striderl.collect.episode_tally import EpisodeTally, quotas_of, whole_number
 from striderl.collect.group import EnvGroup
 from striderl.collect.noise_source import NoiseSource
 from striderl.collect.quarantine import Fault, Quarantine
@@ -43,24 +43,7 @@ from striderl.execution.modes import Eager, Mode
 
 _log = logging.getLogger(__name__)
 
-
 __all__ = ["Collected", "Collector", "CollectorConfig"]
-
-
-@dataclass(frozen=True)
-class Collected:
-    """What one call of `collect` did."""
-
-    num_steps: int
-    """Transitions handed over."""
-    seconds: float
-    """How long it took."""
-    returns: list[float] = field(default_factory=list)
-    """With n_episode: each episode's undiscounted return, env by env in order."""
-    lengths: list[int] = field(default_factory=list)
-    """With n_episode: each episode's length."""
-    faults: list[Fault] = field(default_factory=list)
-    """The first bad number of each component, if there were any."""
 
 
 class Collector:
@@ -79,13 +62,24 @@ class Collector:
         self.schedule = Schedule(env, self.config.schedule, self.config.num_groups)
         self.statistics = EpisodeStatistics(env.num_envs, env.device, self.config.window)
         self.seed = self.config.seed
-        self.mode: Mode = Eager()
-        """How steps are run; the trainer sets that of the algorithm. On a GPU, 'graphed' plays them back."""
-        self._recorder = Recorder()
         self._groups: list[EnvGroup] = []
+        self.mode = Eager()
+        self._recorder = Recorder()
         self._delivery = Delivery()
         self._mid_episode = False
         self._said_stateless = False
+
+    @property
+    def mode(self) -> Mode:
+        """How steps are run; the trainer sets that of the algorithm. On a GPU, 'graphed' plays them back."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._mode = mode
+        self._compiled = compiled_acting(self.actor, mode, self.env.device)
+        for group in self._groups:
+            group.compiled = self._compiled
 
     # -- what is stored ------------------------------------------------------------------------------------------------
 
@@ -183,8 +177,8 @@ class Collector:
         if storage is not None and not isinstance(storage, Storage):
             raise TypeError(f"storage wants add(transition, envs) and balanced, found {type(storage).__name__}")
         started = time.perf_counter()
-        quotas = None if n_episode is None else self._quotas(n_episode)
-        count = 0 if n_step is None else _whole("n_step", n_step)
+        quotas = None if n_episode is None else quotas_of(n_episode, self.env.num_envs)
+        count = 0 if n_step is None else whole_number("n_step", n_step)
         try:
             if quotas is not None:
                 self.reset()
@@ -198,6 +192,18 @@ class Collector:
         except BaseException:
             self._mid_episode = self._mid_episode or self.schedule.busy or quotas is not None
             raise
+
+    @torch.no_grad()
+    def launch(self) -> None:
+        """Choose the next actions and let the envs begin their step; the next `collect(n_step=…)` takes it in first.
+
+        Meanwhile the caller may learn: what was chosen stays chosen, so results do not depend on who is faster. The
+        state cannot be saved until the step is taken in.
+        """
+        self.ready()
+        if not self.schedule.busy:
+            for number, group in enumerate(self._groups):
+                self.schedule.launch(number, group.act(), ahead=True)
 
     def _collect_steps(self, n_step: int, storage: Storage | None) -> None:
         num_envs = self.env.num_envs
@@ -227,8 +233,12 @@ class Collector:
                 unlaunched -= self._groups[number].env.num_envs
                 self.schedule.launch(number, self._groups[number].act())
 
+        for number in self.schedule.flying:
+            rounds[number] -= 1
+            unlaunched -= self._groups[number].env.num_envs
         for number in range(len(self._groups)):
-            launch(number)
+            if number not in self.schedule.flying:
+                launch(number)
         while self.schedule.busy:
             number, step = self.schedule.land()
             transition = self._settle(self._groups[number], step)
@@ -239,7 +249,7 @@ class Collector:
         """Play the steps back from recordings, where the mode has them and nothing forbids it; tell whether it did."""
         num_steps, rest = divmod(n_step, self.env.num_envs)
         plain = self.config.schedule == "together" and not (self.config.wait_reset or self.config.previous_step)
-        if rest or not plain or self._delivery.num_waiting:
+        if rest or not plain or self._delivery.num_waiting or self.schedule.busy:
             return False
         try:
             return self._recorder.play(self.mode, self._groups[0], self.statistics, storage, num_steps)
@@ -299,6 +309,7 @@ class Collector:
                     env,
                     slice(start, start + env.num_envs),
                     self.actor,
+                    compiled=self._compiled,
                     noise=NoiseSource(self.actor.noise(), seed=self.seed, env_index=index, block=block, mode=self.mode),
                     quarantine=Quarantine(env.num_envs, env.device, first_env_index=first, limit=self.config.limit),
                     wait_reset=self.config.wait_reset,
@@ -334,26 +345,14 @@ class Collector:
         ages = torch.randint(0, steps + 1, (self.env.num_envs,), generator=generator)
         self.env.episode_length_buf = ages.to(self.env.device)
 
-    def _quotas(self, n_episode: int | Sequence[int]) -> list[int]:
-        """Return how many episodes each env has to give."""
-        num_envs = self.env.num_envs
-        if isinstance(n_episode, Sequence) or bool(getattr(n_episode, "ndim", False)):
-            quotas = [_whole("n_episode", count, lowest=0) for count in n_episode]  # type: ignore[union-attr]
-            if len(quotas) != num_envs:
-                raise ValueError(f"n_episode has {len(quotas)} numbers for {num_envs} envs")
-        else:
-            each, rest = divmod(_whole("n_episode", n_episode), num_envs)
-            quotas = [each + (row < rest) for row in range(num_envs)]
-        if sum(quotas) < 1:
-            raise ValueError(f"n_episode must ask for at least one episode, found {n_episode}")
-        return quotas
-
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return where collection stands: env state, observations, actor memory, statistics, noise position."""
         if self._delivery.num_waiting:
             raise RuntimeError("state can be saved between calls that took a multiple of num_envs steps, not now")
+        if self.schedule.busy:
+            raise RuntimeError("state cannot be saved while a step that `launch` began is under way; collect it first")
         if not self._groups:
             self.reset()
         return {
@@ -393,12 +392,3 @@ class Collector:
             group.step = step
             group.begin(obs)
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
-
-
-def _whole(name: str, number: Any, lowest: int = 1) -> int:
-    """Return a whole number, or raise: 2.5 steps or True episodes are mistakes."""
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise TypeError(f"{name} is a whole number, found {number!r}")
-    if operator.index(number) < lowest:
-        raise ValueError(f"{name} must be at least {lowest}, found {number}")
-    return operator.index(number)

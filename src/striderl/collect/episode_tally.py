@@ -7,7 +7,9 @@ never gets one to its end is an error, not an endless wait.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -83,3 +85,26 @@ class EpisodeTally:
             raise RuntimeError(f"env {row} ended {found} of {quota} episodes within max_steps={self._max_steps}")
         if length == LONG:
             _log.warning("env %d has taken %d steps without an end; has it a time limit?", row, length)
+
+
+def quotas_of(n_episode: int | Sequence[int], num_envs: int) -> list[int]:
+    """Return how many episodes each env has to give, of a total or a number for each."""
+    if isinstance(n_episode, Sequence) or bool(getattr(n_episode, "ndim", False)):
+        quotas = [whole_number("n_episode", count, lowest=0) for count in n_episode]  # type: ignore[union-attr]
+        if len(quotas) != num_envs:
+            raise ValueError(f"n_episode has {len(quotas)} numbers for {num_envs} envs")
+    else:
+        each, rest = divmod(whole_number("n_episode", n_episode), num_envs)
+        quotas = [each + (row < rest) for row in range(num_envs)]
+    if sum(quotas) < 1:
+        raise ValueError(f"n_episode must ask for at least one episode, found {n_episode}")
+    return quotas
+
+
+def whole_number(name: str, number: Any, lowest: int = 1) -> int:
+    """Return a whole number, or raise: 2.5 steps or True episodes are mistakes."""
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise TypeError(f"{name} is a whole number, found {number!r}")
+    if operator.index(number) < lowest:
+        raise ValueError(f"{name} must be at least {lowest}, found {number}")
+    return operator.index(number)

@@ -6,13 +6,13 @@ before the simulation, `settle` after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Acted, Actor
+from striderl.collect.actors import Acted, Actor, Noise
 from striderl.collect.noise_source import NoiseSource
 from striderl.collect.quarantine import Healthy, Quarantine, all_true, any_true
 from striderl.data import tree
@@ -30,6 +30,7 @@ class EnvGroup:
         rows: slice,
         actor: Actor,
         *,
+        compiled: Callable[[Obs, Any, Noise], Acted] | None = None,
         noise: NoiseSource,
         quarantine: Quarantine,
         wait_reset: bool,
@@ -37,6 +38,8 @@ class EnvGroup:
     ) -> None:
         """Stand before the first reset; `previous` are the components that show the last action and reward, if any."""
         self.env, self.rows, self.actor = env, rows, actor
+        self.compiled = compiled
+        """What the actor does, as a compiled program; None: as it is written."""
         self.noise, self.quarantine = noise, quarantine
         self.wait_reset, self.previous = wait_reset, previous
         self.obs: Obs = {}
@@ -68,7 +71,8 @@ class EnvGroup:
 
     def act(self) -> Any:
         """Let the actor choose, and return a copy for the env: whatever it does to it, what is stored was chosen."""
-        self._acted = self.actor.act(self.obs, self.state, self.noise.at(self.step))
+        act = self.compiled or self.actor.act
+        self._acted = act(self.obs, self.state, self.noise.at(self.step))
         actions = self._acted.actions
         return actions.clone() if isinstance(actions, Tensor) else tree.copy(actions)
 

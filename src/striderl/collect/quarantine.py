@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,7 +136,7 @@ class Quarantine:
         return found
 
     def _looks_fine(self, reward: Tensor, obs: Obs, final_obs: Obs | None, done: Tensor) -> bool:
-        """Look at sums of squares only, in which a bad number shows; on the CPU this saves most of the work."""
+        """Look at norms only, in which a bad number shows; on the CPU this saves most of the work."""
         if not self._sums_are_fine(reward, obs):
             return False
         if final_obs is None or not any_true(done):
@@ -151,12 +150,11 @@ class Quarantine:
         return all(self._is_small(value) for value in obs.values() if value.is_floating_point())
 
     def _is_small(self, value: Tensor) -> bool:
-        """Tell whether the squares add up to no more than the limit's: two bad numbers cannot cancel out in them."""
+        """Tell whether the norm is no more than the limit: two bad numbers cannot cancel out in a sum of squares."""
         if value.dtype not in (torch.float32, torch.float64):
             return False  # squares of half precision overflow early; the long way looks at each number
-        flat = value.detach().numpy().ravel()
-        with np.errstate(over="ignore", invalid="ignore"):
-            return bool(flat.dot(flat) <= self.limit**2)  # NaN compares false
+        norm: float = torch.linalg.vector_norm(value).item()
+        return norm <= self.limit  # NaN compares false
 
 
 class Watch(NamedTuple):

@@ -9,8 +9,9 @@
 
 Between two calls of the env, the host copies its outcome in and starts one recording. What goes on from step to step
 (observations, memory, who is sick, counts, the row of the storage) lies in memory of its own, which the recordings read
-and write in place. Both halves are the same functions of tensors that run step by step elsewhere. A rollout ends
-without acting: the next one begins with the policy of its time.
+and write in place. Both halves are the same functions of tensors that run step by step elsewhere; the storing and
+counting of a step goes on beside the acting that follows. A rollout ends without acting: the next one begins with the
+policy of its time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from striderl.data import tree
 from striderl.data.specs import torch_dtype
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import Step
-from striderl.execution.graphed import Recording
+from striderl.execution.graphed import Beside, Recording
 from striderl.execution.modes import Graphed
 
 
@@ -200,14 +201,20 @@ class RecordedSteps:
         now = self._now
 
         def body(inputs: dict[str, Any]) -> None:
-            if "step" in inputs:
-                packed, counting = self._settle(now, inputs["step"])
+            if "step" not in inputs:
+                self._act(now, inputs["noise"])
+                return
+            packed, counting = self._settle(now, inputs["step"])
+            packed = apart_from(packed, now.acted)  # which acting overwrites, perhaps before it is stored
+            beside = Beside(self.group.env.device)
+            with beside.running():
                 self._count(now.counts, *counting)
                 if self.storage is not None:
                     self.storage.put(packed, now.place)
                     now.place.copy_(self.storage.next_place(now.place))
             if "noise" in inputs:
                 self._act(now, inputs["noise"])
+            beside.join()  # until here, what the other stream reads must not be given away
 
         def prepare(inputs: dict[str, Any]) -> None:
             apart = _copied(now)  # what is compiled and warmed up here must leave no trace
@@ -300,6 +307,12 @@ def _leaves(nested: dict[str, Any]) -> list[Tensor]:
         else:
             found.append(value)
     return found
+
+
+def apart_from(values: Any, others: Any) -> Any:
+    """Return nested tensors, copied where one lies in the memory of the others."""
+    taken = {leaf.untyped_storage().data_ptr() for leaf in tree.leaves(others)}
+    return tree.map(lambda leaf: leaf.clone() if leaf.untyped_storage().data_ptr() in taken else leaf, values)
 
 
 def _count_in_place(counts: Counts, reward: Tensor, done: Tensor, valid: Tensor, cut: Tensor) -> None:

@@ -7,11 +7,17 @@
 
 A schedule only says who comes next. Data of an env depends on its own seed, steps and actions, so all schedules give
 every env the same experience; they differ in how many steps an env gets in a given time.
+
+A step that is launched `ahead` begins at once, also in an env of this process: in a thread, beside whatever its owner
+does until it is waited for. The simulators and torch let other threads run while they work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import torch
 
 from striderl.envs.async_env import AsyncVecEnv
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
@@ -20,21 +26,43 @@ SCHEDULES = ("together", "alternating", "asynchronous")
 
 
 class InProcess:
-    """A `VecEnv` behind the two calls of an asynchronous one: it works when it is waited for."""
+    """A `VecEnv` behind the two calls of an asynchronous one: it works when it is waited for, or in a thread."""
 
     def __init__(self, env: VecEnv) -> None:
         self.env = env
         self._actions: Actions | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._running: Future[Step] | None = None
 
     def step_async(self, actions: Actions) -> None:
         """Take the actions."""
         self._actions = actions
 
+    def step_ahead(self, actions: Actions) -> None:
+        """Take the actions and begin, in a thread that is always the same."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="striderl-env")
+        self._running = self._thread.submit(self._step, actions)
+
+    @torch.no_grad()
+    def _step(self, actions: Actions) -> Step:
+        return self.env.step(actions)
+
     def step_wait(self) -> Step:
-        """Step."""
+        """Step, or wait for the thread; what went wrong there is raised here."""
+        if self._running is not None:
+            wait([running := self._running])  # an interrupt here leaves the thread to `give_up`
+            self._running = None
+            return running.result()
         assert self._actions is not None
         actions, self._actions = self._actions, None
         return self.env.step(actions)
+
+    def give_up(self) -> None:
+        """Forget the step under way, once its thread has left the env alone."""
+        if self._running is not None:
+            wait([self._running])
+        self._actions = self._running = None
 
 
 class Schedule:
@@ -67,9 +95,18 @@ class Schedule:
         """Whether a step is under way."""
         return bool(self._flying)
 
-    def launch(self, group: int, actions: Actions) -> None:
-        """Start a step of one group."""
-        self._steppers[group].step_async(actions)
+    @property
+    def flying(self) -> tuple[int, ...]:
+        """The groups with a step under way."""
+        return tuple(self._flying)
+
+    def launch(self, group: int, actions: Actions, *, ahead: bool = False) -> None:
+        """Start a step of one group; `ahead`: now, although it will be waited for later."""
+        stepper = self._steppers[group]
+        if ahead and isinstance(stepper, InProcess):
+            stepper.step_ahead(actions)
+        else:
+            stepper.step_async(actions)
         self._flying.append(group)
 
     def land(self) -> tuple[int, Step]:
@@ -80,12 +117,20 @@ class Schedule:
             waiting = [self.envs[number] for number in self._flying]
             ready = self._whole.wait_any(_asynchronous(waiting))
             group = next(number for number in self._flying if self.envs[number] is ready[0])
-        self._flying.remove(group)
-        return group, self._steppers[group].step_wait()
+        step = self._steppers[group].step_wait()
+        self._flying.remove(group)  # after an error or an interrupt it is not known how far the env is: still busy
+        return group, step
+
+    def give_up(self) -> None:
+        """Forget the steps under way; afterwards no thread is in an env."""
+        self._flying.clear()
+        for stepper in self._steppers:
+            if isinstance(stepper, InProcess):
+                stepper.give_up()
 
     def reset(self, seed: int | None) -> list[Obs]:
         """Reset all envs and return each group's observation; steps that were under way are given up."""
-        self._flying.clear()
+        self.give_up()
         obs = self._whole.reset(seed)
         result, start = [], 0
         for env in self.envs:

@@ -2,6 +2,7 @@
 
     running [N]      return and length of the episode each env is in
     window  [K + 1]  the last K finished episodes, a ring; the last place takes what is not finished
+    quiet            on the CPU: rewards of steps in which nothing ended, added up when somebody looks, in their order
 
 Episodes that contain a sample which is not valid are not counted: their return means nothing.
 """
@@ -14,9 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.execution.modes import Mode
+
 Array = np.ndarray[Any, Any]
 
-_ONE = torch.ones((), dtype=torch.int64)  # adding a tensor saves the making of one in every step
+_MOST_QUIET = 4096
+"""How many rewards of quiet steps wait to be added up together."""
 
 
 class Counts(NamedTuple):
@@ -52,6 +56,7 @@ def counted(counts: Counts, reward: Tensor, done: Tensor, valid: Tensor, cut: Te
 
 OF_EPISODES = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
 """The numbers that mean nothing before the first episode has finished."""
+_OF_WINDOW = ("episodes", "steps", *OF_EPISODES)
 
 
 class EpisodeStatistics:
@@ -61,17 +66,35 @@ class EpisodeStatistics:
         """Keep the last `window` episodes."""
         self.window = window
         zeros = torch.zeros(num_envs, device=device)
-        self.running_return, self.running_length = zeros.double(), zeros.long()
+        self._running_return, self._running_length = zeros.double(), zeros.long()
         self.spoiled = zeros.bool()
         self.returns = torch.zeros(window + 1, dtype=torch.float64, device=device)
         self.lengths = torch.zeros(window + 1, dtype=torch.int64, device=device)
         self.num_episodes = torch.zeros((), dtype=torch.int64, device=device)
         """How many episodes have finished so far."""
-        self.num_steps = torch.zeros((), dtype=torch.int64, device=device)
-        """How many valid steps there were so far."""
+        self._num_steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._quiet: dict[tuple[int, int], list[Tensor]] = {}
         self._logged: dict[str, tuple[Tensor, int]] = {}
         self._device = device
         self._on_cpu = device.type == "cpu"
+
+    @property
+    def running_return(self) -> Tensor:
+        """The return so far of the episode that each env is in, float64 [N]."""
+        self._add_up()
+        return self._running_return
+
+    @property
+    def running_length(self) -> Tensor:
+        """The length so far of the episode that each env is in, int64 [N]."""
+        self._add_up()
+        return self._running_length
+
+    @property
+    def num_steps(self) -> Tensor:
+        """How many valid steps there were so far."""
+        self._add_up()
+        return self._num_steps
 
     def update(self, rows: slice, reward: Tensor, done: Tensor, valid: Tensor, cut: Tensor) -> None:
         """Take in one step of some envs; an episode that was `cut` is not counted, although it ended."""
@@ -104,13 +127,19 @@ class EpisodeStatistics:
 
     def update_quiet(self, rows: slice, reward: Tensor) -> None:
         """Take in one step on the CPU in which no episode ended and every sample counts; most steps are so."""
-        if len(reward) == len(self.spoiled):
-            self.running_return.add_(reward)
-            self.running_length.add_(_ONE)
-        else:
-            self.running_return[rows] += reward
-            self.running_length[rows] += 1
-        self.num_steps += len(reward)
+        waiting = self._quiet.setdefault((rows.start, rows.stop), [])
+        waiting.append(reward)
+        if len(waiting) * (rows.stop - rows.start) >= _MOST_QUIET:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Take in the quiet steps that wait: one after the other, so that it does not matter when."""
+        for (start, stop), rewards in self._quiet.items():
+            total = self._running_return.numpy()[start:stop]
+            total[:] = np.add.accumulate([total, *(reward.detach().numpy() for reward in rewards)], axis=0)[-1]
+            self._running_length.numpy()[start:stop] += len(rewards)
+            self._num_steps += len(rewards) * (stop - start)
+        self._quiet.clear()
 
     def _update_arrays(self, rows: slice, reward: Array, done: Array, valid: Array, cut: Array) -> None:
         """Do what `update` does on the CPU, where few envs cost less in numpy and only those that ended are visited."""
@@ -120,7 +149,7 @@ class EpisodeStatistics:
         length += 1
         np.logical_or(spoiled, cut, out=spoiled)
         np.logical_or(spoiled, ~valid, out=spoiled)
-        self.num_steps += int(np.count_nonzero(valid))
+        self._num_steps += int(np.count_nonzero(valid))
         ended = done.nonzero()[0]
         counted = ended[~spoiled[ended]]
         if counted.size:
@@ -150,28 +179,38 @@ class EpisodeStatistics:
         numbers = dict(zip(tensors, torch.stack(list(tensors.values())).tolist()))
         return numbers if numbers["episodes"] else {name: numbers[name] for name in numbers if name not in OF_EPISODES}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, mode: Mode | None = None) -> dict[str, Tensor]:
         """Return the means as 0-d float64 tensors, so that somebody can read them together with other numbers.
 
-        Those named in `OF_EPISODES` are not a number while no episode has finished.
+        Those named in `OF_EPISODES` are not a number while no episode has finished. A mode that records plays it back.
         """
-        count = self.num_episodes.clamp(max=self.window)
-        finished = torch.arange(self.window, device=self._device) < count
-        returns, lengths = self.returns[:-1], self.lengths[:-1]
-        mean = torch.where(finished, returns, 0.0).sum() / count
-        result = {
-            "episodes": self.num_episodes.double(),
-            "steps": self.num_steps.double(),
-            "return_mean": mean,
-            "return_std": (torch.where(finished, returns - mean, 0.0).square().sum() / count).sqrt(),
-            "return_min": torch.where(finished, returns, torch.inf).min(),
-            "return_max": torch.where(finished, returns, -torch.inf).max(),
-            "length_mean": torch.where(finished, lengths, 0).sum().double() / count,
-        }
+        if mode is not None and mode.records:
+            numbers = mode.play(self._of_window, {}, self._of_window, self._of_window)
+        else:
+            numbers = self._of_window()
+        result = dict(zip(_OF_WINDOW, numbers.unbind()))
         for name, (total, number) in self._logged.items():
             result[name] = torch.as_tensor(total, dtype=torch.float64, device=self._device) / number
         self._logged = {}
         return result
+
+    def _of_window(self, nothing: object = None) -> Tensor:
+        """Return the numbers named in `_OF_WINDOW`, float64."""
+        count = self.num_episodes.clamp(max=self.window)
+        finished = torch.arange(self.window, device=self._device) < count
+        returns, lengths = self.returns[:-1], self.lengths[:-1]
+        mean = torch.where(finished, returns, 0.0).sum() / count
+        return torch.stack(
+            [
+                self.num_episodes.double(),
+                self.num_steps.double(),
+                mean,
+                (torch.where(finished, returns - mean, 0.0).square().sum() / count).sqrt(),
+                torch.where(finished, returns, torch.inf).min(),
+                torch.where(finished, returns, -torch.inf).max(),
+                torch.where(finished, lengths, 0).sum().double() / count,
+            ]
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs to go on counting."""

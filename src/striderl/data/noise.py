@@ -67,6 +67,17 @@ def philox(counter: tuple[Any, Any, Any, Any], key: int) -> tuple[Any, Any, Any,
     return c0, c1, c2, c3
 
 
+def positions(count: int, near: torch.Tensor) -> torch.Tensor:
+    """Return 0 to count - 1 as words of a counter, int64, on the device of `near`, which holds whole numbers."""
+    import torch
+
+    places = torch.arange(count, device=near.device)
+    if not torch.compiler.is_compiling():
+        return places
+    # the compiler for GPUs counts in 32 bits as long as it knows that these are places; plus a zero that is read, not
+    return places + (near.reshape(-1)[:1].to(torch.int64) & 0)
+
+
 def stream_id(name: str) -> int:
     """Return a fixed 32-bit number for a name, the same in every process and Python version."""
     return zlib.crc32(name.encode())
@@ -77,44 +88,45 @@ def draw(
     name: str,
     *,
     seed: int,
-    iteration: int | torch.Tensor,
+    iteration: int | range | torch.Tensor,
     env_index: torch.Tensor,
     num_steps: int,
 ) -> torch.Tensor:
     """Draw [num_steps, N, *shape] for the envs with these global indices, on the device of `env_index`.
 
-    `iteration` may be a tensor, int64, for code that is traced once.
+    A range of K iterations gives the numbers of all of them, one after the other, [K · num_steps, N, *shape]; together
+    they cost little more than one. A tensor, int64, is for code that is traced once.
     """
     import torch
 
     count = math.prod(spec.shape)
     blocks = -(-count // 4)
-    position = torch.arange(num_steps * blocks, device=env_index.device).view(num_steps, 1, blocks)
-    env = env_index.to(torch.int64).view(1, -1, 1)
+    on_cpu = type(env_index) is torch.Tensor and env_index.device.type == "cpu" and not torch.compiler.is_compiling()
     if isinstance(iteration, torch.Tensor):
-        occasion = torch.zeros_like(position) + (iteration & _WORD)
+        words = _words_torch(name, seed, env_index, iteration, num_steps, blocks)
     else:
-        occasion = torch.full_like(position, iteration & _WORD)
-    bits = philox((position, env, occasion, _filled(position, name)), seed)
-    words = torch.stack([word.expand(num_steps, env.shape[1], blocks) for word in bits], dim=-1)
-    if spec.kind == "normal":
-        values = _normal_torch(words)
-    else:
-        values = _shape_torch(words, spec.kind)
-    return (
-        values.flatten(-2)[..., :count].reshape(num_steps, env.shape[1], *spec.shape).to(torch_dtype(spec.tensor.dtype))
-    )
+        some = range(iteration, iteration + 1) if isinstance(iteration, int) else iteration
+        if on_cpu:
+            # a hundred operations on a few numbers, which cost half of torch's in numpy; integers, so the same bits
+            numbers = np.arange(some.start, some.stop, some.step, dtype=np.int64)
+            words = torch.from_numpy(_words_of_steps(name, seed, env_index.numpy(), numbers, num_steps, blocks))
+        else:
+            occasion = torch.arange(some.start, some.stop, some.step, device=env_index.device)  # nothing to be sent
+            words = _words_torch(name, seed, env_index, occasion, num_steps, blocks)
+    values = _normal_torch(words) if spec.kind == "normal" else _shape_torch(words, spec.kind)
+    wanted = values.flatten(-2)[..., :count].reshape(*words.shape[:2], *spec.shape)
+    return wanted.to(torch_dtype(spec.tensor.dtype))
 
 
 def draw_all(
     specs: Mapping[str, NoiseSpec],
     *,
     seed: int,
-    iteration: int | torch.Tensor,
+    iteration: int | range | torch.Tensor,
     env_index: torch.Tensor,
     num_steps: int,
 ) -> dict[str, torch.Tensor]:
-    """Draw every named noise for one rollout; adding a name never changes the numbers of the others."""
+    """Draw every named noise for one rollout, see `draw`; adding a name never changes the numbers of the others."""
     return {
         name: draw(spec, name, seed=seed, iteration=iteration, env_index=env_index, num_steps=num_steps)
         for name, spec in specs.items()
@@ -141,10 +153,36 @@ def normal(
     return np.asarray(both.reshape(len(env_index), pairs.shape[1])[:, :count])
 
 
-def _filled(like: torch.Tensor, name: str) -> torch.Tensor:
+def _words_torch(
+    name: str, seed: int, env_index: torch.Tensor, iteration: torch.Tensor, num_steps: int, blocks: int
+) -> torch.Tensor:
+    """Return int64 words [K · T, N, blocks, 4] for K iterations of T steps, on the device of `env_index`."""
     import torch
 
-    return torch.full_like(like, stream_id(name))
+    position = positions(num_steps * blocks, env_index).view(1, num_steps, 1, blocks)
+    env = env_index.to(torch.int64).view(1, 1, -1, 1)
+    occasion = torch.zeros_like(position) + (iteration & _WORD).view(-1, 1, 1, 1)
+    bits = philox((position, env, occasion, torch.full_like(position, stream_id(name))), seed)
+    shape = (occasion.shape[0], num_steps, env.shape[2], blocks)
+    return torch.stack([word.expand(shape) for word in bits], dim=-1).flatten(0, 1)
+
+
+def _words_of_steps(
+    name: str,
+    seed: int,
+    env_index: np.ndarray[Any, Any],
+    iteration: np.ndarray[Any, Any],
+    num_steps: int,
+    blocks: int,
+) -> np.ndarray[Any, Any]:
+    """Return the words of `_words_torch`, made with numpy."""
+    position = np.arange(num_steps * blocks, dtype=np.int64).reshape(1, num_steps, 1, blocks)
+    env = env_index.astype(np.int64).reshape(1, 1, -1, 1)
+    occasion = np.zeros_like(position) + (iteration & _WORD).reshape(-1, 1, 1, 1)
+    bits = philox((position, env, occasion, np.full_like(position, stream_id(name))), seed)
+    shape = (occasion.shape[0], num_steps, env.shape[2], blocks)
+    words = np.stack([np.broadcast_to(word, shape) for word in bits], axis=-1)
+    return words.reshape(shape[0] * num_steps, *words.shape[2:])
 
 
 def _words_numpy(

@@ -20,6 +20,10 @@ from torch import Tensor
 
 from striderl.data import tree
 from striderl.execution.modes import Function, as_written
+from striderl.ops.returns import has_triton
+
+MOST_AT_ONCE = 32
+"""How many gradient steps are recorded together at most."""
 
 
 class ShuffledMinibatches:
@@ -50,7 +54,8 @@ class ShuffledMinibatches:
         self.count = sizes.pop()
         self.dims = {name: dims[name] for name in columns}
         self.num_epochs, self.generator = num_epochs, generator
-        self._lengths = [len(part) for part in torch.arange(self.count).tensor_split(num_mini_batches)]
+        least, larger = divmod(self.count, num_mini_batches)
+        self._lengths = [least + (number < larger) for number in range(num_mini_batches)]
         self._filling = padded and self._lengths[0] != self._lengths[-1]
         self.lasting = frozenset() if self._filling else lasting
         self.columns: dict[str, Any] = dict(columns)
@@ -73,16 +78,27 @@ class ShuffledMinibatches:
         for order, cut in self._orders():
             yield from order.split_with_sizes(cut)
 
+    def rows_of_many(self) -> Iterator[Tensor]:
+        """Yield the rows of several minibatches of one size at a time, int64 [k, n], the same k each time."""
+        drawn = [order for order, _ in self._orders()]
+        rows = torch.cat(drawn).view(len(drawn) * len(self._lengths), -1)
+        number = next(size for size in range(min(MOST_AT_ONCE, len(rows)), 0, -1) if len(rows) % size == 0)
+        yield from rows.view(-1, number, rows.shape[1]).unbind()
+
     def _orders(self) -> Iterator[tuple[Tensor, list[int]]]:
         """Yield the order of every epoch; it is drawn when it is first wanted, and the same when it is again."""
         cut = [self._lengths[0]] * len(self._lengths) if self._filling else self._lengths
+        if self.generator.device.type == "cuda" and has_triton() and not self._drawn:
+            self._drawn = [self._ready(order) for order in _permutations(self.count, self.num_epochs, self.generator)]
         for epoch in range(self.num_epochs):
             if epoch == len(self._drawn):
                 order = torch.randperm(self.count, generator=self.generator, device=self.generator.device)
-                if self._filling:
-                    order = _filled(order, self._lengths)
-                self._drawn.append(_sent(order, self._device))
+                self._drawn.append(self._ready(order))
             yield self._drawn[epoch], cut
+
+    def _ready(self, order: Tensor) -> Tensor:
+        """Return an order filled up to minibatches of one size, where the columns are."""
+        return _sent(_filled(order, self._lengths) if self._filling else order, self._device)
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,13 @@ class OnRows:
         """Take the rows out of the columns and evaluate the function."""
         columns, rows = inputs["columns"], inputs["rows"]
         return self.function({name: _taken(columns[name], dim, rows) for name, dim in self.dims})
+
+
+def _permutations(count: int, number: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    from striderl.ops.triton_shuffle import permutations  # wants Triton
+
+    seed = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=generator.device)
+    return permutations(count, number, seed).unbind()
 
 
 def _taken(column: Any, dim: int, rows: Tensor) -> Any:

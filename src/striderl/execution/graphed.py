@@ -13,7 +13,9 @@ whatever must last is copied, inside the recording or after it, to memory that w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -27,6 +29,42 @@ MOST = 8
 """How many recordings of one function are kept; with more kinds of inputs, the oldest is made again when it comes."""
 MOST_IN_ALL = 64
 """How many recordings are kept in all: functions and storages that have gone leave theirs behind."""
+
+
+_together: ContextVar[bool] = ContextVar("together", default=False)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Make one recording of several: inside, what would be recorded by itself is run, as a part of the outer one."""
+    token = _together.set(True)
+    try:
+        yield
+    finally:
+        _together.reset(token)
+
+
+class Beside:
+    """A second stream: what is `running` there and what comes after it may go on at the same time, until `join`."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Take a stream of a CUDA device; elsewhere everything is done in turn."""
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Start what is inside after everything so far. What it reads must stay as it is, and be kept, until `join`."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """Let what comes now wait for it."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
 
 
 class StaticInputs:
@@ -78,20 +116,28 @@ class StaticInputs:
 class Recording:
     """One recorded function."""
 
-    def __init__(self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], pool: Any) -> None:
-        """Record `body(inputs)` on copies of the inputs, after two runs of `prepare`; nothing of the body is done."""
+    def __init__(
+        self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], pool: Any, in_place: bool = False
+    ) -> None:
+        """Record `body(inputs)` on copies of the inputs, after two runs of `prepare`; nothing of the body is done.
+
+        With `in_place`, the outputs have memory of their own; `prepare` must return tensors like them.
+        """
         self._static = StaticInputs(inputs)
         current = torch.cuda.current_stream()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for _ in range(2):
-                prepare(self._static.values)
+                example = prepare(self._static.values)
         current.wait_stream(side)
+        places = tree.map(torch.empty_like, example) if in_place else None
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self.outputs = body(self._static.values)
-            """What the body returned; overwritten by the next play of any recording."""
+            """What the body returned; overwritten by the next play, of any recording unless it is in place."""
+            if in_place:
+                self.outputs = _overwritten(places, self.outputs)
 
     def play(self, values: list[Tensor]) -> None:
         """Copy the leaves of new inputs in, in the order of `tree.leaves`, and do what the body did."""
@@ -108,7 +154,9 @@ class Graphs:
         self._held: dict[Any, Any] = {}
         self._pool: Any = None
 
-    def record(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Recording:
+    def record(
+        self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
+    ) -> Recording:
         """Return the recording of `body` under `key` for inputs of these shapes; make it if there is none.
 
         `prepare` runs before recording, twice, so that libraries allocate what they need; it must leave no trace.
@@ -117,14 +165,17 @@ class Graphs:
         shapes = signature(inputs)
         if shapes not in found:
             self._make_room(key)
-            found[shapes] = self.make(inputs, prepare, body)
+            with torch.enable_grad():
+                found[shapes] = self.make(inputs, prepare, body, in_place)
         return found[shapes]
 
-    def make(self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Recording:
+    def make(
+        self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
+    ) -> Recording:
         """Return a new recording for somebody who keeps it: it lasts as long as they do; see `record`."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        return Recording(inputs, prepare, body, self._pool)
+        return Recording(inputs, prepare, body, self._pool, in_place)
 
     def _make_room(self, key: Any) -> None:
         """Drop the oldest recordings of this key, and those of the oldest other keys, until one more may come."""
@@ -138,12 +189,19 @@ class Graphs:
             number -= len(self._recordings.pop(other))
 
     @torch.no_grad()
-    def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
-        """Return what `body(inputs)` returns, as copies; see `record`."""
-        with torch.enable_grad():
-            recording = self.record(key, inputs, prepare, body)
-        recording.play([leaf for leaf in tree.leaves(inputs) if isinstance(leaf, Tensor)])
-        return tree.map(_copied, recording.outputs)
+    def play(
+        self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
+    ) -> Any:
+        """Return what `body(inputs)` returns, as copies unless it is `in_place`; see `record`.
+
+        Inside of `together`, run it.
+        """
+        if _together.get():
+            with torch.enable_grad():
+                return body(inputs)
+        recording = self.record(key, inputs, prepare, body, in_place)
+        recording.play([leaf for _, leaf in _tensors(inputs)])
+        return recording.outputs if in_place else tree.map(_copied, recording.outputs)
 
     @torch.no_grad()
     def hold(self, key: Any, columns: Mapping[str, Any], lasting: frozenset[str]) -> dict[str, Any]:
@@ -157,7 +215,8 @@ class Graphs:
         if place in self._held:
             leaves = (tree.leaves(self._held[place]), tree.leaves(moving))
             pairs = [pair for pair in zip(*leaves) if isinstance(pair[0], Tensor)]
-            torch._foreach_copy_([one for one, _ in pairs], [other for _, other in pairs])
+            if pairs:
+                torch._foreach_copy_([one for one, _ in pairs], [other for _, other in pairs])
         else:
             while len(self._held) >= MOST:
                 self._held.pop(next(iter(self._held)))
@@ -168,13 +227,37 @@ class Graphs:
 
 def signature(inputs: Any) -> Signature:
     """Return names, shapes and dtypes of all tensors: what a recording is good for."""
-    return tuple((path, tuple(leaf.shape), leaf.dtype) for path, leaf in tree.items(inputs) if isinstance(leaf, Tensor))
+    return tuple((path, tuple(leaf.shape), leaf.dtype) for path, leaf in _tensors(inputs))
+
+
+def _tensors(inputs: Any) -> list[tuple[str, Tensor]]:
+    """Return all tensors with their paths: what `tree.items` finds, in a fraction of the time."""
+    found: list[tuple[str, Tensor]] = []
+    _walk(inputs, "", found)
+    return found
+
+
+def _walk(value: Any, path: str, found: list[tuple[str, Tensor]]) -> None:
+    if type(value) is dict:
+        for name, each in value.items():
+            _walk(each, f"{path}/{name}" if path else name, found)
+    elif isinstance(value, Tensor):
+        found.append((path, value))
+    elif value is not None:
+        found += [(place, leaf) for place, leaf in tree.items(value, path) if isinstance(leaf, Tensor)]
 
 
 def addresses(held: Any) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]:
     """Return where tensors lie in memory and how: a recording that reads them in place is good for these alone."""
     found = [leaf for leaf in tree.leaves(held) if isinstance(leaf, Tensor)]
     return tuple((leaf.data_ptr(), tuple(leaf.shape), leaf.stride()) for leaf in found)
+
+
+def _overwritten(places: Any, values: Any) -> Any:
+    """Copy nested tensors into others of the same structure, and return these."""
+    pairs = list(zip(tree.leaves(places), tree.leaves(values), strict=True))
+    torch._foreach_copy_([one for one, _ in pairs], [other for _, other in pairs])
+    return places
 
 
 def _copied(leaf: Any) -> Any:

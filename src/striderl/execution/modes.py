@@ -86,12 +86,21 @@ class Mode(ABC):
     """Whether whole steps are recorded and played back."""
     joint: bool = False
     """Whether forward and backward may be compiled together, see `joint_program`."""
+    fuses: bool = False
+    """Whether `fuse` compiles."""
     fixed_shapes: bool = False
     """Whether minibatches of one shape are wanted: another shape is compiled or recorded anew."""
 
     def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
         """Return what `body(inputs)` returns; a mode that records does so under `key`, see `graphed.Graphs.play`."""
         return body(inputs)
+
+    def play_in_place(self, key: Any, inputs: Any, function: Callable[[Any], Any]) -> Any:
+        """Return what `function(inputs)` returns; in a mode that records always at the same addresses.
+
+        There the next call under the same key, with inputs of these shapes, overwrites it. The function is pure.
+        """
+        return function(inputs)
 
     def hold(self, key: Any, columns: Mapping[str, Any], lasting: frozenset[str]) -> Mapping[str, Any]:
         """Return columns that recordings may read in place; see `graphed.Graphs.hold`."""
@@ -204,7 +213,7 @@ class Graphed(Compiled):
         """Record nothing yet; with `fused`, what is recorded is compiled first, which merges small kernels."""
         super().__init__(strict)
         self.graphs = Graphs()
-        self._fused = fused
+        self.fuses = fused
         if not fused:
             self.fallback = "recorded as it is written"
 
@@ -212,13 +221,17 @@ class Graphed(Compiled):
         """Record the first time, play back from then on."""
         return self.graphs.play(key, inputs, prepare, body)
 
+    def play_in_place(self, key: Any, inputs: Any, function: Callable[[Any], Any]) -> Any:
+        """Record the first time, play back from then on; results stay where they are."""
+        return self.graphs.play(key, inputs, function, function, in_place=True)
+
     def hold(self, key: Any, columns: Mapping[str, Any], lasting: frozenset[str]) -> Mapping[str, Any]:
         """Return the columns at addresses that stay; what does not last is copied."""
         return self.graphs.hold(key, columns, lasting)
 
     def fuse(self, function: PureT) -> PureT:
         """Compile a function that does not change anything; where the compiler cannot, it is recorded as it is."""
-        return self._try_fused(function) if self._fused else function
+        return self._try_fused(function) if self.fuses else function
 
     def _try_fused(self, function: PureT) -> PureT:
         compiled = _compiled(_plain(function), self.backend, merged=True)
@@ -279,4 +292,7 @@ def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *
         how = "compiled and recorded" if fused else "recorded"
         _log.info("gradient steps are %s as CUDA graphs (mode=%r)", how, config.mode)
         return Graphed(config.strict, fused=fused)
+    if config.mode == "auto":
+        why = "several processes learn together" if on_cuda else f"the parameters are on {device}"
+        _log.info("gradient steps are eager: %s (mode='auto'; 'compiled' is faster in long runs)", why)
     return Compiled(config.strict) if config.mode == "compiled" else Eager()

@@ -10,9 +10,10 @@ counted. The learning rate is a tensor, so a rule may move it without asking the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,10 @@ from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 
 OPTIMIZERS = ("Adam", "AdamW", "SGD", "RMSprop")
+
+_ONE, _LITTLE = np.float32(1.0), np.float32(1e-6)
+_SQUARE_OVERFLOWS = 2.0**128 - 2.0**103
+"""From here on a float32 is infinite; the square of one is exact in Python's arithmetic."""
 
 
 @suggests_fields
@@ -99,22 +104,21 @@ class ParameterGroup:
         self._first = torch.zeros_like(self.flat.flat)
         self._second = torch.zeros_like(self.flat.flat)
         self._count = torch.zeros((), dtype=torch.float32, device=device)
-        self._fused: Callable[..., Tensor] | None = None
+        # on the CPU a look at the norm costs less than the work that it saves; a GPU would have to be asked
+        self._looks = (
+            config.optimizer in ("Adam", "AdamW") and device.type == "cpu" and self.flat.flat.dtype is torch.float32
+        )
+        self._written_out = False
 
-    def fuse(self, compiled: Callable[[Callable[..., Tensor]], Callable[..., Tensor]]) -> None:
-        """Take whole steps as one function that `compiled` makes fast; for Adam on a GPU, where torch's is slow.
+    def write_out(self) -> None:
+        """Take steps of Adam as plain arithmetic, for somebody who compiles it: on a GPU torch's own is slow.
 
         Torch's fused Adam is made for many tensors and gives one of a few hundred thousand numbers to six processors.
         """
-        if self.config.optimizer in ("Adam", "AdamW"):
-            self._fused = compiled(self._adam_in_place)
+        self._written_out = self.config.optimizer in ("Adam", "AdamW")
 
-    def try_out(self) -> None:
-        """Take a step on copies: what is compiled or allocated on the way is there afterwards."""
-        if self._fused is not None:
-            self._fused(*(part.clone() for part in self._blocks()))
-
-    def _blocks(self) -> tuple[Tensor, ...]:
+    def changing(self) -> tuple[Tensor, ...]:
+        """Return every tensor that a step changes, where it lies."""
         flat = self.flat
         return flat.flat, flat.grad, self._first, self._second, self._count, self.num_skipped, self.learning_rate
 
@@ -165,38 +169,62 @@ class ParameterGroup:
 
     def step(self) -> Tensor:
         """Clip, take one step unless the gradient is not finite, and return its norm before clipping."""
-        if self._fused is not None:
-            return self._fused(*self._blocks())
+        if self._written_out:
+            return self._adam_in_place(*self.changing())
         grad = self.flat.grad
         norm: Tensor = torch.linalg.vector_norm(grad)
+        if self._looks:
+            self._step_looking(grad, norm)
+            return norm
         # squared, as the optimiser will: the norm of a single number does not overflow, its second moment would
         broken = ~torch.isfinite(norm.square())
         if self.config.max_grad_norm > 0:
-            grad.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+            grad.mul_(self._clipping(norm))
         self.num_skipped += broken
         self._optimise(grad, broken)
         return norm
 
+    def _clipping(self, norm: Tensor) -> Tensor:
+        """Return what a gradient of this norm is multiplied with."""
+        return (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+
+    def _step_looking(self, grad: Tensor, norm: Tensor) -> None:
+        """Do what `step` does, to the bit, with a look at the norm instead of a dozen operations on single numbers."""
+        length = norm.item()
+        if is_broken(length):
+            self.num_skipped += 1
+            return
+        if self.config.max_grad_norm > 0:
+            # in float32, step by step as `_clipping` does it; a factor of 1 changes nothing
+            factor = float(_ONE / (np.float32(length) + _LITTLE) * np.float32(self.config.max_grad_norm))
+            if factor < 1.0:
+                grad.mul_(factor)
+        self._adam(grad, self._count.add_(1.0), None)
+
+    def _adam(self, grad: Tensor, count: Tensor, found_inf: Tensor | None) -> None:
+        config = self.config
+        fused = torch._fused_adam_ if config.optimizer == "Adam" else torch._fused_adamw_
+        fused(
+            [self.flat.flat],
+            [grad],
+            [self._first],
+            [self._second],
+            [],
+            [count],
+            lr=self.learning_rate,
+            beta1=config.betas[0],
+            beta2=config.betas[1],
+            weight_decay=config.weight_decay,
+            eps=config.eps,
+            amsgrad=False,
+            maximize=False,
+            found_inf=found_inf,
+        )
+
     def _optimise(self, grad: Tensor, broken: Tensor) -> None:
         config, flat = self.config, self.flat.flat
         if config.optimizer in ("Adam", "AdamW"):
-            fused = torch._fused_adam_ if config.optimizer == "Adam" else torch._fused_adamw_
-            fused(
-                [flat],
-                [grad],
-                [self._first],
-                [self._second],
-                [],
-                [self._count.add_(~broken)],
-                lr=self.learning_rate,
-                beta1=config.betas[0],
-                beta2=config.betas[1],
-                weight_decay=config.weight_decay,
-                eps=config.eps,
-                amsgrad=False,
-                maximize=False,
-                found_inf=broken.float(),
-            )
+            self._adam(grad, self._count.add_(~broken), broken.float())
             return
         decayed = grad + config.weight_decay * flat
         if config.optimizer == "RMSprop":
@@ -227,3 +255,8 @@ class ParameterGroup:
         self._count.copy_(state["count"])
         self.learning_rate.copy_(state["learning_rate"])
         self.num_skipped.copy_(state["num_skipped"])
+
+
+def is_broken(length: float) -> bool:
+    """Tell whether a gradient of this length must not be used; squared, as the optimiser will, it is not finite."""
+    return not length * length < _SQUARE_OVERFLOWS

@@ -67,15 +67,16 @@ class Updater:
         self.mode = mode_of(mode, device, alone=reduce is None)
         if device.type == "cpu":
             keep_freed_memory()
-        if self.mode.records:
+        if self.mode.fuses:
             for group in self.groups.values():
-                group.fuse(self.mode.fuse)
+                group.write_out()
         self.reduce = reduce
         if reduce is not None and self.mode.records:
             raise ValueError(
                 "mode='graphed' and several processes do not go together yet; choose 'eager' or 'compiled'"
             )
         self._names: dict[Any, tuple[str, ...]] = {}
+        self._ends: dict[Any, Callable[[Tensor], Tensor]] = {}
         self._joint = JointPrograms(self.groups) if device.type == "cpu" and reduce is None else None
         self._refused: set[Function] = set()
         self._norm_names = tuple("grad_norm" if name == "policy" else f"{name}_grad_norm" for name in self.groups)
@@ -103,7 +104,7 @@ class Updater:
     def run(self, function: Function, minibatches: Iterable[Any], rule: Rule | None = None) -> Progress:
         """Take one step per minibatch; the numbers of all steps are added up in one vector.
 
-        Where steps are recorded, shuffled minibatches are gathered by the recording itself.
+        Where steps are recorded, shuffled minibatches are gathered by the recording itself, and many steps are one.
         """
         if self.mode.records and isinstance(minibatches, ShuffledMinibatches):
             return self._added_up(self._steps_on_rows(function, minibatches, rule))
@@ -116,12 +117,14 @@ class Updater:
         # one place for all functions: they are run one after the other, and columns are large
         held = self.mode.hold(on_rows.dims, minibatches.columns, minibatches.lasting)
         key = (on_rows, rule, addresses(held))
-        for rows in minibatches.rows():
+        for rows in minibatches.rows_of_many():
             numbers = self.mode.play(
                 key,
                 rows,
-                lambda rows: self._try_out(on_rows, {"columns": held, "rows": rows}),
-                lambda rows: self._named_step(key, on_rows, {"columns": held, "rows": rows}, rule),
+                lambda rows: self._try_out(on_rows, {"columns": held, "rows": rows[0]}, rule),
+                lambda rows: torch.stack(
+                    [self._named_step(key, on_rows, {"columns": held, "rows": each}, rule) for each in rows.unbind()]
+                ),
             )
             yield self._names[key], numbers
 
@@ -130,11 +133,13 @@ class Updater:
         first = total = torch.zeros(0)
         count = 0
         for found, numbers in steps:
+            several = numbers.dim() == 2
+            here = numbers.sum(0) if several else numbers
             if count:
-                total.add_(numbers)
+                total.add_(here)
             else:
-                names, first, total = found, numbers, numbers.clone()
-            count += 1
+                names, first, total = found, numbers[0] if several else numbers, here if several else here.clone()
+            count += len(numbers) if several else 1
         if not count:
             raise ValueError("there are no minibatches to learn from")
         mean, first = self._agreed(torch.stack([total / count, first]))
@@ -145,7 +150,7 @@ class Updater:
         numbers = self.mode.play(
             key,
             minibatch,
-            lambda inputs: self._try_out(function, inputs),
+            lambda inputs: self._try_out(function, inputs, rule),
             lambda inputs: self._named_step(key, function, inputs, rule),
         )
         return self._names[key], numbers
@@ -160,10 +165,24 @@ class Updater:
         if self.reduce is not None:
             for group in self.groups.values():
                 group.flat.grad.copy_(self.reduce(group.flat.grad))
-        if rule is not None:
-            rule(dict(zip(found.names, found.numbers.unbind())), self.groups)
-        norms = torch.stack([group.step() for group in self.groups.values()])
-        return (*found.names, *self._norm_names), torch.cat([found.numbers, norms.to(found.numbers.dtype)])
+        return (*found.names, *self._norm_names), self._end_of(found.names, rule)(found.numbers)
+
+    def _end_of(self, names: tuple[str, ...], rule: Rule | None) -> Callable[[Tensor], Tensor]:
+        """Return what comes after the gradients, as a function of the numbers: rule, clipping and optimisers.
+
+        It returns the numbers with the norms of the gradients behind them.
+        """
+        end = self._ends.get((names, rule))
+        if end is None:
+
+            def end_as_written(numbers: Tensor) -> Tensor:
+                if rule is not None:
+                    rule(dict(zip(names, numbers.unbind())), self.groups)
+                norms = torch.stack([group.step() for group in self.groups.values()])
+                return torch.cat([numbers, norms.to(numbers.dtype)])
+
+            end = self._ends[names, rule] = self.mode.fuse(end_as_written)
+        return end
 
     def _evaluated(self, function: Function, minibatch: Any) -> Evaluated:
         """Compute numbers and gradients: as one program where the mode and the function allow it."""
@@ -175,12 +194,16 @@ class Updater:
                 self._refused.add(function)
         return self.mode.run(function, minibatch, self._backward)
 
-    def _try_out(self, function: Function, minibatch: Any) -> None:
-        """Go forward and backward without a step: what libraries allocate on the way is there afterwards."""
-        self.mode.run(function, minibatch, self._backward)
+    def _try_out(self, function: Function, minibatch: Any, rule: Rule | None) -> None:
+        """Take a step and take it back: what is compiled or allocated on the way is there afterwards."""
+        found = self.mode.run(function, minibatch, self._backward)
+        places = [place for group in self.groups.values() for place in group.changing()]
+        before = [place.clone() for place in places]
+        self._end_of(found.names, rule)(found.numbers)
+        for place, value in zip(places, before):
+            place.copy_(value)
         for group in self.groups.values():
             group.zero_grad()
-            group.try_out()
 
     def _backward(self, total: Tensor) -> None:
         """Put the gradients of a total in the place of the last ones."""

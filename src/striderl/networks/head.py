@@ -14,6 +14,7 @@ from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec, as_shape
 from striderl.networks.distribution import ActionT, Distribution
+from striderl.networks.fused_layers import last_linear
 
 NO_OBS: Mapping[str, Tensor] = {}
 """For heads that read nothing but features."""
@@ -75,7 +76,7 @@ class BoxLayer(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
         """Return `num_groups` tensors of the action's shape."""
-        values: Tensor = self.linear(features)
+        values = last_linear(self.linear, features)
         groups = values.chunk(self.num_groups, dim=-1)
         return tuple(group.reshape(*features.shape[:-1], *self.shape) for group in groups)
 

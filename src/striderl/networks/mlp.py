@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.networks.activations import Nonlinearity, resolve_nn_activation
+from striderl.networks.fused_layers import bend_of, dtype_of_kernels, run_layers
 
 
 class MlpModel(nn.Module):
@@ -38,6 +39,8 @@ class MlpModel(nn.Module):
         self.model = nn.Sequential(*layers)
         self.input_size = input_size
         self._output_size = sizes[-1]
+        self._linear_last = output_size is not None
+        self._bend = bend_of(resolve_nn_activation(nonlinearity)) if layers else ""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the output for [..., input_size]; integers are cast to the dtype of the weights."""
@@ -45,6 +48,10 @@ class MlpModel(nn.Module):
             raise ValueError(f"MlpModel wants inputs [..., {self.input_size}], found {tuple(input.shape)}")
         if not input.is_floating_point():
             input = input.to(weight_dtype(self))
+        dtype = dtype_of_kernels(input) if self._bend else None
+        if dtype is not None:
+            layers = [layer for layer in self.model if isinstance(layer, nn.Linear)]
+            return run_layers(layers, self._bend, input, linear_last=self._linear_last, dtype=dtype)
         output: Tensor = self.model(input)
         return output
 

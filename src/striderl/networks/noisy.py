@@ -69,6 +69,15 @@ class QLayer(nn.Module):
             return advantage
         return outputs["value"].unsqueeze(-2) + advantage - advantage.mean(dim=-2, keepdim=True)
 
+    def single(self, features: Tensor, obs: Mapping[str, Tensor] = NO_OBS) -> Tensor:
+        """Return one number per choice, [..., n], of a layer with `size` 1."""
+        if len(self.layers) == 1 and not self._noise_sizes:
+            # as it is: two views there, and two back, are a tenth of a small network's time
+            values: Tensor = self.layers["advantage"](features)
+            return values
+        numbers: Tensor = self(features, obs)
+        return numbers.squeeze(-1)
+
     def _outputs(self, features: Tensor, noise: Tensor | None) -> list[Tensor]:
         layers = list(self.layers.values())
         if noise is None or not self._noise_sizes:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
 from striderl.networks.deterministic import QValues
+from striderl.networks.fused_layers import last_linear
 from striderl.networks.head import NO_OBS, Head, read_mask
 from striderl.networks.noisy import QLayer
 
@@ -28,7 +29,7 @@ class ValueHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the values."""
-        values: Tensor = self.layer(features)
+        values = last_linear(self.layer, features)
         return values.squeeze(-1) if self.num_values == 1 else values
 
 
@@ -52,7 +53,7 @@ class QHead(Head[Tensor]):
 
     def forward(self, features: Tensor, obs: Mapping[str, Tensor] = NO_OBS) -> QValues:
         """Return the Q-values for features [..., F], as the greedy choice over them."""
-        return QValues.from_values(self.layer(features, obs).squeeze(-1), read_mask(obs, self.mask))
+        return QValues.from_values(self.layer.single(features, obs), read_mask(obs, self.mask))
 
     def noise_spec(self) -> NoiseSpec:
         """Want nothing: noise of size zero."""

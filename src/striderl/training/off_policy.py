@@ -104,10 +104,16 @@ class UpdateNoise:
         """Return the noise of this gradient step."""
         if not self._specs:
             return {}
+        _, drawn, row = self.block(update)
+        return {name: values[row] for name, values in drawn.items()}
+
+    def block(self, update: int) -> tuple[int, dict[str, Tensor], int]:
+        """Return the number of the block that has this gradient step, the block [K, B, …], and the step's row in it."""
         number, row = divmod(update, self._block)
         if number != self._number:
-            self._drawn = draw_all(
+            drawn = draw_all(
                 self._specs, seed=self._seed, iteration=number, env_index=self._index, num_steps=self._block
             )
+            self._drawn = {name.removeprefix("update/"): values for name, values in drawn.items()}
             self._number = number
-        return {name.removeprefix("update/"): values[row] for name, values in self._drawn.items()}
+        return number, self._drawn, row

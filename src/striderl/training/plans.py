@@ -61,6 +61,9 @@ class OffPolicyPlan:
     """Env steps, over all envs, that are collected at random before the first gradient step."""
     buffer_size: int = 1_000_000
     """How many steps are kept, over all envs."""
+    overlap: bool = False
+    """Simulate while learning: the envs begin the first step of a round before the gradient steps of the last one are
+    taken, with the policy of that moment. On the CPU; worth it where simulating takes as long as learning."""
     total_iterations: int = 0
     """The run is over after this many iterations; 0 means no limit."""
     total_steps: int = 0
@@ -74,6 +77,11 @@ class OffPolicyPlan:
             raise ValueError(
                 f"OffPolicyPlan.num_steps_per_env={self.num_steps_per_env} is not a multiple of "
                 f"train_every={self.train_every}"
+            )
+        if self.overlap and self.num_steps_per_env == self.train_every:
+            raise ValueError(
+                "OffPolicyPlan.overlap wants several rounds in an iteration, between which envs and learner overlap; "
+                f"num_steps_per_env={self.num_steps_per_env} is one round of train_every={self.train_every}"
             )
 
     def is_over(self, iteration: int, env_steps: int) -> bool:

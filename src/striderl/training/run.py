@@ -85,6 +85,8 @@ class Run:
         require_device(config.device)
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
+        if config.tf32:
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         self.config, self.folder = config, folder
         self.signals = signals if signals is not None else StopSignals()
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from striderl.algorithms.terms.adversarial_features import Features, Steps, minibatch_steps
 from striderl.data import tree
-from striderl.data.noise import philox
+from striderl.data.noise import philox, positions
 from striderl.storage.replay import Replay
 
 
@@ -99,7 +99,7 @@ def _mixed(bits: Tensor) -> Tensor:
 
 def uniform_numbers(stream: int, number: Tensor, count: int, seed: int) -> Tensor:
     """Return float64 [count] in [0, 1) that depend on (stream, seed, the 0-d tensor `number`) alone."""
-    position = torch.arange(count, device=number.device)
+    position = positions(count, number)
     word = torch.full_like(position, stream)
     low, high = number.expand(count) & 0xFFFFFFFF, (number >> 32) & 0xFFFFFFFF
     bits, other, _, _ = philox((position, high, low, word), seed)

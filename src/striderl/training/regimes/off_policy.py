@@ -4,6 +4,9 @@
       once       ▲           └──────────────────── × num_steps_per_env / train_every ──────────┘
                  └─ until the plan is over
 
+    overlap    envs       step 1 ██████  step 2 ██████       begun with the policy before the updates beside it
+               learner           updates 1 ████ updates 2 ████     what they sample does not contain that step yet
+
 The warm-up collects at random until `learning_starts`. What is sampled and drawn depends on seed and counters alone.
 """
 
@@ -17,12 +20,13 @@ import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector
-from striderl.execution.modes import mode_of
+from striderl.execution.modes import Eager, Mode, mode_of
 from striderl.storage.replay import Replay
 from striderl.training.checks import check_collector
 from striderl.training.guard import Guard
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for
 from striderl.training.plans import OffPolicyPlan
+from striderl.training.recorded_updates import added, recorded_updates
 from striderl.training.regimes.on_policy import (
     collected_numbers,
     count_collected,
@@ -37,21 +41,42 @@ _FOLD = 256
 
 
 class Learner:
-    """Takes gradient steps on samples of a replay and adds up what they report."""
+    """Takes gradient steps on samples of a replay and adds up what they report.
+
+    On a GPU they are played from recordings, sampling included, where that works: see `recorded_updates`.
+    """
 
     def __init__(
-        self, algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, seed: int, *, absorbs: bool = True
+        self,
+        algorithm: ReplayAlgorithm,
+        replay: Replay,
+        batch_size: int,
+        seed: int,
+        *,
+        absorbs: bool = True,
+        mode: Mode | None = None,
     ) -> None:
-        """Prepare; nothing is sampled yet. `absorbs` tells whether normalisers learn from samples."""
+        """Prepare; nothing is sampled yet. `absorbs` tells whether normalisers learn from samples.
+
+        `mode` is how whole steps are run, sampling included; the algorithm's own without one.
+        """
         self.algorithm, self.replay, self.batch_size, self.absorbs = algorithm, replay, batch_size, absorbs
         device = next(algorithm.policy.parameters()).device
         self._noise = UpdateNoise(algorithm.noise(), batch_size, seed, device)
         self._numbers: list[dict[str, Tensor]] = []
         self._sums: dict[str, tuple[Tensor, int]] = {}
         self._last: Mapping[str, Any] | None = None
+        if mode is None:
+            mode = mode_of(algorithm.config.mode, device) if device.type == "cuda" else Eager()
+        self.recorded = recorded_updates(algorithm, replay, batch_size, self._noise, mode)
+        """Plays recordings of whole steps; None where there are none."""
+        self._played = False
 
     def step(self, number: int) -> None:
         """Sample, update, and give the priorities back; `number` counts gradient steps since the run began."""
+        self._played = self.recorded is not None and self.recorded.play(number)
+        if self._played:
+            return
         sample = self.replay.sample(self.batch_size)
         numbers = dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
         if "td_error" in numbers:
@@ -73,11 +98,15 @@ class Learner:
 
     def finish(self) -> dict[str, Tensor]:
         """Return the means since the last call under 'train/…', and let the normalisers learn from the last sample."""
+        if self._played and self.recorded is not None:
+            self._last = self.recorded.last_sample() if self.absorbs else None
         if self._last is not None and self.absorbs:
             self.algorithm.absorb(self._last)
         self._fold()
+        if self.recorded is not None:
+            self._sums = added(self._sums, self.recorded.take_totals())
         means = {f"train/{name}": total / count for name, (total, count) in self._sums.items()}
-        self._sums, self._last = {}, None
+        self._sums, self._last, self._played = {}, None, False
         return means
 
 
@@ -103,12 +132,18 @@ class OffPolicyRegime:
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.storage, self.seed = storage, seed
         device = next(algorithm.policy.parameters()).device
+        self._mode: Mode = Eager()
         if device.type == collector.env.device.type:
-            collector.mode = mode_of(algorithm.config.mode, device)
+            self._mode = collector.mode = mode_of(algorithm.config.mode, device)
+        if plan.overlap and collector.env.device.type != "cpu":
+            raise ValueError("OffPolicyPlan.overlap simulates on the CPU while it learns; these envs are on a GPU")
         self.first_phase = "warmup" if plan.learning_starts else "interact"
         self.tally = Tally()
         self.guard = Guard(algorithm)
-        self._learner = Learner(algorithm, storage, plan.batch_size, seed)
+        self._learner = self._new_learner()
+
+    def _new_learner(self) -> Learner:
+        return Learner(self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self._mode)
 
     def run(self, phase: str, iteration: int) -> None:
         """Do the work of a phase."""
@@ -134,9 +169,12 @@ class OffPolicyRegime:
         self.tally.begin()
         self.guard.before()
         steps = self.plan.train_every * self.collector.env.num_envs
-        for _ in range(self.plan.num_steps_per_env // self.plan.train_every):
+        for left in reversed(range(self.plan.num_steps_per_env // self.plan.train_every)):
             self.algorithm.explore(self.tally.env_steps, random=False)
             count_collected(self.collector, steps, self.storage, self.tally)
+            if self.plan.overlap and left:  # nothing is under way when an iteration ends, and may be saved
+                self.algorithm.explore(self.tally.env_steps, random=False)
+                self.collector.launch()
             started = time.perf_counter()
             for _ in range(self.plan.num_updates_per_round):
                 self._learner.step(self.tally.num_updates)
@@ -179,10 +217,11 @@ class OffPolicyRegime:
         self.seed = int(state["seed"])
         self.tally = loaded_tally(self.tally, state)
         self.guard.load_state_dict(state["guard"])
-        self._learner = Learner(self.algorithm, self.storage, self.plan.batch_size, self.seed)
+        self._learner = self._new_learner()
 
     def close(self) -> None:
         """Close the envs."""
+        self.collector.schedule.give_up()  # after an error, a step may be under way
         self.collector.env.close()
 
 

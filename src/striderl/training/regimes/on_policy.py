@@ -217,7 +217,7 @@ def count_collected(collector: Collector, num_steps: int, storage: Any, tally: T
 
 def collected_numbers(collector: Collector) -> dict[str, Tensor]:
     """Return the collector's statistics under 'collect/…'."""
-    found = collector.statistics.tensors()
+    found = collector.statistics.tensors(collector.mode)
     return {f"collect/{name}": value for name, value in found.items() if name != "steps"}
 
 

@@ -1,0 +1,227 @@
+"""Functions of tensors as compiled programs: traced once, compared with the function, run with no Python in between.
+
+    nested inputs ──flattened──▶ leaves [a, b, …] + layout ──▶ traced graph ──backend──▶ program(leaves)
+                                                                   │ captured tensors become inputs
+                                                                   ▼
+                                                    read where they lie, whenever the program runs
+
+`torch.compile` checks at each call that no Python value it has seen was changed, which for a small network takes longer
+than the work. A traced program has nothing to check but the layout of its inputs. The price is the rule of recorded
+steps (`graphed`): tensors may be changed in place, and every other value is what it was when the function was traced.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_log = logging.getLogger(__name__)
+
+Backend = Callable[[fx.GraphModule, list[Tensor]], Callable[..., Sequence[Tensor]]]
+"""Compiles a graph for inputs like these."""
+
+MOST = 8
+"""How many layouts of inputs one function is compiled for."""
+CHECK_EVERY = 1000
+"""After how many runs a program is compared with its function again."""
+_TOLERANCE = 1e-3
+
+
+class RefusedError(RuntimeError):
+    """A function that cannot become a program, with the reason."""
+
+
+class Program:
+    """A compiled function of the leaves of its inputs."""
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], leaves: list[Tensor], backend: Backend) -> None:
+        """Trace and compile a function for leaves like these, or raise `RefusedError`."""
+        self.num_runs = 0
+        try:
+            # each an object of its own: one tensor in two places would become one input, also when they differ later
+            graph, used, self._captured = _traced(function, [leaf.detach() for leaf in leaves])
+            self._used = used if len(used) < len(leaves) else None
+            with torch.no_grad():
+                self._compiled = backend(graph, self._inputs(leaves))
+                self._compiled(*self._inputs(leaves))
+        except Exception as error:  # tracing and compiling raise many kinds
+            raise RefusedError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+
+    def _inputs(self, leaves: list[Tensor]) -> list[Tensor]:
+        read = leaves if self._used is None else [leaves[number] for number in self._used]
+        return [*read, *self._captured]
+
+    def __call__(self, leaves: list[Tensor]) -> Sequence[Tensor]:
+        """Run it without autograd."""
+        self.num_runs += 1
+        if not torch.is_grad_enabled():
+            return self._compiled(*self._inputs(leaves))
+        with torch.no_grad():
+            return self._compiled(*self._inputs(leaves))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last result is to be compared with that of the function."""
+        return self.num_runs % CHECK_EVERY == 0
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+
+def flattened(value: Any, leaves: list[Tensor], layout: list[Any]) -> None:
+    """Collect the tensors, and what a program for them depends on besides their values; the latter is hashable."""
+    if isinstance(value, Tensor):
+        leaves.append(value)
+        layout += (value.dtype, value.shape, value.stride())
+    elif type(value) is dict or isinstance(value, Mapping):
+        layout += (dict, len(value))
+        for name, inner in value.items():
+            layout.append(name)
+            flattened(inner, leaves, layout)
+    elif isinstance(value, (tuple, list)):
+        layout += (tuple, len(value))
+        for inner in value:
+            flattened(inner, leaves, layout)
+    else:
+        layout.append(value)
+
+
+def rebuilt(value: Any, leaves: Iterator[Tensor]) -> Any:
+    """Put tensors in the place of those that `flattened` collected."""
+    if isinstance(value, Tensor):
+        return next(leaves)
+    if type(value) is dict or isinstance(value, Mapping):
+        return {name: rebuilt(inner, leaves) for name, inner in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(rebuilt(inner, leaves) for inner in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(rebuilt(inner, leaves) for inner in value)
+    return value
+
+
+# -- tracing -----------------------------------------------------------------------------------------------------------
+
+
+class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses `item` and `float(tensor)`: the tracer would keep the value of a tensor that is not its own for good."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RefusedError("it asks for the value of a tensor")
+        return func(*args, **(kwargs or {}))
+
+
+def _traced(
+    function: Callable[..., tuple[Tensor, ...]], leaves: list[Tensor]
+) -> tuple[fx.GraphModule, list[int], list[Tensor]]:
+    """Return the graph, the numbers of the leaves that it reads, and the other tensors that it takes as inputs."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # half a second to import
+
+    def guarded(*inputs: Tensor) -> tuple[Tensor, ...]:
+        with _NoValues():  # type: ignore[no-untyped-call]
+            return function(*inputs)
+
+    traced: Any = make_fx(guarded, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    graph: fx.Graph = traced.graph
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    captured = _captured(traced, given)
+    graph.eliminate_dead_code()
+    used = [number for number, node in enumerate(given) if node.users]
+    for node in given:
+        if not node.users:
+            graph.erase_node(node)
+    for node in graph.nodes:
+        node.meta.clear()  # belongs to the tracer, and would meet the compiler's own
+    _check_pure(graph)
+    traced.recompile()
+    return traced, used, captured
+
+
+def _captured(traced: Any, given: list[fx.Node]) -> list[Tensor]:
+    """Make inputs of the tensors that the function has found somewhere else, and return them."""
+    graph: fx.Graph = traced.graph
+    captured: list[Tensor] = []
+    inputs: dict[str, fx.Node] = {}
+    last = given[-1]
+    for node in list(graph.nodes):
+        if node.op != "get_attr":
+            continue
+        name = str(node.target)
+        if name not in inputs:
+            with graph.inserting_after(last):
+                last = inputs[name] = graph.placeholder(f"captured_{len(captured)}")
+            captured.append(_attribute(traced, name))
+        node.replace_all_uses_with(inputs[name])
+        graph.erase_node(node)
+    for place in (traced._parameters, traced._buffers):
+        place.clear()  # the compiler would hand them over at each call, although nobody reads them there any more
+    return [tensor.detach() for tensor in captured]
+
+
+def _attribute(module: nn.Module, name: str) -> Tensor:
+    """Return a tensor of a traced module, which keeps parameters, buffers and others in different places."""
+    for place in (module._parameters, module._buffers, module.__dict__):
+        if isinstance(found := place.get(name), Tensor):
+            return found
+    raise RefusedError(f"{name} is no tensor")
+
+
+def _check_pure(graph: fx.Graph) -> None:
+    """Refuse a graph that writes to its inputs: a function of tensors changes nothing."""
+    given = {node for node in graph.nodes if node.op == "placeholder"}
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        written = [
+            value for argument, value in zip(schema.arguments, node.args)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]  # fmt: skip
+        if any(value in given for value in written if isinstance(value, fx.Node)):
+            raise RefusedError(f"{node.target} changes one of its inputs")
+
+
+# -- compiling and checking --------------------------------------------------------------------------------------------
+
+
+def inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """Compile with torch's compiler; what calls its kernels is compiled as well, where that works."""
+    import torch._inductor  # a second to import, and only here
+
+    # sizes were looked at when the inputs were flattened
+    unchecked = {"size_asserts": False, "alignment_asserts": False}
+    compiled: Callable[..., Sequence[Tensor]]
+    try:
+        # of a small network's time a fifth is Python between two kernels; a copy, in case that it must be done again
+        compiled = torch._inductor.compile(copy.deepcopy(graph), [*inputs], options={**unchecked, "cpp_wrapper": True})
+        compiled(*inputs)
+    except Exception as error:  # noqa: BLE001  not every operation can be called so, and the reasons are of many kinds
+        _log.debug("kernels are called by Python: %s", str(error).partition("\n")[0])
+        compiled = torch._inductor.compile(graph, [*inputs], options=unchecked)
+    return compiled
+
+
+def check_agreement(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    """Raise `RefusedError` unless a program gave what its function gives, but for rounding."""
+    for one, other in zip(found, wanted):
+        if one.shape != other.shape or one.dtype is not other.dtype or not _close(one.detach(), other.detach()):
+            raise RefusedError(
+                "the compiled step does not give what the step as it is written gives; has a value that is no tensor "
+                "changed since it was compiled?"
+            )
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if not other.is_floating_point():
+        return torch.equal(one, other)
+    if not other.numel():
+        return True
+    # of the finite numbers: beside a NaN, the others must agree all the same
+    largest = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    return torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest + 1e-6, equal_nan=True)

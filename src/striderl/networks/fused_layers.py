@@ -1,0 +1,58 @@
+"""Linear layers by kernels of our own, where they are faster: in compiled code on a GPU, in TF32 or bfloat16.
+
+Anywhere else (on the CPU, in float32, in eager code, for a nonlinearity without a kernel) torch runs the layers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from striderl.ops.returns import has_triton
+
+if torch.cuda.is_available() and has_triton():
+    from striderl.ops.triton_mlp import mlp
+else:
+    mlp = None  # type: ignore[assignment]
+
+BENDS: dict[type[nn.Module], str] = {nn.ELU: "elu", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Identity: "none"}
+"""Nonlinearities with a kernel."""
+
+
+def bend_of(nonlinearity: nn.Module) -> str:
+    """Return what kernels call a nonlinearity; empty for one that they do not have."""
+    if isinstance(nonlinearity, nn.ELU) and nonlinearity.alpha != 1.0:
+        return ""
+    return BENDS.get(type(nonlinearity), "")
+
+
+def dtype_of_kernels(x: Tensor) -> torch.dtype | None:
+    """Return in which dtype kernels multiply x, or None where torch does."""
+    if mlp is None or not torch.compiler.is_compiling():
+        return None
+    return _allowed() if x.is_cuda and x.is_floating_point() else None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _allowed() -> torch.dtype | None:
+    if torch.compiler.is_exporting():
+        return None
+    if torch.is_autocast_enabled("cuda"):
+        chosen = torch.get_autocast_dtype("cuda")
+        return chosen if chosen is torch.bfloat16 else None
+    return torch.float32 if torch.backends.cuda.matmul.allow_tf32 else None
+
+
+def run_layers(layers: list[nn.Linear], bend: str, x: Tensor, *, linear_last: bool, dtype: torch.dtype) -> Tensor:
+    """Return what the layers make of x [..., IN], with a bend after each, or after each but the last."""
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    return mlp(x, weights, biases, bend, linear_last=linear_last, dtype=dtype)
+
+
+def last_linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Return layer(x), for a layer at the end of a network."""
+    dtype = dtype_of_kernels(x)
+    if dtype is None:
+        output: Tensor = layer(x)
+        return output
+    return run_layers([layer], "none", x, linear_last=True, dtype=dtype)

@@ -1,0 +1,224 @@
+"""Whole gradient steps of learners from replay as recordings: pick, read, noise, update, targets, totals.
+
+    host     how far the replay is, blocks of random numbers            means of the numbers, once per iteration
+                     │ now and then                                               ▲
+    device   pick rows ─▶ read them ─▶ noise of the step ─▶ critic, actor, targets ─▶ totals += numbers
+             └────────────────────────── one recording, played once per step ─────────────────────────┘
+
+One recording per kind of step, not per round: a step of all parts and one that the actor sits out are two, whatever
+the number of steps in a round and wherever the round begins. Starting one takes the host some ten microseconds, and
+each is played in as many rounds as there are, so a recording of whole rounds would save nothing but that.
+
+The numbers drawn are those of steps that are taken one by one (`UpdateNoise`, `Uniform`); so the learner may change
+between both at any step, and a saved run goes on the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from striderl.algorithms.reward_terms import RewardTerms, SingleStep
+from striderl.execution.graphed import Recording, together
+from striderl.execution.modes import Graphed, Mode
+from striderl.storage.pickers import Uniform
+from striderl.storage.replay import Replay
+from striderl.storage.replay_device import DeviceSampler, RowsAhead
+from striderl.storage.views import FrameStack, NStep, OneStep
+from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
+
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class RecordedLearner(Protocol):
+    """An algorithm whose whole gradient steps can be recorded: what it decides in Python is known beforehand."""
+
+    num_updates: int
+    """How many gradient steps were taken; `update` counts them, and whoever plays a recording of it."""
+
+    def recording(self) -> Hashable:
+        """Return what the next gradient step decides in Python; with another answer, it is recorded anew.
+
+        It follows from `num_updates` and from what no gradient step changes.
+        """
+        ...
+
+
+class _Kind:
+    """One kind of gradient step: its recording, and what its numbers add up to."""
+
+    def __init__(self, decided: Hashable) -> None:
+        self.decided = decided
+        """What the learner decides in Python in such a step."""
+        self.recording: Recording | None = None
+        self.names: tuple[str, ...] = ()
+        self.total: Tensor | None = None
+        self.count = 0
+
+
+class RecordedUpdates:
+    """Takes gradient steps by playing recordings of them; see the picture at the top of this module."""
+
+    def __init__(
+        self, algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, noise: UpdateNoise, mode: Graphed
+    ) -> None:
+        """Prepare; nothing is recorded before the first step. `refusal` tells whether it can be."""
+        self.algorithm, self.replay, self.mode = algorithm, replay, mode
+        self._noise = noise
+        device = replay.read.device
+        self._sampler = DeviceSampler(replay, batch_size)
+        self._rows = RowsAhead(device)
+        self._read = mode.fuse(self._read_sample)
+        self._index = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._given_up = False
+
+    def play(self, number: int) -> bool:
+        """Take the gradient step of this number and return True, or False when it must be taken as it is written."""
+        if self._given_up or not self.replay.cursor.even or not len(self.replay):
+            return False
+        learner = self.algorithm
+        assert isinstance(learner, RecordedLearner)
+        self._sampler.ready()
+        of, drawn, row = self._noise.block(number)
+        self._rows.load(of, drawn, row)
+        decided = learner.recording()
+        kind = self._kinds.get(decided)
+        if kind is None:
+            kind = self._kinds[decided] = _Kind(decided)
+        if kind.recording is None and not self._record(kind):
+            return False
+        assert kind.recording is not None
+        taken = learner.num_updates
+        kind.recording.play([])
+        learner.num_updates = taken + 1
+        kind.count += 1
+        self._sampler.advanced()
+        self._rows.advanced()
+        return True
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _read_sample(self) -> tuple[dict[str, Any], Tensor, dict[str, Tensor]]:
+        """Return the sample of this step, which rows it is made of, and the noise."""
+        return *self._sampler.sample(), self._rows.current()
+
+    def _updated(self, kind: _Kind) -> tuple[Tensor, Tensor]:
+        """Take a step; return its numbers as a vector [K], and the rows that were picked."""
+        learner = self.algorithm
+        assert isinstance(learner, RecordedLearner)
+        data, index, noise = self._read()
+        taken = learner.num_updates
+        with together(), torch.enable_grad():
+            numbers = learner.update(data, None, noise)
+        learner.num_updates = taken  # counted when it is played; until then, the next one must decide the same
+        if learner.recording() != kind.decided:
+            raise RuntimeError(f"what {type(learner).__name__} decides follows from more than its number of updates")
+        kind.names = tuple(numbers)
+        return torch.stack([number.detach().float() for number in numbers.values()]), index
+
+    def _step(self, kind: _Kind) -> None:
+        numbers, index = self._updated(kind)
+        assert kind.total is not None
+        kind.total.add_(numbers)
+        self._index.copy_(index)
+        self._sampler.advance()
+        self._rows.advance()
+
+    def _warm_up(self, kind: _Kind) -> None:
+        """Take a step without counting it, so that what is compiled or allocated once is there afterwards."""
+        numbers, _ = self._updated(kind)
+        if kind.total is None:
+            kind.total = torch.zeros_like(numbers, dtype=torch.float64)
+
+    def _record(self, kind: _Kind) -> bool:
+        """Make the recording, or say once why there is none; in either case the learner stands where it stood."""
+        before = self.algorithm.state_dict()
+        self._read_sample()  # what views keep is made now, not while they are traced
+        try:
+            kind.recording = self.mode.graphs.make({}, lambda _: self._warm_up(kind), lambda _: self._step(kind))
+        except RuntimeError as error:
+            if self.mode.strict:
+                raise
+            reason = str(error).partition("\n")[0]
+            _log.warning("whole gradient steps cannot be recorded, so their parts are: %s", reason)
+            self._given_up = True
+        finally:
+            self.algorithm.load_state_dict(before)  # the warm-up has taken steps
+        return not self._given_up
+
+    # -- what came of them ---------------------------------------------------------------------------------------------
+
+    @property
+    def num_recordings(self) -> int:
+        """How many kinds of steps were recorded."""
+        return sum(kind.recording is not None for kind in self._kinds.values())
+
+    def last_sample(self) -> dict[str, Any]:
+        """Read the sample of the last step again; what was added since then must not have overwritten it."""
+        view, read = self.replay.view, self.replay.read
+        return read.rows(self._index) if view is None else view(read, self._index)
+
+    def take_totals(self) -> dict[str, tuple[Tensor, int]]:
+        """Return the sum of every number over the steps since the last call, and how many there were."""
+        found: dict[str, tuple[Tensor, int]] = {}
+        for kind in self._kinds.values():
+            if kind.total is None or not kind.count:
+                continue
+            for name, value in zip(kind.names, kind.total.float().unbind()):
+                total, count = found.get(name, (torch.zeros_like(value), 0))
+                found[name] = (total + value, count + kind.count)
+            kind.total.zero_()
+            kind.count = 0
+        return found
+
+
+def recorded_updates(
+    algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, noise: UpdateNoise, mode: Mode
+) -> RecordedUpdates | None:
+    """Return what records the gradient steps, or None where they are taken one by one; one line in the log says which.
+
+    Nothing is said in a mode that does not record.
+    """
+    if not isinstance(mode, Graphed):
+        return None
+    reason = refusal(algorithm, replay)
+    if reason:
+        _log.info("gradient steps are recorded in parts, and samples are read in between: %s", reason)
+        return None
+    _log.info("gradient steps are recorded as a whole, sampling included")
+    return RecordedUpdates(algorithm, replay, batch_size, noise, mode)
+
+
+def refusal(algorithm: ReplayAlgorithm, replay: Replay) -> str:
+    """Return why whole gradient steps of this algorithm on this replay cannot be recorded; empty when they can."""
+    device = next(algorithm.policy.parameters()).device
+    if not isinstance(algorithm, RecordedLearner):
+        return f"{type(algorithm).__name__} does not say what it decides in Python"
+    if replay.read.device != device:
+        return f"the replay is on {replay.read.device}, the parameters are on {device}"
+    if not isinstance(replay.picker, Uniform):
+        return f"{type(replay.picker).__name__} picks by what earlier steps have said"
+    if not (replay.view is None or isinstance(replay.view, (OneStep, SingleStep, NStep, FrameStack))):
+        return f"{type(replay.view).__name__} reads more than steps"
+    terms = getattr(algorithm, "terms", None)
+    if isinstance(terms, RewardTerms) and len(terms):
+        return "terms give their rewards when samples are read"
+    return ""
+
+
+def added(
+    sums: Mapping[str, tuple[Tensor, int]], more: Mapping[str, tuple[Tensor, int]]
+) -> dict[str, tuple[Tensor, int]]:
+    """Return the sums and counts of both by name."""
+    found = dict(sums)
+    for name, (total, count) in more.items():
+        mine, number = found.get(name, (torch.zeros_like(total), 0))
+        found[name] = (mine + total, number + count)
+    return found
