@@ -1,16 +1,18 @@
-"""Environment stepping: CPU microseconds per env step, 8 envs, beside Gymnasium, Stable-Baselines3 and envpool.
+"""Stepping envs: CPU microseconds per env step, 8 envs, beside those of five peers.
 
     batched                 N envs as arrays or in native code: striderl's built-in tasks, Gymnasium's vectorised
                             CartPole, envpool (one thread each)
     one process             Gymnasium's own env classes, one after the other: striderl's GymnasiumEnv, SyncVectorEnv,
-                            DummyVecEnv
-    8 worker processes      the same envs, one per process: GymnasiumEnv, AsyncVectorEnv, SubprocVecEnv
+                            DummyVecEnv, Tianshou's DummyVectorEnv, TorchRL's SerialEnv
+    8 worker processes      the same envs, one per process: GymnasiumEnv, AsyncVectorEnv, SubprocVecEnv, Tianshou's
+                            ShmemVectorEnv, TorchRL's ParallelEnv
     2 worker processes      four envs per process, which only striderl can do
 
 Actions are drawn at random beforehand, the same for all; every contender makes the same number of calls. Envs of all
 contenders have the same wrappers (no env checker). CPU time counts worker processes; starting them is not counted.
 Where an episode has ended, SyncVectorEnv, AsyncVectorEnv and envpool spend their next call on the reset (their
-default), striderl and Stable-Baselines3 reset at once and return a real transition from every call.
+default), striderl and Stable-Baselines3 reset at once and return a real transition from every call. Tianshou's envs are
+reset by its collector, which is done here too.
 
     python benchmarks/envs.py                    both benchmarks of this file
     python benchmarks/envs.py --only quadruped   how striderl's quadruped scales with envs and threads
@@ -127,6 +129,51 @@ def sb3_stepper(task: str, way: str) -> Stepper:
     return Stepper(env.step, actions_for(task), env.close)
 
 
+def tianshou_stepper(task: str, way: str) -> Stepper:
+    from tianshou.env import DummyVectorEnv, ShmemVectorEnv
+
+    env: Any
+    if way == "one process":
+        env = DummyVectorEnv([_make_plain(task)] * NUM_ENVS)
+    elif way == "8 worker processes":
+        env = ShmemVectorEnv([_make_plain(task)] * NUM_ENVS)
+    else:
+        raise UnavailableError("–")
+    env.reset(seed=0)
+
+    def step(actions: Any) -> None:
+        """Step, and reset what has ended: its collector does so, and its envs do not."""
+        import numpy as np
+
+        _, _, terminated, truncated, _ = env.step(actions)
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            env.reset(ended)
+
+    return Stepper(step, actions_for(task), env.close)
+
+
+def torchrl_stepper(task: str, way: str) -> Stepper:
+    import torch
+    from torchrl.envs import GymEnv, ParallelEnv, SerialEnv
+
+    def make() -> Any:
+        return GymEnv(task, categorical_action_encoding=True, disable_env_checker=True)
+
+    if way not in ("one process", "8 worker processes"):
+        raise UnavailableError("–")
+    env = (SerialEnv if way == "one process" else ParallelEnv)(NUM_ENVS, make)
+    env.set_seed(0)
+    state = env.reset()
+
+    def step(actions: Any) -> None:
+        nonlocal state
+        state.set("action", actions)
+        _, state = env.step_and_maybe_reset(state)
+
+    return Stepper(step, [torch.from_numpy(action) for action in actions_for(task)], env.close)
+
+
 def envpool_stepper(task: str, way: str) -> Stepper:
     import envpool
     import numpy as np
@@ -143,6 +190,8 @@ STEPPERS = {
     "striderl": striderl_stepper,
     "gymnasium": gymnasium_stepper,
     "sb3": sb3_stepper,
+    "tianshou": tianshou_stepper,
+    "torchrl": torchrl_stepper,
     "envpool": envpool_stepper,
 }
 
@@ -178,6 +227,8 @@ ENVS = Benchmark(
         "striderl": Contender(name="striderl", needs=("striderl", "gymnasium", "mujoco", "torch"), role="subject"),
         "gymnasium": Contender(name="Gymnasium", needs=("gymnasium", "mujoco")),
         "sb3": Contender(name="Stable-Baselines3", needs=("stable-baselines3", "gymnasium", "mujoco")),
+        "tianshou": Contender(name="Tianshou", needs=("tianshou", "gymnasium", "mujoco")),
+        "torchrl": Contender(name="TorchRL", needs=("torchrl", "gymnasium", "mujoco")),
         "envpool": Contender(name="envpool", needs=("envpool",)),
     },
     tables=[Table(title=task, rows=tuple(CALLS), contenders=tuple(STEPPERS), clocks=("cpu", "wall")) for task in TASKS],

@@ -1,69 +1,94 @@
-"""Does PPO learn the same on a GPU, however its steps are run? Pendulum by mode and precision, several seeds each.
+"""Does PPO learn the same on a GPU, however its steps are run? Learning curves by mode and precision, several seeds.
 
-    python benchmarks/gpu_learning.py                    all rows, their runs beside each other
-    python benchmarks/gpu_learning.py --render-only      run nothing; rewrite the table
+    python benchmarks/gpu_learning.py                    all rows, a process each, beside each other
+    python benchmarks/gpu_learning.py --device cpu       the same on the CPU: eager and compiled
+    python benchmarks/gpu_learning.py --render-only      run nothing; rewrite the table, draw the curves
 
-Every run is the recipe of Pendulum-v1 with another device, mode and precision; the greedy policy is tried at the end.
+1,024 pendulums on the device (`pendulum_on_device.py`), 32 steps each per iteration. A curve is the mean return of the
+last hundred episodes after each iteration; the greedy policy is tried at the end.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness_markdown import splice_file
+from harness_rows import HERE, answer, read_rows, show, started, table_parser, today, write_rows
 
-HERE = Path(__file__).resolve().parent
 NAME = "gpu_learning"
-ROWS = (("eager", "fp32"), ("graphed", "fp32"), ("graphed", "tf32"), ("graphed", "bf16"))
-STEPS, SEEDS, EPISODES = 150_000, (0, 1, 2), 32
+ROWS = (
+    ("eager", "fp32"),
+    ("compiled", "fp32"),
+    ("graphed", "fp32"),
+    ("fused", "fp32"),
+    ("fused", "tf32"),
+    ("fused", "bf16"),
+)
+NUM_ENVS, NUM_STEPS, ITERATIONS, SEEDS, EPISODES = 1024, 32, 60, (0, 1, 2), 256
+SHOWN = (10, 20, 30, 45, 60)
+"""The iterations in the table."""
 
 
-def train(mode: str, precision: str, seed: int, device: str, steps: int) -> dict[str, Any]:
-    """Train the recipe and play greedily."""
+def train(mode: str, precision: str, seed: int, device: str, iterations: int) -> dict[str, Any]:
+    """Train, note the curve and play greedily."""
     import torch
+    from pendulum_on_device import PendulumOnDevice
 
-    from striderl.envs.on_device import OnDevice
-    from striderl.envs.tasks import make
-    from striderl.recipes.table import recipe
+    from striderl.algorithms.ppo import PPO, PPOConfig
+    from striderl.collect.collector import Collector
+    from striderl.collect.policy_actor import GreedyActor
+    from striderl.execution.modes import ExecutionConfig
+    from striderl.policies.policy import Policy, PolicyConfig
     from striderl.training.evaluation import evaluate
-    from striderl.training.run import Run
-    from striderl.training.run_config import CheckpointSettings, EvaluationSettings, LoggingSettings, StopSettings
-    from striderl.training.run_folder import RunFolder
+    from striderl.training.plans import OnPolicyPlan
+    from striderl.training.trainer import Trainer
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
-    config = recipe("pendulum", "ppo")
-    config = replace(
-        config,
-        algorithm=replace(config.algorithm, use_mixed_precision=precision == "bf16"),
-        plan=replace(config.plan, total_steps=steps),
-        stop=StopSettings(),
-        evaluation=EvaluationSettings(every=0),
-        checkpoints=CheckpointSettings(every=0, best=""),
-        logging=LoggingSettings(console="off"),
-        seed=seed,
-        device=device,
-        mode=mode,
-        num_threads=1,
+    torch.manual_seed(seed)
+    env = PendulumOnDevice(NUM_ENVS, device, seed)
+    policy = Policy(
+        env.obs_spec, env.action_spec, PolicyConfig(actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64))
     )
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(config, RunFolder(folder))
-        run.drive()
-        seconds = time.perf_counter() - started
-        with OnDevice(make("pendulum", num_envs=EPISODES), device) as env:
-            result = evaluate(env, run.learner.greedy, EPISODES, seed=10_000)
+    config = PPOConfig(
+        gamma=0.95,
+        lam=0.95,
+        learning_rate=1e-3,
+        schedule="adaptive",
+        entropy_coef=0.0,
+        num_learning_epochs=5,
+        num_mini_batches=4,
+        normalize_values=True,
+        use_mixed_precision=precision == "bf16",
+    )
+    execution = ExecutionConfig(mode="graphed" if mode == "fused" else mode, fuse=mode == "fused", strict=True)
+    algorithm = PPO(policy.to(device), config, mode=execution)
+    plan = OnPolicyPlan(num_steps_per_env=NUM_STEPS, total_iterations=iterations)
+    collector = Collector(env, algorithm.actor())
+    collector.reset(seed=seed)
+    began = time.perf_counter()
+    trainer = Trainer(algorithm, collector, plan, seed=seed)
+    curve = [record.metrics.get("collect/return_mean", float("nan")) for record in trainer]
+    seconds = time.perf_counter() - began
+    result = evaluate(PendulumOnDevice(EPISODES, device), GreedyActor(policy), EPISODES, seed=10_000)
+    return {
+        "curve": [round(value, 2) for value in curve],
+        "return": round(result.mean, 2),
+        "seconds": round(seconds, 1),
+    }
+
+
+def train_all(mode: str, precision: str, device: str, iterations: int) -> dict[str, Any]:
+    """Train one row, seed after seed."""
+    import torch
+
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    return {"return": result.mean, "seconds": seconds, "device": name, "torch": torch.__version__}
+    runs = [{"seed": seed, **train(mode, precision, seed, device, iterations)} for seed in SEEDS]
+    return {"runs": runs, "device": name, "torch": torch.__version__}
 
 
 def to_markdown(rows: Sequence[dict[str, Any]]) -> str:
@@ -73,71 +98,84 @@ def to_markdown(rows: Sequence[dict[str, Any]]) -> str:
     good = [row for row in rows if "failed" not in row]
     if not good:
         return "No run is recorded.\n"
-    lines = ["| mode | precision | greedy return, seed by seed | mean (95 % interval) |", "| --- | --- | --- | --- |"]
-    for mode, precision in ROWS:
-        mine = [row for row in rows if (row["mode"], row["precision"]) == (mode, precision)]
-        values = [row["return"] for row in mine if "failed" not in row]
-        shown = ", ".join(f"{row['return']:.0f}" if "failed" not in row else row["failed"][:60] for row in mine)
-        spread = ""
-        if len(values) > 1:
-            low, high = confidence_interval(values)
-            spread = f"**{mean(values):.0f}** ({low:.0f} to {high:.0f})"
-        lines.append(f"| {mode} | {precision} | {shown} | {spread} |".replace("-", "−").replace("| −−−", "| ---"))
-    conditions = f"{good[0]['date']}; {good[0]['device']}; torch {good[0]['torch']}; {STEPS:,} steps."
-    return f"{conditions}\n\n" + "\n".join(lines) + "\n"
+    heads = " | ".join(f"at {number}" for number in SHOWN)
+    lines = [
+        f"| mode | precision | {heads} | greedy at the end, seed by seed | mean (95 % interval) |",
+        f"| --- | --- | {' | '.join('---:' for _ in SHOWN)} | --- | --- |",
+    ]
+    for row in rows:
+        begin = f"| {row['mode']} | {row['precision']} |"
+        if "failed" in row:
+            lines.append(f"{begin} {row['failed'][:90]} {'|' * (len(SHOWN) + 2)}")
+            continue
+        curves = [run["curve"] for run in row["runs"]]
+        passed = [
+            _number(mean([curve[number - 1] for curve in curves])) for number in SHOWN if number <= len(curves[0])
+        ]
+        values = [run["return"] for run in row["runs"]]
+        low, high = confidence_interval(values)
+        shown = ", ".join(_number(value) for value in values)
+        spread = f"**{_number(mean(values))}** ({_number(low)} to {_number(high)})"
+        lines.append(f"{begin} {' | '.join(passed)} | {shown} | {spread} |")
+    where = f"{good[0]['date']}; {good[0]['device']}; torch {good[0]['torch']}"
+    size = f"{NUM_ENVS:,} envs x {NUM_STEPS} steps x {len(good[0]['runs'][0]['curve'])} iterations"
+    return f"{where}; {size}, {len(SEEDS)} seeds.\n\n" + "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}".replace("-", "−")
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw the curves, a colour per row and a line per seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for number, row in enumerate(row for row in rows if "failed" not in row):
+        for run in row["runs"]:
+            label = f"{row['mode']} {row['precision']}" if run is row["runs"][0] else None
+            axes.plot(range(1, len(run["curve"]) + 1), run["curve"], color=f"C{number}", linewidth=0.9, label=label)
+    axes.set_xlabel(f"iteration ({NUM_ENVS * NUM_STEPS:,} steps each)")
+    axes.set_ylabel("mean return of 100 episodes")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run everything side by side, print the table and write it; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Train PPO on a GPU in every mode and precision.")
+    parser = table_parser("Train PPO on a GPU in every mode and precision.", NAME)
     parser.add_argument("--device", default="cuda", help="where to train")
-    parser.add_argument("--steps", type=int, default=STEPS, help="env steps of a run")
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds that a run may take")
-    parser.add_argument("--render-only", action="store_true", help="run nothing; print and write the table")
-    parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / f"{NAME}.json", help="file of the results")
-    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="file with the markers")
-    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--iterations", type=int, default=ITERATIONS, help="iterations of a run")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds that a row may take")
+    parser.add_argument("--no-plot", action="store_true", help="draw nothing: matplotlib is not needed")
+    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run:
-        mode, precision, seed = options.run
-        print(json.dumps(train(mode, precision, int(seed), options.device, options.steps)))
+        print(json.dumps(train_all(*options.run, options.device, options.iterations)))
         return 0
     if options.render_only:
-        rows = json.loads(options.results.read_text(encoding="utf-8"))["runs"]
+        rows = read_rows(options.results)
     else:
         rows = _run_all(options)
-        options.results.parent.mkdir(parents=True, exist_ok=True)
-        options.results.write_text(json.dumps({"name": NAME, "runs": rows}, indent=1) + "\n", encoding="utf-8")
-    text = to_markdown(rows)
-    print(f"\n{text}")
-    if not options.print_only:
-        splice_file(options.readme, NAME, text)
+    show(to_markdown(rows), NAME, options)
+    if not options.no_plot:
+        draw(rows, HERE / "plots" / f"{NAME}.png")
     return int(any("failed" in row for row in rows))
 
 
 def _run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
-    command = [sys.executable, str(Path(__file__).resolve()), "--device", options.device, "--steps", str(options.steps)]
-    runs = [(mode, precision, seed) for mode, precision in ROWS for seed in SEEDS]
-    started = [
-        subprocess.Popen(
-            [*command, "--run", mode, precision, str(seed)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for mode, precision, seed in runs
-    ]
-    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    words = ["--device", options.device, "--iterations", str(options.iterations), "--run"]
+    wanted = [row for row in ROWS if options.device != "cpu" or row[0] in ("eager", "compiled")]
+    processes = [started(__file__, [*words, mode, precision]) for mode, precision in wanted]
     rows = []
-    for (mode, precision, seed), process in zip(runs, started):
-        row = {"mode": mode, "precision": precision, "seed": seed, "date": today}
-        try:
-            out, error = process.communicate(timeout=options.limit)
-            last = (error.strip().splitlines() or ["no message"])[-1]
-            found = {"failed": last} if process.returncode else json.loads(out.splitlines()[-1])
-        except subprocess.TimeoutExpired:
-            process.kill()
-            found = {"failed": f"took more than {options.limit:g} s"}
-        rows.append({**row, **found})
-        print(rows[-1], flush=True)
+    for (mode, precision), process in zip(wanted, processes):
+        rows.append({"mode": mode, "precision": precision, "date": today(), **answer(process, options.limit)})
+        write_rows(options.results, NAME, rows)
+        print({name: value for name, value in rows[-1].items() if name != "runs"}, flush=True)
     return rows
 
 

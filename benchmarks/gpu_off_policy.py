@@ -1,36 +1,37 @@
 """FastTD3 and FastSAC on a GPU: milliseconds of a round, which is a step of all envs and a few gradient steps.
 
-    python benchmarks/gpu_off_policy.py                  4,096 envs, batches of 32,768, eager and recorded
+    python benchmarks/gpu_off_policy.py                  4,096 envs, batches of 32,768
     python benchmarks/gpu_off_policy.py --render-only    run nothing; rewrite the table
 
 The env is a table of ready tensors and the replay is on the GPU. No peer with these settings is on PyPI, so there is
 none beside it. Every row has a process of its own.
+
+    eager       Python as it is written
+    graphed     gradient steps as recordings, sampling included, and steps of the envs likewise; as they are written
+    fused       the same, compiled first
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from harness_markdown import splice_file
+from harness_rows import answer, read_rows, show, started, table_parser, today, write_rows
 
-HERE = Path(__file__).resolve().parent
 NAME = "gpu_off_policy"
-ROWS = [(kind, mode) for kind in ("td3", "sac") for mode in ("eager", "graphed")]
+ROWS = [(kind, mode) for kind in ("td3", "sac") for mode in ("eager", "graphed", "fused")]
 NUM_ENVS, ROUNDS, KEPT = 4096, 24, 500
 
 
 def run(kind: str, mode: str) -> dict[str, Any]:
     """Time some iterations of 24 rounds each; the first ones compile, record and fill."""
     import torch
-    from gpu_striderl import TableEnv
+    from gpu_striderl import table_env
     from gpu_tasks import GpuTask, set_precision
 
     from striderl.algorithms.fast_td3 import fast_sac, fast_settings, fast_td3
@@ -40,15 +41,20 @@ def run(kind: str, mode: str) -> dict[str, Any]:
     from striderl.training.plans import OffPolicyPlan
     from striderl.training.trainer import Trainer
 
+    if mode == "graphed":
+        # a mode of a name compiles wherever Triton is
+        mock.patch("striderl.execution.modes.has_triton", return_value=False).start()
+    chosen = "eager" if mode == "eager" else "graphed"
     task = GpuTask(num_envs=NUM_ENVS)
     set_precision(task)
-    env = TableEnv(task, bounded=True)
+    env = table_env(task, bounded=True)
     torch.manual_seed(0)
+    algorithm: Any
     if kind == "td3":
-        config = TD3Config(gamma=0.97, tau=0.1, actor_every=2, weight_decay=0.1, mode=mode)
+        config = TD3Config(gamma=0.97, tau=0.1, actor_every=2, weight_decay=0.1, mode=chosen)
         algorithm, _ = fast_td3(env.obs_spec, env.action_spec, num_envs=NUM_ENVS, config=config, device="cuda")
     else:
-        settings = SACConfig(gamma=0.97, tau=0.1, init_temperature=0.001, weight_decay=0.1, mode=mode)
+        settings = SACConfig(gamma=0.97, tau=0.1, init_temperature=0.001, weight_decay=0.1, mode=chosen)
         algorithm, _ = fast_sac(env.obs_spec, env.action_spec, num_envs=NUM_ENVS, config=settings, device="cuda")
     fast = fast_settings(NUM_ENVS, steps_kept_per_env=KEPT)._replace(num_steps_per_env=ROUNDS)
     trainer = Trainer(
@@ -63,12 +69,15 @@ def run(kind: str, mode: str) -> dict[str, Any]:
         torch.cuda.synchronize()
         seen.append(1e3 * (time.perf_counter() - started) / ROUNDS)
     kept = sorted(seen[3:])
+    regime: Any = trainer.regime
+    recorded = regime._learner.recorded
     return {
         "round_ms": kept[len(kept) // 2],
         "range_ms": [kept[0], kept[-1]],
         "first_s": seen[0] * ROUNDS / 1e3,
         "updates_per_round": fast.num_updates_per_round,
         "batch_size": fast.batch_size,
+        "recordings": 0 if recorded is None else recorded.num_recordings,
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
     }
@@ -100,38 +109,23 @@ def to_markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rows, print the table and write it; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Time FastTD3 and FastSAC on a GPU.")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds that a row may take")
-    parser.add_argument("--render-only", action="store_true", help="run nothing; print and write the table")
-    parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / f"{NAME}.json", help="file of the results")
-    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="file with the markers")
+    parser = table_parser("Time FastTD3 and FastSAC on a GPU.", NAME)
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds that a row may take")
+    parser.add_argument("--only", nargs="+", default=[], help="the learner (td3, sac) or the mode, or both")
     parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.row:
         print(json.dumps(run(*options.row)))
         return 0
-    rows: list[dict[str, Any]] = []
-    if options.render_only:
-        rows = json.loads(options.results.read_text(encoding="utf-8"))["rows"]
+    rows = {(row["kind"], row["mode"]): row for row in read_rows(options.results)}
     for kind, mode in [] if options.render_only else ROWS:
-        row = {"kind": kind, "mode": mode, "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat()}
-        command = [sys.executable, str(Path(__file__).resolve()), "--row", kind, mode]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.limit)
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            found = {"failed": last} if done.returncode else json.loads(done.stdout.splitlines()[-1])
-            rows.append({**row, **found})
-        except subprocess.TimeoutExpired:
-            rows.append({**row, "failed": f"took more than {options.limit:g} s"})
-        print(rows[-1], flush=True)
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    options.results.write_text(json.dumps({"name": NAME, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    text = to_markdown(rows)
-    print(f"\n{text}")
-    if not options.print_only:
-        splice_file(options.readme, NAME, text)
-    return int(any("failed" in row for row in rows))
+        if all(word in (kind, mode) for word in options.only):
+            found = answer(started(__file__, ["--row", kind, mode]), options.limit)
+            rows[kind, mode] = {"kind": kind, "mode": mode, "date": today(), **found}
+            write_rows(options.results, NAME, list(rows.values()))
+            print(rows[kind, mode], flush=True)
+    show(to_markdown(list(rows.values())), NAME, options)
+    return int(any("failed" in row for row in rows.values()))
 
 
 if __name__ == "__main__":

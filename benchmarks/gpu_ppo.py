@@ -12,20 +12,15 @@ README.md; a row that failed, or a peer that is not installed, says so.
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.metadata
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from gpu_tasks import GpuTask
-from harness_markdown import splice_file
+from harness_rows import answer, read_rows, show, started, table_parser, today, write_rows
 
-HERE = Path(__file__).resolve().parent
 NAME = "gpu_ppo"
 
 ROWS: tuple[tuple[str, GpuTask], ...] = (
@@ -53,23 +48,8 @@ def title(library: str, task: GpuTask) -> str:
 
 def run_apart(library: str, task: GpuTask, limit: float) -> Result:
     """Run one row in a new interpreter."""
-    row = {"library": library, "task": task.plain(), "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat()}
-    command = [sys.executable, str(Path(__file__).resolve()), "--row", library, json.dumps(task.plain())]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    except subprocess.TimeoutExpired:
-        return {**row, "failed": f"took more than {limit:g} s"}
-    if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if line]
-        return {**row, "failed": lines[-1] if lines else f"exit code {done.returncode}"}
-    return {**row, **json.loads(done.stdout.splitlines()[-1])}
+    row = {"library": library, "task": task.plain(), "date": today()}
+    return {**row, **answer(started(__file__, ["--row", library, json.dumps(task.plain())]), limit)}
 
 
 def run_here(library: str, task: GpuTask) -> Result:
@@ -132,20 +112,16 @@ def merged(old: Sequence[Result], new: Sequence[Result]) -> list[Result]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for, print the table and write it; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Time PPO on a GPU beside rsl_rl.")
+    parser = table_parser("Time PPO on a GPU beside rsl_rl.", NAME)
     parser.add_argument("--only", nargs="+", default=[], help="words that the name of a row must have")
     parser.add_argument("--sizes", nargs="+", type=int, default=[], help="numbers of envs: the fused rows for each")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds that a row may take")
-    parser.add_argument("--render-only", action="store_true", help="run nothing; print and write the table")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / f"{NAME}.json", help="file of the results")
-    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="file with the markers")
-    parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
     parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.row:
         print(json.dumps(run_here(options.row[0], GpuTask(**json.loads(options.row[1])))))
         return 0
-    old = json.loads(options.results.read_text(encoding="utf-8"))["rows"] if options.results.exists() else []
+    old = read_rows(options.results)
     new: list[Result] = []
     if not options.render_only:
         rows = [
@@ -156,15 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if all(word in title(library, task).split() for word in options.only):
                 result = run_apart(library, task, options.limit)
                 new.append(result)
+                write_rows(options.results, NAME, merged(old, new))
                 print(title(library, task), result.get("median_ms", result.get("failed")), flush=True)
-    results = merged(old, new)
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(f"  {json.dumps(each)}" for each in results)
-    options.results.write_text(f'{{"name": "{NAME}", "rows": [\n{lines}\n]}}\n', encoding="utf-8")
-    text = to_markdown(results)
-    print(f"\n{text}")
-    if not options.print_only:
-        splice_file(options.readme, NAME, text)
+    show(to_markdown(merged(old, new)), NAME, options)
     return int(any("failed" in each for each in new))
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from gpu_tasks import ACTIONS, OBS, PRIVILEGED, GpuTask, set_precision, table, timed
+from table_env import TableEnv
 
 from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.collect.collector import Collector
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.vec_env import Obs, Step, VecEnv
+from striderl.envs.vec_env import Step
 from striderl.execution.modes import ExecutionConfig
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
@@ -19,62 +20,33 @@ from striderl.training.plans import OnPolicyPlan
 from striderl.training.trainer import Trainer
 
 
-class TableEnv(VecEnv):
-    """Shows ready tensors, whatever is done."""
-
-    def __init__(self, task: GpuTask, *, bounded: bool = False) -> None:
-        self.num_envs, self.device = task.num_envs, torch.device("cuda")
-        self.obs_spec = ObsSpec(
-            {
-                "policy": ComponentSpec(shape=(OBS,)),
-                "privileged": ComponentSpec(shape=(PRIVILEGED,), group="critic"),
-            }
+def table_env(task: GpuTask, *, bounded: bool = False) -> TableEnv:
+    """Return the env of a row: observations for the actor, more for the critic."""
+    obs_spec = ObsSpec(
+        {
+            "policy": ComponentSpec(shape=(OBS,)),
+            "privileged": ComponentSpec(shape=(PRIVILEGED,), group="critic"),
+        }
+    )
+    action_spec = BoxSpec(shape=(ACTIONS,), low=-1.0, high=1.0) if bounded else BoxSpec(shape=(ACTIONS,))
+    rows = [
+        Step(
+            obs={name: row[name] for name in obs_spec},
+            reward=row["reward"],
+            terminated=row["terminated"],
+            truncated=row["truncated"],
+            final_obs=None,
+            info={"log": {}},
         )
-        self.action_spec = BoxSpec(shape=(ACTIONS,), low=-1.0, high=1.0) if bounded else BoxSpec(shape=(ACTIONS,))
-        self.info_spec = {}
-        self.gives_final_obs = False
-        self.max_episode_length, self.step_dt = 0, 0.02
-        self._rows = [
-            Step(
-                obs={name: row[name] for name in self.obs_spec},
-                reward=row["reward"],
-                terminated=row["terminated"],
-                truncated=row["truncated"],
-                final_obs=None,
-                info={"log": {}},
-            )
-            for row in table(task)
-        ]
-        self._at = 0
-        self._ages = torch.zeros(task.num_envs, dtype=torch.int64, device="cuda")
-
-    def reset(self, seed: int | None = None) -> Obs:
-        """Show the first row."""
-        return self._rows[0].obs
-
-    def step(self, actions: Any) -> Step:
-        """Show the next row."""
-        self._at = (self._at + 1) % len(self._rows)
-        return self._rows[self._at]
-
-    def reset_envs(self, mask: torch.Tensor) -> Obs:
-        """Show the row again."""
-        return self._rows[self._at].obs
-
-    @property
-    def episode_length_buf(self) -> torch.Tensor:
-        """Zeros."""
-        return self._ages
-
-    @episode_length_buf.setter
-    def episode_length_buf(self, value: torch.Tensor) -> None:
-        self._ages = value
+        for row in table(task)
+    ]
+    return TableEnv(obs_spec, action_spec, rows)
 
 
 def make_trainer(task: GpuTask) -> Trainer:
     """Return a trainer that never ends."""
     set_precision(task)
-    env = TableEnv(task)
+    env = table_env(task)
     torch.manual_seed(0)
     stages = (Remember(type="lstm", hidden_size=256),) if task.kind == "lstm" else ()
     config = PolicyConfig(

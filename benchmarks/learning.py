@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness_clock
-from harness_markdown import splice_file
 from harness_process import ONE_THREAD
+from harness_rows import show, table_parser
 from learning_tasks import GOALS, USUAL, Goal
 
 if TYPE_CHECKING:
     from striderl.training.run_config import RunConfig
 
-HERE = Path(__file__).resolve().parent
 NAME = "learning"
 EPISODES = 32
 """Greedy episodes after training."""
@@ -277,23 +276,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not runs:
         print("no run is recorded, so there is no table", file=sys.stderr)
         return 1
-    text = to_markdown(runs)
-    print(f"\n{text}")
-    if not options.print_only:
-        splice_file(options.readme, NAME, text)
+    show(to_markdown(runs), NAME, options)
     return int(bool(problems))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train the recipes with several seeds; tell what they reach.")
+    parser = table_parser("Train the recipes with several seeds; tell what they reach.", NAME)
     parser.add_argument("--tasks", nargs="+", choices=list(GOALS), default=USUAL, metavar="TASK", help=", ".join(GOALS))
     parser.add_argument("--seeds", nargs="+", type=int, help="instead of each task's own: 0 to 4, or 0 to 2")
     parser.add_argument("--processes", type=int, default=1, help="how many runs at a time")
     parser.add_argument("--again", action="store_true", help="run what is recorded as well")
-    parser.add_argument("--render-only", action="store_true", help="run nothing; print and write the table")
-    parser.add_argument("--print-only", action="store_true", help="leave the README as it is; runs are recorded")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / f"{NAME}.json", help="file of the runs")
-    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="file with the markers")
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.processes < 1:

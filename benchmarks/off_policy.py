@@ -48,6 +48,12 @@ def _torchrl() -> ModuleType:
     return off_policy_torchrl
 
 
+def _skrl() -> ModuleType:
+    import off_policy_skrl
+
+    return off_policy_skrl
+
+
 def _cleanrl_style() -> ModuleType:
     import off_policy_cleanrl_style
 
@@ -60,6 +66,7 @@ MODULES: dict[str, Callable[[], ModuleType]] = {
     "sb3": _sb3,
     "tianshou": _tianshou,
     "torchrl": _torchrl,
+    "skrl": _skrl,
     "cleanrl_style": _cleanrl_style,
 }
 """Contender → the module with its `update`; imported in its own process only."""
@@ -86,6 +93,7 @@ OFF_POLICY = Benchmark(
         "sb3": Contender(name="Stable-Baselines3", needs=("stable-baselines3", "gymnasium")),
         "tianshou": Contender(name="Tianshou", needs=("tianshou", "gymnasium")),
         "torchrl": Contender(name="TorchRL", needs=("torchrl",)),
+        "skrl": Contender(name="skrl", needs=("skrl", "gymnasium")),
         "cleanrl_style": Contender(name="CleanRL style", needs=("torch",)),
     },
     tables=[Table(title=UPDATE, rows=tuple(TASKS), contenders=tuple(MODULES), unit="steps/s")],

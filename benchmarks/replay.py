@@ -192,6 +192,31 @@ def torchrl_calls(row: str) -> Call:
     return sample_and_update
 
 
+def skrl_calls(row: str) -> Call:
+    import torch
+    from skrl.memories.torch import RandomMemory
+
+    if row.startswith("prioritized"):
+        raise UnavailableError("has no priorities")
+    if "3-step" in row:
+        raise UnavailableError("–")
+    envs = 8 if "8 envs" in row else 1
+    # drawing without replacement, its default, shuffles a million numbers for each sample
+    memory = RandomMemory(memory_size=SIZE // envs, num_envs=envs, device="cpu", replacement=True)
+    sizes = {"observations": OBS, "next_observations": OBS, "actions": ACT, "rewards": 1, "terminated": 1}
+    for name, size in sizes.items():
+        memory.create_tensor(name=name, size=size, dtype=torch.bool if name == "terminated" else torch.float32)
+    given = {key: torch.from_numpy(value) for key, value in arrays(envs).items()}
+    columns = (given["obs"], given["obs_next"], given["act"], given["rew"][:, None], given["done"][:, None])
+    step: dict[str, Any] = dict(zip(sizes, columns))
+    for name in sizes:
+        memory.tensors[name].copy_(torch.rand(memory.tensors[name].shape) < 0.5)
+    memory.filled = True
+    if "add" in row:
+        return lambda: memory.add_samples(**step)
+    return lambda: memory.sample(list(sizes), batch_size=BATCH)
+
+
 def cpprb_calls(row: str) -> Call:
     import numpy as np
     from cpprb import PrioritizedReplayBuffer, ReplayBuffer
@@ -233,6 +258,7 @@ CALLS = {
     "tianshou": tianshou_calls,
     "sb3": sb3_calls,
     "torchrl": torchrl_calls,
+    "skrl": skrl_calls,
     "cpprb": cpprb_calls,
 }
 TITLE = "1,000,000 steps, observations of 17 numbers"
@@ -251,6 +277,7 @@ REPLAY = Benchmark(
         "tianshou": Contender(name="Tianshou", needs=("tianshou", "torch", "numpy")),
         "sb3": Contender(name="Stable-Baselines3", needs=("stable-baselines3", "gymnasium", "torch", "numpy")),
         "torchrl": Contender(name="TorchRL", needs=("torchrl", "tensordict", "torch", "numpy")),
+        "skrl": Contender(name="skrl", needs=("skrl", "torch", "numpy")),
         "cpprb": Contender(name="cpprb", needs=("cpprb", "numpy")),
     },
     tables=[Table(title=TITLE, rows=ROWS, contenders=tuple(CALLS))],

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from table_env import TableEnv
 
 from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.collect.collector import Collector, CollectorConfig
@@ -25,7 +26,7 @@ from striderl.data.actions import BoxSpec
 from striderl.data.arena import Placement
 from striderl.data.specs import ObsSpec
 from striderl.data.transition import transition_columns
-from striderl.envs.vec_env import Obs, Step, VecEnv
+from striderl.envs.vec_env import Step
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.pickers import Prioritized, Uniform
 from striderl.storage.replay import Replay
@@ -46,51 +47,21 @@ class Work:
     """How many rows, samples or steps one call is about."""
 
 
-class TableEnv(VecEnv):
-    """Shows ready tensors, whatever is done."""
-
-    def __init__(self, num_envs: int, device: str) -> None:
-        self.num_envs, self.device = num_envs, torch.device(device)
-        self.obs_spec, self.action_spec = ObsSpec.from_flat(OBS), BoxSpec(shape=(ACT,))
-        self.info_spec = {}
-        self.gives_final_obs = False
-        self.max_episode_length, self.step_dt = 0, 0.02
-        random = torch.Generator().manual_seed(0)
-        self._rows = [
-            Step(
-                obs={"obs": torch.randn(num_envs, OBS, generator=random).to(device)},
-                reward=torch.randn(num_envs, generator=random).to(device),
-                terminated=(torch.rand(num_envs, generator=random) < 0.01).to(device),
-                truncated=torch.zeros(num_envs, dtype=torch.bool, device=device),
-                final_obs=None,
-                info={"log": {}},
-            )
-            for _ in range(ROWS_OF_THE_TABLE)
-        ]
-        self._at = 0
-        self._ages = torch.zeros(num_envs, dtype=torch.int64, device=device)
-
-    def reset(self, seed: int | None = None) -> Obs:
-        """Show the first row."""
-        return self._rows[0].obs
-
-    def step(self, actions: Any) -> Step:
-        """Show the next row."""
-        self._at = (self._at + 1) % len(self._rows)
-        return self._rows[self._at]
-
-    def reset_envs(self, mask: torch.Tensor) -> Obs:
-        """Show the row again."""
-        return self._rows[self._at].obs
-
-    @property
-    def episode_length_buf(self) -> torch.Tensor:
-        """Zeros."""
-        return self._ages
-
-    @episode_length_buf.setter
-    def episode_length_buf(self, value: torch.Tensor) -> None:
-        self._ages = value
+def table_env(num_envs: int, device: str) -> TableEnv:
+    """Return the env of rollouts and updates."""
+    random = torch.Generator().manual_seed(0)
+    rows = [
+        Step(
+            obs={"obs": torch.randn(num_envs, OBS, generator=random).to(device)},
+            reward=torch.randn(num_envs, generator=random).to(device),
+            terminated=(torch.rand(num_envs, generator=random) < 0.01).to(device),
+            truncated=torch.zeros(num_envs, dtype=torch.bool, device=device),
+            final_obs=None,
+            info={"log": {}},
+        )
+        for _ in range(ROWS_OF_THE_TABLE)
+    ]
+    return TableEnv(ObsSpec.from_flat(OBS), BoxSpec(shape=(ACT,)), rows)
 
 
 def replay(kind: str, size: int, batch: int, device: str) -> Work:
@@ -102,7 +73,7 @@ def replay(kind: str, size: int, batch: int, device: str) -> Work:
     for part in (made.steps, made.frames):
         part.arena.blocks["float32"].uniform_()
     made.steps.arena.data["valid"].fill_(True)
-    made.cursor.set(np.array([size]), np.zeros(1))
+    made.cursor.set(np.array([size]), np.zeros(1, np.int64))
     picker.written(made.read, 0, size, True)
     error = torch.rand(batch, device=device)
 
@@ -114,7 +85,7 @@ def replay(kind: str, size: int, batch: int, device: str) -> Work:
 
 def _parts(num_envs: int, num_steps: int, width: int, minibatches: int, device: str, mode: str) -> tuple[Any, ...]:
     torch.manual_seed(0)
-    env = TableEnv(num_envs, device)
+    env = table_env(num_envs, device)
     policy = Policy(
         env.obs_spec, env.action_spec, PolicyConfig(actor_hidden_dims=(width, width), critic_hidden_dims=(width, width))
     ).to(device)
@@ -144,7 +115,7 @@ def update(num_envs: int, num_steps: int, width: int, minibatches: int, device: 
     def work() -> None:
         nonlocal iteration
         prepared = algorithm.prepare(storage, initial_state={}, last_obs=last_obs, last_state={})
-        algorithm.update(prepared, order_generator(0, iteration))
+        algorithm.update(prepared, order_generator(0, iteration, device))
         iteration += 1
 
     return Work(work, num_envs * num_steps * EPOCHS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from striderl.data.naming import missing_extra
+from striderl.data.naming import missing_extra, suggestion
 from striderl.loggers.runs import Numbers, RunGroup, group_runs
 from striderl.ops.statistics import t_quantile
 
@@ -71,7 +71,9 @@ def plot_runs(run_dirs: Iterable[str | Path], out_png: str | Path, metrics: Sequ
     available = sorted({name for group in groups for run in group.runs for name in run.columns})
     missing = [name for name in names if name not in available]
     if missing or not names:
-        raise KeyError(f"no run has {missing or 'a metric to draw'}. Available: {', '.join(available) or 'nothing'}.")
+        near = suggestion(missing[0], available) if missing else ""
+        listed = ", ".join(available) or "nothing"
+        raise KeyError(f"no run has {missing or 'a metric to draw'}. {near}Available: {listed}.")
     figure = _figure(groups, names)
     path = Path(out_png)
     path.parent.mkdir(parents=True, exist_ok=True)
