@@ -123,3 +123,12 @@ def test_many_rewards_are_not_kept():
         statistics.update_quiet(slice(0, 3000), torch.ones(3000))
     assert len(statistics._quiet[0, 3000]) == 1
     assert statistics.running_return.tolist() == [3.0] * 3000
+
+
+def test_an_env_may_write_all_its_rewards_to_one_place():
+    statistics = EpisodeStatistics(2, torch.device("cpu"))
+    place = torch.zeros(2)
+    for step in range(4):
+        place.copy_(torch.tensor([1.0, 10.0]) * step)
+        statistics.update_quiet(slice(0, 2), place)
+    assert statistics.running_return.tolist() == [6.0, 60.0]  # 0 + 1 + 2 + 3, not four times the last

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from striderl.networks.mlp import MlpModel
+from striderl.ops.adversarial import squared_slope
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -138,5 +139,37 @@ def test_compiled_networks_use_them_where_the_precision_allows(precision):
         names = {event.key for event in seen.key_averages()}
         assert any("_layer" in name for name in names) == (precision != "fp32"), names
         assert_near(found, network.double()(x.double()), ERROR[torch.bfloat16])
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize("bend", BENDS)
+def test_what_is_not_a_number_stays_so(bend):
+    from striderl.ops.triton_mlp import mlp
+
+    weights, biases = layers_of((6, 20, 4))
+    x = torch.randn(5, 6, device=DEVICE)
+    x[2, 3] = torch.nan
+    out = mlp(x, weights, biases, bend, linear_last=True, dtype=torch.float32)
+    assert out.isnan().all(dim=1).tolist() == [False, False, True, False, False] and out[:2].isfinite().all()
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+def test_slopes_of_compiled_networks_are_differentiated_again_by_torch():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        torch.manual_seed(0)
+        network = MlpModel(6, (32, 16), 1, nn.ELU).cuda()
+        x = torch.randn(40, 6, device="cuda")
+
+        def loss(x):
+            return squared_slope(lambda given: network(given).squeeze(-1), x).mean()
+
+        parameters = [each for each in network.parameters() if each is not network.model[-1].bias]
+        wanted = torch.autograd.grad(loss(x), parameters)
+        found = torch.autograd.grad(torch.compile(loss, fullgraph=True)(x), parameters)
+        for one, other in zip(found, wanted, strict=True):
+            assert_near(one, other, 4 * ERROR[torch.float32])
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before

@@ -201,3 +201,14 @@ def test_when_no_step_counts_there_is_nothing_to_pick() -> None:
     play(replay, model, [(None, [((False, False), False)])])
     with pytest.raises(ValueError, match="no step of the replay counts"):
         replay.sample(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_an_error_that_is_not_finite_is_refused_and_changes_nothing(bad: float, dtype: torch.dtype) -> None:
+    replay, model = Replay(COLUMNS, 2, 1, picker=Prioritized()), ModelReplay(1, 2)
+    play(replay, model, [STEP] * 2)
+    before = replay.picker.tree.leaves.clone()
+    with pytest.raises(ValueError, match="errors that become priorities must be finite"):
+        replay.update_priorities(replay._ticket(torch.tensor([0, 1])), torch.tensor([1.0, bad], dtype=dtype))
+    assert torch.equal(replay.picker.tree.leaves, before) and replay.picker.state_dict()["largest"] == 1.0

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
+from striderl.collect import schedules
 from striderl.collect.actors import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.schedules import InProcess
@@ -122,14 +123,16 @@ def test_learning_goes_on_while_the_envs_are_simulated() -> None:
     assert env.num_threaded == 6  # three rounds in an iteration: two of them begin beside gradient steps
 
 
-def test_workers_begin_ahead_as_well() -> None:
+def test_workers_begin_ahead_as_well(caplog: pytest.LogCaptureFixture) -> None:
     outcomes = []
-    for num_workers in (0, 2):
+    for num_workers in (2, 0):
+        assert "OffPolicyPlan.overlap has no effect" not in caplog.text
         env = GymnasiumEnv("CartPole-v1", 2, workers=WorkerConfig(num_workers=num_workers))
         with make(env) as trainer:
             list(trainer)
             outcomes.append(outcome(trainer))
     assert same(*outcomes)
+    assert "OffPolicyPlan.overlap has no effect: these envs are stepped in this process" in caplog.text
 
 
 class Breaking(CartPole):
@@ -158,6 +161,63 @@ def test_a_step_under_way_is_not_saved_and_can_be_given_up() -> None:
     collector.launch()
     assert collector.collect(n_step=6).num_steps == 6 and not collector.schedule.busy
     assert int(collector.state_dict()["groups"][0]["step"]) == 3
+
+
+class Slow(CartPole):
+    """Waits in a step that was begun ahead until it is let go; tells how many threads were in it at most."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.let_go, self.inside, self.most = threading.Event(), 0, 0
+
+    def step(self, actions: Any) -> Any:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        if threading.current_thread() is not threading.main_thread():
+            assert self.let_go.wait(timeout=20.0)
+        step = super().step(actions)
+        self.inside -= 1
+        return step
+
+
+def test_after_an_interrupt_the_thread_is_waited_for_and_episodes_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = Slow()
+    collector = Collector(env, RandomActor(env.action_spec))
+    collector.launch()
+
+    def interrupted(running: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(schedules, "wait", interrupted)
+        collector.collect(n_step=2)
+    assert env.inside == 1 and collector.schedule.busy  # the thread goes on; it is neither forgotten nor saved over
+    threading.Timer(0.1, env.let_go.set).start()
+    assert collector.collect(n_step=4).num_steps == 4
+    assert env.most == 1 and int(collector.state_dict()["groups"][0]["step"]) == 2
+
+
+def test_after_an_error_of_the_env_episodes_begin_anew() -> None:
+    env = CartPole(2)
+    collector = Collector(env, RandomActor(env.action_spec))
+    collector.collect(n_step=6)
+    step, env.step = env.step, Breaking(2).step  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="simulator is gone"):
+        collector.collect(n_step=2)
+    env.step = step  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="has failed"):  # nobody knows how far the envs are
+        collector.state_dict()
+    collector.collect(n_step=2)
+    assert env.episode_length_buf.tolist() == [1, 1]
+
+
+def test_who_starts_from_elsewhere_gives_up_the_step_under_way() -> None:
+    env = CartPole(2)
+    collector = Collector(env, RandomActor(env.action_spec))
+    collector.launch()
+    collector.start_from(collector.current_obs)
+    assert collector.collect(n_step=2).num_steps == 2
+    assert env.episode_length_buf.tolist() == [2, 2]  # what was given up was simulated all the same
 
 
 def test_one_round_has_nothing_to_overlap_with() -> None:

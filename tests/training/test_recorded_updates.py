@@ -183,6 +183,8 @@ def test_sampling_on_the_device_gives_the_samples_of_the_replay(view):
 def test_refusals_name_what_is_in_the_way():
     regime = make_trainer("sac", recorded=False).regime
     assert refusal(regime.algorithm, regime.storage) == ""
+    regime.storage.view = NStep(3, gamma=0.9, reward=lambda rows: rows["rew"])
+    assert "a function of somebody's own gives the rewards" in refusal(regime.algorithm, regime.storage)
     regime.storage.view = SequenceView(3)
     assert refusal(regime.algorithm, regime.storage) == "SequenceView reads more than steps"
     regime.storage.picker = Prioritized()

@@ -132,6 +132,7 @@ class Collector:
         `obs` is what the actor sees first, [N, …] for every component of `obs_spec`. The statistics leave these
         episodes out, because their beginnings are not known here.
         """
+        self.schedule.give_up()
         self.seed = self.seed if seed is None else seed
         self._groups = self._make_groups()
         for group in self._groups:
@@ -352,7 +353,7 @@ class Collector:
         if self._delivery.num_waiting:
             raise RuntimeError("state can be saved between calls that took a multiple of num_envs steps, not now")
         if self.schedule.busy:
-            raise RuntimeError("state cannot be saved while a step that `launch` began is under way; collect it first")
+            raise RuntimeError("state cannot be saved while a step is under way, or has failed; collect or reset first")
         if not self._groups:
             self.reset()
         return {

@@ -73,7 +73,7 @@ class EpisodeStatistics:
         self.num_episodes = torch.zeros((), dtype=torch.int64, device=device)
         """How many episodes have finished so far."""
         self._num_steps = torch.zeros((), dtype=torch.int64, device=device)
-        self._quiet: dict[tuple[int, int], list[Tensor]] = {}
+        self._quiet: dict[tuple[int, int], list[Array]] = {}
         self._logged: dict[str, tuple[Tensor, int]] = {}
         self._device = device
         self._on_cpu = device.type == "cpu"
@@ -128,7 +128,7 @@ class EpisodeStatistics:
     def update_quiet(self, rows: slice, reward: Tensor) -> None:
         """Take in one step on the CPU in which no episode ended and every sample counts; most steps are so."""
         waiting = self._quiet.setdefault((rows.start, rows.stop), [])
-        waiting.append(reward)
+        waiting.append(reward.detach().numpy().copy())  # the env may write its next rewards to the same place
         if len(waiting) * (rows.stop - rows.start) >= _MOST_QUIET:
             self._add_up()
 
@@ -136,7 +136,7 @@ class EpisodeStatistics:
         """Take in the quiet steps that wait: one after the other, so that it does not matter when."""
         for (start, stop), rewards in self._quiet.items():
             total = self._running_return.numpy()[start:stop]
-            total[:] = np.add.accumulate([total, *(reward.detach().numpy() for reward in rewards)], axis=0)[-1]
+            total[:] = np.add.accumulate([total, *rewards], axis=0)[-1]
             self._running_length.numpy()[start:stop] += len(rewards)
             self._num_steps += len(rewards) * (stop - start)
         self._quiet.clear()

@@ -28,6 +28,9 @@ from striderl.envs.vec_env import Actions, Step, VecEnv
 class AsyncVecEnv(VecEnv):
     """A `VecEnv` whose step is two calls: `step_async` hands the actions over, `step_wait` fetches the outcome."""
 
+    runs_ahead: bool = True
+    """Whether a step goes on by itself between the two calls, or is taken when it is waited for."""
+
     @abstractmethod
     def step_async(self, actions: Actions) -> None:
         """Start one step in every env and return at once; a second call before `step_wait` is an error."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -173,18 +174,22 @@ def _attribute(module: nn.Module, name: str) -> Tensor:
 
 
 def _check_pure(graph: fx.Graph) -> None:
-    """Refuse a graph that writes to its inputs: a function of tensors changes nothing."""
+    """Refuse a graph that writes to its inputs, or to views of them: a function of tensors changes nothing."""
     given = {node for node in graph.nodes if node.op == "placeholder"}
     for node in graph.nodes:
+        if node.target is operator.getitem and node.args[0] in given:
+            given.add(node)  # one of several views
         schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
+        if schema is None:
             continue
-        written = [
-            value for argument, value in zip(schema.arguments, node.args)
-            if argument.alias_info is not None and argument.alias_info.is_write
+        shared = [
+            argument.alias_info for argument, value in zip(schema.arguments, node.args)
+            if argument.alias_info is not None and isinstance(value, fx.Node) and value in given
         ]  # fmt: skip
-        if any(value in given for value in written if isinstance(value, fx.Node)):
+        if any(alias.is_write for alias in shared):
             raise RefusedError(f"{node.target} changes one of its inputs")
+        if shared:
+            given.add(node)
 
 
 # -- compiling and checking --------------------------------------------------------------------------------------------

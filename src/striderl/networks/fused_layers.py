@@ -1,6 +1,7 @@
 """Linear layers by kernels of our own, where they are faster: in compiled code on a GPU, in TF32 or bfloat16.
 
-Anywhere else (on the CPU, in float32, in eager code, for a nonlinearity without a kernel) torch runs the layers.
+Anywhere else (on the CPU, in whole float32 or float64, in eager code, for a nonlinearity without a kernel, where the
+slope of a network is itself differentiated) torch runs the layers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if torch.cuda.is_available() and has_triton():
 else:
     mlp = None  # type: ignore[assignment]
 
-BENDS: dict[type[nn.Module], str] = {nn.ELU: "elu", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Identity: "none"}
+BENDS: dict[type[nn.Module], str] = {nn.ELU: "elu", nn.ReLU: "relu", nn.Tanh: "tanh"}
 """Nonlinearities with a kernel."""
 
 
@@ -30,12 +31,16 @@ def dtype_of_kernels(x: Tensor) -> torch.dtype | None:
     """Return in which dtype kernels multiply x, or None where torch does."""
     if mlp is None or not torch.compiler.is_compiling():
         return None
-    return _allowed() if x.is_cuda and x.is_floating_point() else None
+    if not x.is_cuda or x.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    allowed = _allowed()
+    return allowed if x.dtype is torch.float32 or allowed is torch.bfloat16 else None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _allowed() -> torch.dtype | None:
-    if torch.compiler.is_exporting():
+    # kernels have a gradient, which has none itself: `torch.func` may want it, for a penalty on slopes
+    if torch.compiler.is_exporting() or torch._C._functorch.peek_interpreter_stack() is not None:
         return None
     if torch.is_autocast_enabled("cuda"):
         chosen = torch.get_autocast_dtype("cuda")

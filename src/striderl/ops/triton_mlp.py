@@ -51,10 +51,11 @@ BACKWARD = {
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _bent(z, BEND: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the bend of z; what is not a number stays so, which `tl.maximum` would make 0."""
     if BEND == "elu":
-        z = tl.where(z > 0.0, z, tl.exp(tl.minimum(z, 0.0)) - 1.0)
+        z = tl.where(z < 0.0, tl.exp(tl.minimum(z, 0.0)) - 1.0, z)
     elif BEND == "relu":
-        z = tl.maximum(z, 0.0)
+        z = tl.where(z < 0.0, 0.0, z)
     elif BEND == "tanh":
         z = 2.0 * tl.sigmoid(2.0 * z) - 1.0
     return z
@@ -299,8 +300,11 @@ def slope(h: Tensor, bend: str) -> Tensor:
 def mlp(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], bend: str, *, linear_last: bool, dtype: torch.dtype
 ) -> Tensor:
-    """Return what the layers make of x [..., IN], in `dtype`: float32 (products in TF32) or bfloat16."""
+    """Return what the layers make of x [..., IN], in `dtype`: float32 (products in TF32) or bfloat16.
+
+    `bend` comes after each layer, or after each but the last; it is 'none' only where there is no other layer.
+    """
     flat = x.reshape(-1, x.shape[-1]).to(dtype).contiguous()
-    low = [weight.detach().to(dtype) for weight in weights]
+    low = [weight.detach().to(dtype).contiguous() for weight in weights]
     out: Tensor = mlp_forward(flat, low, list(weights), list(biases), bend, linear_last)[0]
     return out.view(*x.shape[:-1], out.shape[-1])

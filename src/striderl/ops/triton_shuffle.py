@@ -59,7 +59,8 @@ def permutations(count: int, number: int, seed: Tensor) -> Tensor:
     out = torch.empty(number, count, dtype=torch.int64, device=seed.device)
     low, high = _halves(count)
     grid = (triton.cdiv(count, _BLOCK), number)
-    _permute[grid](seed, out, count, LOW=low, HIGH=high, ROUNDS=_ROUNDS, BLOCK=_BLOCK)
+    with torch.cuda.device_of(seed):  # Triton starts kernels on the current device, wherever the tensors are
+        _permute[grid](seed, out, count, LOW=low, HIGH=high, ROUNDS=_ROUNDS, BLOCK=_BLOCK)
     return out
 
 

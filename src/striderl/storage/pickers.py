@@ -7,6 +7,7 @@ blocks and moved over a block at a time; no call waits for the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -237,7 +238,7 @@ class Prioritized:
         return Pick(index, weight)
 
     def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
-        """Set the priorities of these rows to |error| + epsilon."""
+        """Set the priorities of these rows to |error| + epsilon; on the CPU, errors that are not finite are refused."""
         if self._on_cpu and alive is None and error.dtype is torch.float32:
             self._update_on_cpu(index, error)
             return
@@ -245,7 +246,10 @@ class Prioritized:
         if alive is not None:
             known = self.tree.leaves.index_select(0, index)
             priority = torch.where(alive & (known > 0.0), priority, known)
-        self._largest = torch.maximum(self._largest, priority.max())
+        largest = priority.max()
+        if self._on_cpu:
+            _check_finite(float(largest))
+        self._largest = torch.maximum(self._largest, largest)
         self.tree.put(index, priority)
 
     def _update_on_cpu(self, index: Tensor, error: Tensor) -> None:
@@ -254,6 +258,7 @@ class Prioritized:
         priority += self.epsilon
         priority **= self.alpha
         largest = float(np.maximum.reduce(priority))
+        _check_finite(largest)
         if not largest <= float(self._largest):
             self._largest.fill_(largest)
         self.tree.put_on_cpu(index.numpy(), priority)
@@ -287,3 +292,9 @@ class Prioritized:
 def _check_kind(state: Mapping[str, Any], kind: str) -> None:
     if state.get("kind") != kind:
         raise ValueError(f"the saved replay picked {state.get('kind')!r}, this one picks {kind!r}")
+
+
+def _check_finite(largest: float) -> None:
+    """Raise for priorities among which is a NaN or an infinity: nothing else would ever be picked again."""
+    if not largest < math.inf:
+        raise ValueError(f"errors that become priorities must be finite, found one that gives {largest}")

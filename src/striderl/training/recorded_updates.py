@@ -210,6 +210,8 @@ def refusal(algorithm: ReplayAlgorithm, replay: Replay) -> str:
     terms = getattr(algorithm, "terms", None)
     if isinstance(terms, RewardTerms) and len(terms):
         return "terms give their rewards when samples are read"
+    if isinstance(replay.view, NStep) and replay.view.reward is not None:
+        return "a function of somebody's own gives the rewards when samples are read"
     return ""
 
 

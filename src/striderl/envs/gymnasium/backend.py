@@ -36,6 +36,8 @@ class Backend(Protocol):
     """bool [N]: whether the last step of each env is a real transition."""
     seed: int | None
     """The seed of the last seeded reset."""
+    runs_ahead: bool
+    """Whether a step goes on by itself after `send_step`."""
     closed: bool
     """Whether `close` was called."""
 
@@ -81,6 +83,7 @@ class InProcess:
     """Steps the envs here, one after the other: no process to fail, and little more than the envs' own cost."""
 
     num_slots = 1
+    runs_ahead = False
     restarts = 0
 
     def __init__(self, factories: Sequence[EnvFactory], *, first_env_index: int = 0) -> None:

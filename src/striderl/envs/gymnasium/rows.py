@@ -66,6 +66,7 @@ class EnvRows(AsyncVecEnv):
         self.step_dt = facts.step_dt
         self.first_env_index = facts.first_env_index + start
         self._backend = backend
+        self.runs_ahead = backend.runs_ahead
         self._facts = facts
         self._start = start
         self._stop = stop

@@ -32,6 +32,7 @@ class VectorBackend:
     """Steps a ready-made vector env; it is one piece and cannot be split."""
 
     num_slots = 1
+    runs_ahead = False
     restarts = 0
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, first_env_index: int = 0) -> None:

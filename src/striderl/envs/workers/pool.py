@@ -40,6 +40,7 @@ class WorkerPool:
     """A fixed number of worker processes that together hold N envs; a back end of `GymnasiumEnv`."""
 
     num_slots = 2
+    runs_ahead = True
 
     def __init__(self, factories: Sequence[EnvFactory], config: WorkerConfig, *, first_env_index: int = 0) -> None:
         self.num_envs = len(factories)

@@ -12,6 +12,7 @@ The warm-up collects at random until `learning_starts`. What is sampled and draw
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector
+from striderl.envs.async_env import AsyncVecEnv
+from striderl.envs.vec_env import VecEnv
 from striderl.execution.modes import Eager, Mode, mode_of
 from striderl.storage.replay import Replay
 from striderl.training.checks import check_collector
@@ -35,6 +38,8 @@ from striderl.training.regimes.on_policy import (
     without_episodes,
 )
 from striderl.training.regimes.regime import Tally
+
+_log = logging.getLogger(__name__)
 
 _FOLD = 256
 """How many gradient steps' numbers wait to be added up together."""
@@ -135,8 +140,8 @@ class OffPolicyRegime:
         self._mode: Mode = Eager()
         if device.type == collector.env.device.type:
             self._mode = collector.mode = mode_of(algorithm.config.mode, device)
-        if plan.overlap and collector.env.device.type != "cpu":
-            raise ValueError("OffPolicyPlan.overlap simulates on the CPU while it learns; these envs are on a GPU")
+        if plan.overlap:
+            _check_overlap(collector.env)
         self.first_phase = "warmup" if plan.learning_starts else "interact"
         self.tally = Tally()
         self.guard = Guard(algorithm)
@@ -223,6 +228,19 @@ class OffPolicyRegime:
         """Close the envs."""
         self.collector.schedule.give_up()  # after an error, a step may be under way
         self.collector.env.close()
+
+
+def _check_overlap(env: VecEnv) -> None:
+    """Raise for envs that cannot be simulated while the learner learns, and warn about those that would not be."""
+    if env.device.type != "cpu":
+        raise ValueError(
+            f"OffPolicyPlan.overlap simulates on the CPU while it learns; the tensors of these envs are on {env.device}"
+        )
+    if isinstance(env, AsyncVecEnv) and not env.runs_ahead:
+        _log.warning(
+            "OffPolicyPlan.overlap has no effect: these envs are stepped in this process, when their step is wanted. "
+            "Give them worker processes (WorkerConfig(num_workers=2))"
+        )
 
 
 def check_replay_algorithm(algorithm: object, plan: str) -> None:
