@@ -34,7 +34,7 @@ def backward_scan_kernel(first: Tensor, carry: Tensor) -> Tensor:
     columns = first[0].numel()
     if first.numel():
         grid = (triton.cdiv(columns, _COLUMNS),)
-        with torch.cuda.device_of(first):  # Triton starts kernels on the current device, wherever the tensors are
+        with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]  # Triton starts on the current device
             _scan[grid](first, carry, result, first.shape[0], columns, COLUMNS=_COLUMNS)
     return result
 

@@ -59,7 +59,7 @@ def permutations(count: int, number: int, seed: Tensor) -> Tensor:
     out = torch.empty(number, count, dtype=torch.int64, device=seed.device)
     low, high = _halves(count)
     grid = (triton.cdiv(count, _BLOCK), number)
-    with torch.cuda.device_of(seed):  # Triton starts kernels on the current device, wherever the tensors are
+    with torch.cuda.device_of(seed):  # type: ignore[no-untyped-call]  # Triton starts on the current device
         _permute[grid](seed, out, count, LOW=low, HIGH=high, ROUNDS=_ROUNDS, BLOCK=_BLOCK)
     return out
 
