@@ -63,6 +63,16 @@ def test_numbers_and_gradients_are_those_of_the_function() -> None:
     check_as_eager(learner, minibatch())
 
 
+def test_a_parameter_that_is_frozen_later_has_no_gradient() -> None:
+    learner = Learner()
+    check_as_eager(learner, minibatch())
+    learner.net[0].weight.requires_grad_(False)
+    learner.programs.run(learner.losses, minibatch())
+    assert not learner.net[0].weight.grad.any() and learner.net[2].weight.grad.any()
+    learner.net[0].weight.requires_grad_(True)
+    check_as_eager(learner, minibatch())
+
+
 def test_tensors_are_read_where_they_lie() -> None:
     learner = Learner()
     check_as_eager(learner, minibatch())

@@ -8,7 +8,9 @@ import torch
 from striderl.data.specs import ComponentSpec, TensorSpec
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
 from striderl.execution.graphed import MOST, MOST_IN_ALL, Graphs, StaticInputs, addresses
+from striderl.execution.modes import Eager
 from striderl.execution.parameter_groups import GroupConfig, ParameterGroup
+from striderl.execution.updater import Updater
 from striderl.storage.rollout import RolloutStorage
 
 
@@ -107,3 +109,33 @@ def test_depth_images_are_stored_as_bytes():
     columns = {"obs": {"depth": ComponentSpec(shape=(64, 64), dtype="uint8")}, "rew": TensorSpec()}
     storage = RolloutStorage(columns, 4, 3)
     assert storage.arena.num_bytes == 4 * 3 * (64 * 64 + 4)
+
+
+class Noting(Eager):
+    """Runs what would be recorded, and notes under which keys."""
+
+    records = True
+
+    def __init__(self):
+        self.keys = []
+
+    def play(self, key, inputs, prepare, body):
+        self.keys.append(key)
+        return body(inputs)
+
+
+def test_steps_are_recorded_anew_when_a_parameter_is_frozen():
+    torch.manual_seed(0)
+    network = torch.nn.Linear(3, 2)
+    updater = Updater({"policy": ParameterGroup(network.parameters(), GroupConfig(optimizer="SGD", learning_rate=0.1))})
+    updater.mode = mode = Noting()
+
+    def losses(minibatch):
+        return {"size": (1.0, network(minibatch).square().mean())}, {}
+
+    for frozen in (False, True, True, False):
+        network.weight.requires_grad_(not frozen)
+        weight, bias = network.weight.detach().clone(), network.bias.detach().clone()
+        updater.step(losses, torch.randn(5, 3))
+        assert torch.equal(network.weight, weight) == frozen and not torch.equal(network.bias, bias)
+    assert mode.keys[0] == mode.keys[3] != mode.keys[1] == mode.keys[2]

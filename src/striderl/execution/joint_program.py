@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from striderl.execution.modes import Evaluated, Function, as_written, evaluated
-from striderl.execution.parameter_groups import ParameterGroup
+from striderl.execution.parameter_groups import ParameterGroup, gradients_of
 from striderl.execution.traced import (
     CHECK_EVERY,
     MOST,
@@ -43,6 +43,7 @@ class JointPrograms:
     def __init__(self, groups: Mapping[str, ParameterGroup], backend: Backend | None = None) -> None:
         """Compile nothing yet."""
         self._groups = list(groups.values())
+        self._parameters = [each for group in self._groups for each in group.flat.parameters]
         self._grads = [group.flat.grad for group in self._groups]
         self._backend = backend or inductor
         self._programs: dict[Any, tuple[tuple[str, ...], Program]] = {}
@@ -55,6 +56,7 @@ class JointPrograms:
         """
         leaves: list[Tensor] = []
         layout: list[Any] = [function]
+        layout += [each.requires_grad for each in self._parameters]
         flattened(minibatch, leaves, layout)
         key = tuple(layout)
         found = self._programs.get(key)
@@ -91,8 +93,7 @@ class JointPrograms:
 
     def _gradients(self, total: Tensor) -> list[Tensor]:
         """Return the gradient block of every group."""
-        parameters = [each for group in self._groups for each in group.flat.parameters]
-        found = iter(torch.autograd.grad(total, parameters, allow_unused=True))
+        found = iter(gradients_of(total, self._parameters))
         return [
             torch.cat(
                 [torch.zeros_like(each).view(-1) if grad is None else grad.reshape(-1)

@@ -91,6 +91,13 @@ class FlatParameters:
                 )
 
 
+def gradients_of(total: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+    """Return the gradient of a number for each parameter; None for one that is frozen or has no part in it."""
+    wanted = [parameter for parameter in parameters if parameter.requires_grad]
+    found = iter(torch.autograd.grad(total, wanted, allow_unused=True))
+    return [next(found) if parameter.requires_grad else None for parameter in parameters]
+
+
 class ParameterGroup:
     """One group: its flat parameters, its optimiser, its learning rate as a tensor."""
 

@@ -30,6 +30,7 @@ from striderl.execution.modes import Evaluated, ExecutionConfig, Function, mode_
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
+from striderl.execution.parameter_groups import gradients_of
 from striderl.ops.moments import AllReduce
 from striderl.ops.pooling import pooled
 
@@ -92,6 +93,10 @@ class Updater:
         for group in self.groups.values():
             group.flat.attach()
 
+    def _trainable(self) -> tuple[bool, ...]:
+        """Return which parameters are not frozen: what is recorded or compiled is good for these."""
+        return tuple(each.requires_grad for group in self.groups.values() for each in group.flat.parameters)
+
     def pooled(self) -> AbstractContextManager[None]:
         """Return a region in which means and statistics count the samples of all processes; see `ops.pooling`."""
         return pooled(self.reduce)
@@ -116,7 +121,7 @@ class Updater:
         on_rows = OnRows(function, tuple(minibatches.dims.items()))
         # one place for all functions: they are run one after the other, and columns are large
         held = self.mode.hold(on_rows.dims, minibatches.columns, minibatches.lasting)
-        key = (on_rows, rule, addresses(held))
+        key = (on_rows, rule, self._trainable(), addresses(held))
         for rows in minibatches.rows_of_many():
             numbers = self.mode.play(
                 key,
@@ -146,7 +151,7 @@ class Updater:
         return Progress(dict(zip(names, mean.unbind())), dict(zip(names, first.unbind())), count)
 
     def _step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
-        key = (function, rule)
+        key = (function, rule, self._trainable())
         numbers = self.mode.play(
             key,
             minibatch,
@@ -211,7 +216,7 @@ class Updater:
             # adding to each parameter's gradient is a kernel of its own; joined, all are one
             groups = list(self.groups.values())
             parameters = [parameter for group in groups for parameter in group.flat.parameters]
-            found = iter(torch.autograd.grad(total, parameters, allow_unused=True))
+            found = iter(gradients_of(total, parameters))
             for group in groups:
                 group.set_grad([next(found) for _ in group.flat.parameters])
             return
