@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from striderl.ops import losses
 from striderl.ops.losses import (
     adapted_learning_rate,
     clipped_surrogate,
@@ -59,7 +60,7 @@ def test_value_loss_by_hand():
 def test_explained_variance():
     returns = numbers(1, 2, 3)
     assert float(explained_variance(returns, returns, None)) == 1
-    assert float(explained_variance(numbers(2, 2, 2), returns, None)) == 0
+    assert float(explained_variance(numbers(2, 2, 2), returns, None)) == pytest.approx(0.0, abs=1e-12)
     assert float(explained_variance(numbers(3, 2, 1), returns, None)) == pytest.approx(-3)
 
 
@@ -103,3 +104,18 @@ def test_the_mean_std_counts_valid_samples_of_every_part():
     parts = {"arm/std": torch.tensor([[1.0, 3.0], [9.0, 9.0]]), "leg/std": torch.tensor([[5.0], [9.0]])}
     assert mean_std(parts, valid)["std"] == 3.0
     assert mean_std({"log_probs": torch.zeros(2, 2)}, valid) == {}
+
+
+@pytest.mark.parametrize("size", [256, 32])
+def test_reductions_in_blocks_are_the_same(size, monkeypatch):
+    monkeypatch.setattr(losses, "_in_blocks", lambda x: x.reshape(-1, size))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(24, 256, generator=generator, dtype=torch.float64)
+    valid = torch.rand(24, 256, generator=generator) > 0.3
+    assert float(losses.valid_mean(x, valid)) == pytest.approx(float(x[valid].mean()), rel=1e-12)
+    assert float(losses.valid_mean(x, None)) == pytest.approx(float(x.mean()), rel=1e-12)
+    assert losses.largest_of(x) == x.max()
+
+
+def test_there_are_no_blocks_outside_of_code_compiled_for_a_gpu():
+    assert losses._in_blocks(torch.zeros(8192)) is None

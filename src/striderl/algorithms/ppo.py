@@ -38,7 +38,14 @@ from striderl.execution.epochs import ShuffledMinibatches
 from striderl.execution.modes import ExecutionConfig, Function
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.networks.return_normalizers import ValueNormalizer
-from striderl.ops.losses import adapted_learning_rate, clipped_surrogate, mean_std, valid_mean, value_loss
+from striderl.ops.losses import (
+    adapted_learning_rate,
+    clipped_surrogate,
+    largest_of,
+    mean_std,
+    valid_mean,
+    value_loss,
+)
 from striderl.ops.moments import AllReduce
 from striderl.ops.returns import gae
 from striderl.ops.schedules import learning_rate_rule
@@ -306,7 +313,7 @@ class PPO:
             "kl": valid_mean(old.kl(output.distribution), counted),
             "clip_fraction": valid_mean(((ratio - 1.0).abs() > self.config.clip_param).float(), compared),
             **self.reward_groups.value_numbers(output.value, minibatch["returns"], counted),
-            "ratio_error": torch.where(compared, (ratio - 1.0).abs(), 0.0).amax(),
+            "ratio_error": largest_of(torch.where(compared, (ratio - 1.0).abs(), 0.0)),
             **mean_std(output.distribution.params(), counted),
         }
 

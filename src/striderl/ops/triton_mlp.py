@@ -33,6 +33,8 @@ class Tile(NamedTuple):
 
 MANY_ROWS = 16384
 """From here on large tiles keep all processors busy."""
+_BLOCK = 256
+"""How many rows are summed at a time."""
 
 FORWARD = {
     (4, True): Tile(128, 128, 32, 8, 3),
@@ -272,7 +274,7 @@ def _gradients(ctx: Any, d_out: Tensor, d_kept: Tensor | None) -> tuple[Any, ...
     """Return the gradients of all inputs of `mlp_forward`."""
     x, out, kept, *low = ctx.saved_tensors
     d_z = d_out if ctx.linear_last else d_out * slope(out, ctx.bend)
-    d_last_bias, d_z = d_z.sum(0, dtype=torch.float32), d_z.contiguous()
+    d_last_bias, d_z = _column_sums(d_z), d_z.contiguous()
     rows, widths, d_x = x.shape[0], _hidden(low), None
     d_between, sums = [], []
     if widths or ctx.needs_input_grad[0]:
@@ -286,6 +288,14 @@ def _gradients(ctx: Any, d_out: Tensor, d_kept: Tensor | None) -> tuple[Any, ...
 
 
 mlp_forward.register_autograd(_gradients, setup_context=_remember)
+
+
+def _column_sums(d_z: Tensor) -> Tensor:
+    """Return the sums over rows, in two stages where it goes: of few columns the compiler makes few programs."""
+    rows, columns = d_z.shape
+    if rows % _BLOCK:
+        return d_z.sum(0, dtype=torch.float32)
+    return d_z.reshape(rows // _BLOCK, _BLOCK, columns).sum(1, dtype=torch.float32).sum(0)
 
 
 def slope(h: Tensor, bend: str) -> Tensor:
