@@ -78,6 +78,38 @@ def _slope(h, BEND: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _product(  # type: ignore[no-untyped-def]
+    x,
+    weight,
+    row,
+    column,
+    rows,
+    INNER: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+):
+    """Return one tile [M, N] of x [rows, INNER] @ weight [COLUMNS, INNER]', in float32.
+
+    What is summed over lies side by side in both: the matrix units read TF32 in that order only.
+    """
+    inner = tl.arange(0, K)
+    there, wanted = row < rows, column < COLUMNS
+    at_x = x + row.to(tl.int64)[:, None] * INNER + inner[None, :]
+    at_w = weight + column[None, :] * INNER + inner[:, None]
+    total = tl.zeros((M, N), dtype=tl.float32)
+    for start in range(0, INNER, K):
+        inside = inner < INNER - start
+        a = tl.load(at_x, mask=there[:, None] & inside[None, :], other=0.0)
+        b = tl.load(at_w, mask=inside[:, None] & wanted[None, :], other=0.0)
+        total = tl.dot(a, b, total, input_precision="tf32")
+        at_x += K
+        at_w += K
+    return total
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _layer(  # type: ignore[no-untyped-def]
     x,
     weight,
@@ -87,7 +119,6 @@ def _layer(  # type: ignore[no-untyped-def]
     IN: tl.constexpr,
     OUT: tl.constexpr,
     BEND: tl.constexpr,
-    PRECISION: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -96,21 +127,11 @@ def _layer(  # type: ignore[no-untyped-def]
     column_blocks: tl.constexpr = (OUT + N - 1) // N
     row = (tl.program_id(0) // column_blocks) * M + tl.arange(0, M)
     column = (tl.program_id(0) % column_blocks) * N + tl.arange(0, N)
-    inner = tl.arange(0, K)
-    there, wanted = row < rows, column < OUT
-    at_x = x + row.to(tl.int64)[:, None] * IN + inner[None, :]
-    at_w = weight + column[None, :] * IN + inner[:, None]
-    total = tl.zeros((M, N), dtype=tl.float32)
-    for start in range(0, IN, K):
-        inside = inner < IN - start
-        a = tl.load(at_x, mask=there[:, None] & inside[None, :], other=0.0)
-        b = tl.load(at_w, mask=inside[:, None] & wanted[None, :], other=0.0)
-        total = tl.dot(a, b, total, input_precision=PRECISION)
-        at_x += K
-        at_w += K
-    total += tl.load(bias + column, mask=wanted, other=0.0)[None, :]
+    total = _product(x, weight, row, column, rows, IN, OUT, M, N, K)
+    total += tl.load(bias + column, mask=column < OUT, other=0.0)[None, :]
     place = out + row.to(tl.int64)[:, None] * OUT + column[None, :]
-    tl.store(place, _bent(total, BEND).to(out.dtype.element_ty), mask=there[:, None] & wanted[None, :])
+    mask = (row < rows)[:, None] & (column < OUT)[None, :]
+    tl.store(place, _bent(total, BEND).to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -124,36 +145,21 @@ def _layer_backward(  # type: ignore[no-untyped-def]
     IN: tl.constexpr,
     OUT: tl.constexpr,
     BEND: tl.constexpr,
-    PRECISION: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
 ):
-    """Make d_h [rows, IN] = (d_z [rows, OUT] @ turned [IN, OUT]') * slope at h; sums [blocks of rows, IN] of it.
-
-    Weights come turned, so that what is summed over lies side by side: the matrix units read TF32 in that order only.
-    """
+    """Make d_h [rows, IN] = (d_z [rows, OUT] @ turned [IN, OUT]') * slope at h; sums [blocks of rows, IN] of it."""
     column_blocks: tl.constexpr = (IN + N - 1) // N
     block = tl.program_id(0) // column_blocks
     row = block * M + tl.arange(0, M)
     column = (tl.program_id(0) % column_blocks) * N + tl.arange(0, N)
-    inner = tl.arange(0, K)
-    there, wanted = row < rows, column < IN
-    at_z = d_z + row.to(tl.int64)[:, None] * OUT + inner[None, :]
-    at_w = turned + column[None, :] * OUT + inner[:, None]
-    total = tl.zeros((M, N), dtype=tl.float32)
-    for start in range(0, OUT, K):
-        inside = inner < OUT - start
-        a = tl.load(at_z, mask=there[:, None] & inside[None, :], other=0.0)
-        b = tl.load(at_w, mask=inside[:, None] & wanted[None, :], other=0.0)
-        total = tl.dot(a, b, total, input_precision=PRECISION)
-        at_z += K
-        at_w += K
+    total = _product(d_z, turned, row, column, rows, OUT, IN, M, N, K)
     place = row.to(tl.int64)[:, None] * IN + column[None, :]
-    mask = there[:, None] & wanted[None, :]
+    mask = (row < rows)[:, None] & (column < IN)[None, :]
     if BEND != "none":
         total = total * _slope(tl.load(h + place, mask=mask, other=0.0).to(tl.float32), BEND)
-        tl.store(sums + block * IN + column, tl.sum(total, axis=0), mask=wanted)
+        tl.store(sums + block * IN + column, tl.sum(total, axis=0), mask=column < IN)
     tl.store(d_h + place, total.to(d_h.dtype.element_ty), mask=mask)
 
 
@@ -176,7 +182,7 @@ def run_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, bend: str, t
     rows, (OUT, IN) = x.shape[0], weight.shape
     sizes = _sizes(tile or _tile(FORWARD, x), OUT, IN)
     grid = (triton.cdiv(rows, sizes["M"]) * triton.cdiv(OUT, sizes["N"]),)
-    _layer[grid](x, weight, bias, out, rows, IN=IN, OUT=OUT, BEND=bend, PRECISION="tf32", **sizes)
+    _layer[grid](x, weight, bias, out, rows, IN=IN, OUT=OUT, BEND=bend, **sizes)
 
 
 def run_backward(
@@ -186,7 +192,7 @@ def run_backward(
     rows, (IN, OUT) = h.shape[0], turned.shape
     sizes = _sizes(tile or _tile(BACKWARD, h), IN, OUT)
     grid = (triton.cdiv(rows, sizes["M"]) * triton.cdiv(IN, sizes["N"]),)
-    _layer_backward[grid](d_z, turned, h, d_h, sums, rows, IN=IN, OUT=OUT, BEND=bend, PRECISION="tf32", **sizes)
+    _layer_backward[grid](d_z, turned, h, d_h, sums, rows, IN=IN, OUT=OUT, BEND=bend, **sizes)
 
 
 def _num_blocks(h: Tensor) -> int:
