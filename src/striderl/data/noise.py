@@ -83,6 +83,10 @@ def stream_id(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
+# what `torch.compiler.assume_constant_result` does, which would have to import torch: names are constants
+stream_id._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def draw(
     spec: NoiseSpec,
     name: str,

@@ -253,11 +253,12 @@ class Graphed(Compiled):
         return cast(PureT, run)
 
     def wrap(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function as a recording of itself."""
+        """Return the function as a recording of itself, compiled first where this mode does that."""
+        fused = self.fuse(function)
 
         def body(inputs: Any) -> Any:
             with torch.no_grad():
-                return function(inputs)
+                return fused(inputs)
 
         return lambda inputs: self.graphs.play(function, inputs, body, body)
 
