@@ -405,3 +405,18 @@ def test_evaluation_by_env_steps():
         ).metrics
     ]
     assert due == [64, 128, 160]
+
+
+@pytest.mark.parametrize("rule", [Threshold("evaluate/retrun", 5.0), Plateau("evaluate/retrun", patience=3)])
+def test_a_rule_says_once_that_its_metric_does_not_come(rule, caplog):
+    for number in range(450):
+        assert rule.reason(record_of(number, **{"evaluate/return": 9.0, "train/kl": 0.1})) == ""
+        assert len(caplog.records) == (number >= 199)
+    assert "has no metric 'evaluate/retrun'. Did you mean 'evaluate/return'?" in caplog.text
+
+
+def test_a_rule_whose_metric_comes_now_and_then_says_nothing(caplog):
+    rule = Threshold("m", 5.0)
+    for number in range(450):
+        rule.reason(record_of(number, **({"m": 1.0} if number == 150 else {})))
+    assert not caplog.records

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from striderl.data.naming import unknown
 from striderl.training.consumers.consumer import better, check_mode
 from striderl.training.record import Record
+
+_log = logging.getLogger(__name__)
+
+_LONG = 200
+"""After how many records without its metric a rule speaks."""
 
 
 @runtime_checkable
@@ -56,6 +63,29 @@ class Budget:
         self.used_seconds = float(state["used_seconds"])
 
 
+class _Metric:
+    """Finds a metric in records; one that has not come for long is spoken of once, because its rule never acts."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._num_without = 0
+        self._others: set[str] = set()
+
+    def of(self, record: Record) -> float | None:
+        """Return its value, or None where the record has none."""
+        found = record.metrics.get(self.name)
+        if found is not None:
+            self._num_without = -1  # it exists: nothing is to be said any more
+        elif self._num_without >= 0:
+            self._num_without += 1
+            self._others |= record.metrics.keys()
+            if self._num_without == _LONG:
+                known = unknown("metric", self.name, sorted(self._others), where=f"the log of {_LONG} records")
+                _log.warning("a rule to stop waits for what does not come: %s", known)
+                self._num_without = -1
+        return found
+
+
 class Threshold:
     """Stops when a metric is at or beyond a value, so many times in a row among the records that have it."""
 
@@ -65,11 +95,12 @@ class Threshold:
         if times < 1:
             raise ValueError(f"Threshold: times is at least 1, found {times}")
         self.metric, self.value, self.mode, self.times = metric, value, mode, times
+        self._found = _Metric(metric)
         self.count = 0
 
     def reason(self, record: Record) -> str:
         """Compare with the value."""
-        found = record.metrics.get(self.metric)
+        found = self._found.of(record)
         if found is None:
             return ""
         reached = found >= self.value if self.mode == "max" else found <= self.value
@@ -95,12 +126,13 @@ class Plateau:
         if patience < 1 or min_delta < 0.0:
             raise ValueError(f"Plateau: patience >= 1 and min_delta >= 0, found {patience} and {min_delta}")
         self.metric, self.patience, self.min_delta, self.mode = metric, patience, min_delta, mode
+        self._found = _Metric(metric)
         self.best: float | None = None
         self.waited = 0
 
     def reason(self, record: Record) -> str:
         """Compare with the best."""
-        found = record.metrics.get(self.metric)
+        found = self._found.of(record)
         if found is None:
             return ""
         if better(found, self.best, self.mode, self.min_delta):
@@ -144,10 +176,11 @@ class Prune:
 
     def __init__(self, trial: Trial, metric: str) -> None:
         self.trial, self.metric = trial, metric
+        self._found = _Metric(metric)
 
     def reason(self, record: Record) -> str:
         """Report and ask; the step is the iteration."""
-        found = record.metrics.get(self.metric)
+        found = self._found.of(record)
         if found is None:
             return ""
         self.trial.report(found, record.iteration)
