@@ -243,3 +243,18 @@ def test_bad_groups_are_refused():
         GroupConfig(optimizer="adam")
     with pytest.raises(TypeError, match=r"GroupConfig.learning_rate: wanted float, found str '1e-3'"):
         GroupConfig(learning_rate="1e-3")
+
+
+@pytest.mark.parametrize("written_out", [False, True])
+@pytest.mark.parametrize("optimizer", TORCH)
+def test_a_parameter_frozen_in_the_middle_of_a_run_stays_where_it_is(optimizer: str, written_out: bool) -> None:
+    net = small_net()
+    updater, group = updater_of(net, optimizer=optimizer, learning_rate=0.01, weight_decay=0.1)
+    if written_out:
+        group.write_out()
+    for number in range(6):
+        frozen = 2 <= number < 4
+        net[0].weight.requires_grad_(not frozen)
+        first, last = net[0].weight.detach().clone(), net[4].weight.detach().clone()
+        step(updater, {"loss": (1.0, loss_of(net, torch.randn(8, 5)))})
+        assert torch.equal(net[0].weight, first) == frozen and not torch.equal(net[4].weight, last)

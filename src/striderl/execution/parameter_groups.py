@@ -175,7 +175,21 @@ class ParameterGroup:
         torch.cat(whole, out=self.flat.grad)
 
     def step(self) -> Tensor:
-        """Clip, take one step unless the gradient is not finite, and return its norm before clipping."""
+        """Clip, take one step unless the gradient is not finite, and return its norm before clipping.
+
+        A parameter that was frozen since the group was made stays where it is; its moments go on towards zero.
+        """
+        frozen = [parameter for parameter in self.flat.parameters if not parameter.requires_grad]
+        if not frozen:
+            return self._step()
+        before = [parameter.detach().clone() for parameter in frozen]
+        norm = self._step()
+        for parameter, value in zip(frozen, before):
+            parameter.detach().copy_(value)
+        return norm
+
+    def _step(self) -> Tensor:
+        """Take a step of all parameters."""
         if self._written_out:
             return self._adam_in_place(*self.changing())
         grad = self.flat.grad
