@@ -17,6 +17,7 @@ from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.resample_memory import ResampleMemory
+from striderl.algorithms.terms.term_list import TermList
 from striderl.algorithms.tppo import TPPO, EstimatorTPPO, TPPOConfig
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.policy_actor import GreedyActor
@@ -144,6 +145,15 @@ def test_the_memory_of_an_old_rollout_is_the_one_it_was_collected_with():
 
 
 # -- random memories ---------------------------------------------------------------------------------------------------
+
+
+def test_auto_is_eager_where_trajectories_vary_in_number(caplog):
+    policy = student(HiddenGoal(2), "gru")
+    with caplog.at_level(logging.INFO):
+        assert TermList([ResampleMemory(probability=0.25)], policy).possible_mode("auto") == "eager"
+    assert "terms cut rollouts into a varying number of trajectories (mode='auto')" in caplog.text
+    assert TermList([], policy).possible_mode("auto") == "auto"
+    assert TermList([ResampleMemory(probability=0.25)], policy).possible_mode("graphed") == "graphed"
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])

@@ -415,8 +415,9 @@ def test_a_rule_says_once_that_its_metric_does_not_come(rule, caplog):
     assert "has no metric 'evaluate/retrun'. Did you mean 'evaluate/return'?" in caplog.text
 
 
-def test_a_rule_whose_metric_comes_now_and_then_says_nothing(caplog):
-    rule = Threshold("m", 5.0)
+@pytest.mark.parametrize("metric", ["m", ""])
+def test_a_rule_whose_metric_comes_now_and_then_or_is_none_says_nothing(metric, caplog):
+    rule = Threshold(metric, 5.0)
     for number in range(450):
-        rule.reason(record_of(number, **({"m": 1.0} if number == 150 else {})))
+        rule.reason(record_of(number, **({"m": 1.0} if number == 150 else {"other": 2.0})))
     assert not caplog.records

@@ -118,7 +118,7 @@ class DAgger:
             max_grad_norm=config.max_grad_norm,
         )
         groups = {"policy": ParameterGroup(policy.parameters(), group), **self.terms.groups()}
-        self.updater = Updater(groups, mode=mode, reduce=reduce)
+        self.updater = Updater(groups, mode=self.terms.possible_mode(mode), reduce=reduce)
         self.iteration = torch.zeros((), dtype=torch.int64, device=groups["policy"].learning_rate.device)
         """How many rollouts were learned from: where schedules are."""
         name = config.lr_scheduler_class_name

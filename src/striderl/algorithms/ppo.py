@@ -82,7 +82,7 @@ class PPO:
             max_grad_norm=config.max_grad_norm,
         )
         groups = {"policy": ParameterGroup(policy.parameters(), group), **self.terms.groups()}
-        self.updater = Updater(groups, mode=mode, reduce=reduce)
+        self.updater = Updater(groups, mode=self.terms.possible_mode(mode), reduce=reduce)
         num_values, device = policy.value_head.num_values, groups["policy"].learning_rate.device
         self.reward_groups = RewardGroups(config.reward_groups, config.reward_group_weights, num_values)
         shape = () if num_values == 1 else (num_values,)

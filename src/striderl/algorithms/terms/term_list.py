@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,12 @@ from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Read, Term
 from striderl.collect.acting_part import ActingPart
 from striderl.data.naming import unknown
+from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import ParameterGroup
 from striderl.ops.losses import valid_mean
 from striderl.policies.policy import Policy, PolicyOutput
+
+_log = logging.getLogger(__name__)
 
 
 class TermList:
@@ -102,6 +106,14 @@ class TermList:
     def changes_memory(self) -> bool:
         """Whether any term begins trajectories with another memory."""
         return any(term.changes_memory for term in self._terms)
+
+    def possible_mode(self, mode: str | ExecutionConfig) -> str | ExecutionConfig:
+        """Return the mode; 'auto' is 'eager' where rollouts are cut into a number of trajectories that varies."""
+        name = mode if isinstance(mode, str) else mode.mode
+        if name != "auto" or not self.changes_memory:
+            return mode
+        _log.info("gradient steps are eager: terms cut rollouts into a varying number of trajectories (mode='auto')")
+        return "eager"
 
     def memory(self, state: dict[str, Tensor], generator: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
         """Return the memory that n trajectories begin with, and bool [n] where it is another than in the rollout."""

@@ -68,7 +68,7 @@ class _Metric:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._num_without = 0
+        self._num_without = 0 if name else -1  # an empty name waits for nothing
         self._others: set[str] = set()
 
     def of(self, record: Record) -> float | None:

@@ -218,8 +218,8 @@ class RunnerConfig:
     """Where numbers go when there is a log_dir: a name of `striderl.loggers.table.LOGGERS`, or 'none'."""
     seed: int | None = None
     """Decides weights, noise and the order of samples; without one, torch's global generator gives it."""
-    mode: str = "eager"
-    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'."""
+    mode: str = "auto"
+    """How steps are run: 'eager', 'compiled', 'graphed', or 'auto': graphed on a CUDA device, eager elsewhere."""
     ckpt_manipulator: str = ""
     """What `load` does to a checkpoint before it takes it, such as 'replace_encoder0'."""
     runner_class_name: str = "OnPolicyRunner"
