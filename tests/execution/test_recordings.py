@@ -8,7 +8,7 @@ import torch
 from striderl.data.specs import ComponentSpec, TensorSpec
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
 from striderl.execution.graphed import MOST, MOST_IN_ALL, Graphs, StaticInputs, addresses
-from striderl.execution.modes import Eager
+from striderl.execution.modes import Eager, Graphed
 from striderl.execution.parameter_groups import GroupConfig, ParameterGroup
 from striderl.execution.updater import Updater
 from striderl.storage.rollout import RolloutStorage
@@ -139,3 +139,38 @@ def test_steps_are_recorded_anew_when_a_parameter_is_frozen():
         updater.step(losses, torch.randn(5, 3))
         assert torch.equal(network.weight, weight) == frozen and not torch.equal(network.bias, bias)
     assert mode.keys[0] == mode.keys[3] != mode.keys[1] == mode.keys[2]
+
+
+def not_recordable(inputs, prepare, body, in_place=False):
+    prepare(inputs)
+    raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_cannot_be_recorded_goes_on_step_by_step_with_one_warning(strict, monkeypatch, caplog):
+    runs = []
+    for mode in (Eager(), Graphed(strict, fused=False)):
+        torch.manual_seed(0)
+        network = torch.nn.Linear(3, 2)
+        updater = Updater({"policy": ParameterGroup(network.parameters(), GroupConfig(learning_rate=0.1))})
+        updater.mode = mode
+        if isinstance(mode, Graphed):
+            monkeypatch.setattr(mode.graphs, "make", not_recordable)
+
+        def losses(minibatch, network=network):
+            return {"size": (1.0, network(minibatch["x"]).square().mean())}, {}
+
+        columns = {"x": torch.randn(12, 3, generator=torch.Generator().manual_seed(1))}
+        order = torch.Generator().manual_seed(2)
+        minibatches = ShuffledMinibatches(columns, {"x": 0}, num_mini_batches=3, num_epochs=2, generator=order)
+        if mode.records and strict:
+            with pytest.raises(RuntimeError, match="not permitted"):
+                updater.run(losses, minibatches)
+            return
+        progress = updater.run(losses, minibatches)
+        runs.append([*network.parameters(), progress.mean["size"], progress.first["size"]])
+        assert progress.num_steps == 6
+    for one, other in zip(*runs):
+        torch.testing.assert_close(one, other)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 1 and "operation not permitted when stream is capturing. ExecutionConfig" in warnings[0]

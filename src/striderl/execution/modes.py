@@ -214,17 +214,38 @@ class Graphed(Compiled):
         """Record nothing yet; with `fused`, what is recorded is compiled first, which merges small kernels."""
         super().__init__(strict)
         self.graphs = Graphs()
+        self.given_up = ""
+        """Why nothing is recorded any more; empty while steps are."""
         self.fuses = fused
         if not fused:
             self.fallback = "recorded as it is written"
 
     def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
         """Record the first time, play back from then on."""
-        return self.graphs.play(key, inputs, prepare, body)
+        return self._played(key, inputs, prepare, body, in_place=False)
 
     def play_in_place(self, key: Any, inputs: Any, function: Callable[[Any], Any]) -> Any:
         """Record the first time, play back from then on; results stay where they are."""
-        return self.graphs.play(key, inputs, function, function, in_place=True)
+        return self._played(key, inputs, function, function, in_place=True)
+
+    def _played(
+        self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], *, in_place: bool
+    ) -> Any:
+        """Play; what cannot be recorded is run as it is from then on, with one warning, unless this is strict."""
+        if not self.given_up:
+            try:
+                return self.graphs.play(key, inputs, prepare, body, in_place=in_place)
+            except RuntimeError as error:
+                if self.strict:
+                    raise
+                self.given_up = str(error).partition("\n")[0]
+                _log.warning(
+                    "steps cannot be recorded, so they go on one by one, with the same results: %s. "
+                    "ExecutionConfig(mode='graphed', strict=True) raises instead",
+                    self.given_up,
+                )
+        with torch.enable_grad():
+            return body(inputs)
 
     def hold(self, key: Any, columns: Mapping[str, Any], lasting: frozenset[str]) -> Mapping[str, Any]:
         """Return the columns at addresses that stay; what does not last is copied."""
@@ -260,7 +281,7 @@ class Graphed(Compiled):
             with torch.no_grad():
                 return fused(inputs)
 
-        return lambda inputs: self.graphs.play(function, inputs, body, body)
+        return lambda inputs: self._played(function, inputs, body, body, in_place=False)
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

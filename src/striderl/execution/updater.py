@@ -204,11 +204,13 @@ class Updater:
         found = self.mode.run(function, minibatch, self._backward)
         places = [place for group in self.groups.values() for place in group.changing()]
         before = [place.clone() for place in places]
-        self._end_of(found.names, rule)(found.numbers)
-        for place, value in zip(places, before):
-            place.copy_(value)
-        for group in self.groups.values():
-            group.zero_grad()
+        try:
+            self._end_of(found.names, rule)(found.numbers)
+        finally:  # also of a step that failed half-way
+            for place, value in zip(places, before):
+                place.copy_(value)
+            for group in self.groups.values():
+                group.zero_grad()
 
     def _backward(self, total: Tensor) -> None:
         """Put the gradients of a total in the place of the last ones."""
