@@ -7,7 +7,7 @@ import torch
 
 from striderl.data.specs import ComponentSpec, TensorSpec
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
-from striderl.execution.graphed import MOST, MOST_IN_ALL, Graphs, StaticInputs, addresses
+from striderl.execution.graphed import MOST, MOST_IN_ALL, Graphs, StaticInputs, addresses, together
 from striderl.execution.modes import Eager, Graphed
 from striderl.execution.parameter_groups import GroupConfig, ParameterGroup
 from striderl.execution.updater import Updater
@@ -174,3 +174,14 @@ def test_what_cannot_be_recorded_goes_on_step_by_step_with_one_warning(strict, m
         torch.testing.assert_close(one, other)
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 1 and "operation not permitted when stream is capturing. ExecutionConfig" in warnings[0]
+
+
+def test_a_failure_inside_of_a_larger_recording_is_left_to_who_makes_it():
+    mode = Graphed(fused=False)
+
+    def fails(inputs):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with together(), pytest.raises(RuntimeError, match="not permitted"):
+        mode.play("key", torch.zeros(1), fails, fails)
+    assert not mode.given_up

@@ -44,6 +44,11 @@ def together() -> Iterator[None]:
         _together.reset(token)
 
 
+def are_together() -> bool:
+    """Tell whether this is a part of a larger recording."""
+    return _together.get()
+
+
 class Beside:
     """A second stream: what is `running` there and what comes after it may go on at the same time, until `join`."""
 
@@ -196,7 +201,7 @@ class Graphs:
 
         Inside of `together`, run it.
         """
-        if _together.get():
+        if are_together():
             with torch.enable_grad():
                 return body(inputs)
         recording = self.record(key, inputs, prepare, body, in_place)

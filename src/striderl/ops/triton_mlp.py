@@ -72,8 +72,6 @@ def _slope(h, BEND: tl.constexpr):  # type: ignore[no-untyped-def]
         h = tl.where(h > 0.0, 1.0, 0.0)
     elif BEND == "tanh":
         h = 1.0 - h * h
-    else:
-        h = tl.full(h.shape, 1.0, tl.float32)
     return h
 
 
@@ -177,20 +175,18 @@ def _least(size: int, needed: int) -> int:
     return max(16, min(size, 1 << (needed - 1).bit_length()))
 
 
-def run_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, bend: str, tile: Tile | None = None) -> None:
+def run_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, bend: str) -> None:
     """Write bend(x @ weight' + bias) into `out`."""
     rows, (OUT, IN) = x.shape[0], weight.shape
-    sizes = _sizes(tile or _tile(FORWARD, x), OUT, IN)
+    sizes = _sizes(_tile(FORWARD, x), OUT, IN)
     grid = (triton.cdiv(rows, sizes["M"]) * triton.cdiv(OUT, sizes["N"]),)
     _layer[grid](x, weight, bias, out, rows, IN=IN, OUT=OUT, BEND=bend, **sizes)
 
 
-def run_backward(
-    d_z: Tensor, turned: Tensor, h: Tensor, d_h: Tensor, sums: Tensor, bend: str, tile: Tile | None = None
-) -> None:
+def run_backward(d_z: Tensor, turned: Tensor, h: Tensor, d_h: Tensor, sums: Tensor, bend: str) -> None:
     """Write the gradient of what a layer is given, before its own bend, into `d_h`, and its sums into `sums`."""
     rows, (IN, OUT) = h.shape[0], turned.shape
-    sizes = _sizes(tile or _tile(BACKWARD, h), IN, OUT)
+    sizes = _sizes(_tile(BACKWARD, h), IN, OUT)
     grid = (triton.cdiv(rows, sizes["M"]) * triton.cdiv(IN, sizes["N"]),)
     _layer_backward[grid](d_z, turned, h, d_h, sums, rows, IN=IN, OUT=OUT, BEND=bend, **sizes)
 
@@ -310,7 +306,7 @@ def slope(h: Tensor, bend: str) -> Tensor:
         return torch.where(h > 0, 1.0, h + 1.0).to(h.dtype)
     if bend == "relu":
         return (h > 0).to(h.dtype)
-    return 1.0 - h * h if bend == "tanh" else torch.ones_like(h)
+    return 1.0 - h * h
 
 
 def mlp(
