@@ -40,8 +40,9 @@ from striderl.training.signals import StopSignals
 PHASES = ("start-up", "warmup", "collect", "prepare", "update", "absorb", "interact", "consume", "evaluate", "save")
 """Where a run can be; 'interact' is what learners from replay do, the four before it are PPO's."""
 
-_PHASE, _ACKNOWLEDGED, _RESTORED = 0, 8, 16
-"""Places on the board: an index into PHASES, the env steps of the last finished save, those of the restore."""
+_PHASE, _ACKNOWLEDGED, _RESTORED, _LISTENING = 0, 8, 16, 24
+"""Places on the board: an index into PHASES, the env steps of the last finished save, those of the restore, and 1 as
+soon as signals are caught."""
 
 
 class Board:
@@ -104,6 +105,7 @@ def drive(config: Any, path: Path, board: Board, prepare: Callable[[Run], None] 
     """Be one process of a run: build, restore, train."""
     board.put(_PHASE, 0)
     with StopSignals() as signals:
+        board.put(_LISTENING, 1)
         run = Run(config, folder_at(path, config), signals=signals)
         instrument(run, board)
         run.restore()
@@ -332,7 +334,8 @@ def _had_ended(code: int, path: Path, reference: Reference) -> bool:
 def _in_phase(child: int, board: Board, phase: str, dice: random.Random, seconds: float) -> int | None:
     """Wait for a phase, at a random occasion; 'start-up' and 'warmup' come once."""
     if phase == "start-up":
-        return wait(child, dice.uniform(0.02, 0.1))  # handlers are installed a moment after the fork
+        code = _wait_for(child, lambda: board.get(_LISTENING) == 1, 30)
+        return wait(child, dice.uniform(0.0, 0.05)) if code is None else code
     code, turns = None, 1 if phase == "warmup" else dice.randrange(1, 4)
     while turns and code is None:
         code = _wait_for(child, lambda: board.phase == phase, 30)
