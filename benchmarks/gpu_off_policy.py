@@ -107,6 +107,10 @@ def to_markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join([conditions, "\n".join([head, *lines])]) + "\n"
 
 
+def _in_order(rows: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
+    return [rows[name] for name in ROWS if name in rows]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rows, print the table and write it; returns the exit code."""
     parser = table_parser("Time FastTD3 and FastSAC on a GPU.", NAME)
@@ -122,9 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if all(word in (kind, mode) for word in options.only):
             found = answer(started(__file__, ["--row", kind, mode]), options.limit)
             rows[kind, mode] = {"kind": kind, "mode": mode, "date": today(), **found}
-            write_rows(options.results, NAME, list(rows.values()))
+            write_rows(options.results, NAME, _in_order(rows))
             print(rows[kind, mode], flush=True)
-    show(to_markdown(list(rows.values())), NAME, options)
+    show(to_markdown(_in_order(rows)), NAME, options)
     return int(any("failed" in row for row in rows.values()))
 
 

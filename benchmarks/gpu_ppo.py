@@ -101,13 +101,15 @@ def _row(result: Result) -> str:
 
 
 def merged(old: Sequence[Result], new: Sequence[Result]) -> list[Result]:
-    """Return the results with newer ones in the places of older ones of the same row."""
+    """Return the results, newer ones instead of older ones of the same row: by network and envs, in the order of ROWS."""
+    found = {title(each["library"], GpuTask(**each["task"])): each for each in [*old, *new]}
+    usual = [title(*row) for row in ROWS]
 
-    def key(each: Result) -> str:
-        return title(each["library"], GpuTask(**each["task"]))
+    def place(name: str) -> tuple[bool, int, int]:
+        task = GpuTask(**found[name]["task"])
+        return task.kind == "lstm", task.num_envs, usual.index(name) if name in usual else len(usual)
 
-    found = {key(each): each for each in [*old, *new]}
-    return list(found.values())
+    return [found[name] for name in sorted(found, key=place)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
