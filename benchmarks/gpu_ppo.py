@@ -101,7 +101,7 @@ def _row(result: Result) -> str:
 
 
 def merged(old: Sequence[Result], new: Sequence[Result]) -> list[Result]:
-    """Return the results, newer ones instead of older ones of the same row: by network and envs, in the order of ROWS."""
+    """Return the results, newer ones instead of older ones of the same row, by network and number of envs."""
     found = {title(each["library"], GpuTask(**each["task"])): each for each in [*old, *new]}
     usual = [title(*row) for row in ROWS]
 

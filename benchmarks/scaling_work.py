@@ -97,7 +97,8 @@ def _parts(num_envs: int, num_steps: int, width: int, minibatches: int, device: 
 
 def rollout(num_envs: int, num_steps: int, width: int, device: str, mode: str) -> Work:
     """Return one rollout."""
-    _, collector, storage = _parts(num_envs, num_steps, width, 1, device, mode)
+    algorithm, collector, storage = _parts(num_envs, num_steps, width, 1, device, mode)
+    collector.mode = algorithm.updater.mode
 
     def work() -> None:
         storage.clear()

@@ -117,6 +117,19 @@ def test_a_run_goes_on_the_same_from_recorded_steps_to_others_and_back(first_rec
     assert_same_state(whole, second)
 
 
+@pytest.mark.parametrize("kind", ["dqn", "sac", "td3", "crossq"])
+def test_a_parameter_that_is_frozen_later_stays_where_it_is(kind):
+    plain, recorded = make_trainer(kind, recorded=False), make_trainer(kind, recorded=True)
+    for trainer in (plain, recorded):
+        next(trainer), next(trainer), next(trainer)
+        first = next(trainer.algorithm.policy.parameters())
+        before = first.detach().clone()
+        first.requires_grad_(False)
+        next(trainer)
+        assert torch.equal(first, before)
+    assert_same_state(plain, recorded)
+
+
 def test_a_step_that_cannot_be_recorded_is_taken_by_itself_and_said_once(caplog):
     plain, failing = make_trainer("sac", recorded=False), make_trainer("sac", recorded=True)
 

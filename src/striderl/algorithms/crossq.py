@@ -149,8 +149,9 @@ class CrossQ:
         self._actor.at(env_steps)
 
     def recording(self) -> Hashable:
-        """Return whether the actor steps in the next gradient step."""
-        return self.num_updates % self.config.actor_every == 0
+        """Return whether the actor steps in the next gradient step, and what is not frozen."""
+        updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
+        return self.num_updates % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 

@@ -212,8 +212,8 @@ class DQN:
         self._actor.at(env_steps)
 
     def recording(self) -> Hashable:
-        """Return whether the target network moves after the next gradient step."""
-        return (self.num_updates + 1) % self.config.target_every == 0
+        """Return whether the target network moves after the next gradient step, and what is not frozen."""
+        return (self.num_updates + 1) % self.config.target_every == 0, self.updater.trainable()
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 

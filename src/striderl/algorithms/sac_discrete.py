@@ -145,8 +145,9 @@ class DiscreteSAC:
         self._actor.at(env_steps)
 
     def recording(self) -> Hashable:
-        """Return nothing: all gradient steps are alike."""
-        return ()
+        """Return what is not frozen: but for that, all gradient steps are alike."""
+        updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
+        return tuple(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 

@@ -159,8 +159,9 @@ class TD3:
         self._actor.at(env_steps)
 
     def recording(self) -> Hashable:
-        """Return whether the actor steps, and the targets follow, in the next gradient step."""
-        return (self.num_updates + 1) % self.config.actor_every == 0
+        """Return whether the actor steps, and the targets follow, in the next gradient step, and what is not frozen."""
+        updaters = (self._actor_updater, self._critic_updater)
+        return (self.num_updates + 1) % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 

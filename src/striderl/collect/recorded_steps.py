@@ -99,6 +99,8 @@ class RecordedSteps:
         # counting walks along the envs, which one processor does; compiled alone, it takes nothing else along
         self._count = mode.fuse(_count_in_place)
         self._recordings: dict[tuple[str, Hashable], Recording] = {}
+        self._decided: Hashable = ()
+        """What the actor decides in Python in this rollout."""
         self._now: _Now | None = None
 
     @torch.no_grad()
@@ -179,17 +181,17 @@ class RecordedSteps:
     @property
     def is_prepared(self) -> bool:
         """Whether the recordings for how the actor acts now are made."""
-        return self._key("settle") in self._recordings
+        return ("settle", self._what_actor_decides()) in self._recordings
 
-    def _key(self, name: str) -> tuple[str, Hashable]:
+    def _what_actor_decides(self) -> Hashable:
         actor = self.group.actor
-        return name, actor.recording() if isinstance(actor, RecordedActor) else ()
+        return actor.recording() if isinstance(actor, RecordedActor) else ()
 
     def _play(self, name: str, inputs: dict[str, Any]) -> None:
         self._recording(name, inputs).play(_leaves(inputs))
 
     def _recording(self, name: str, inputs: dict[str, Any]) -> Recording:
-        key = self._key(name)
+        key = name, self._decided
         recording = self._recordings.get(key)
         if recording is None:
             recording = self._recordings[key] = self._record(inputs)
@@ -275,6 +277,7 @@ class RecordedSteps:
     def _begin(self) -> None:
         """Stand where the group stands, which others may have moved since the last rollout."""
         now, group = self._now, self.group
+        self._decided = self._what_actor_decides()
         if now is None:
             return
         watch = group.quarantine.watch(self._names(now.obs))

@@ -110,8 +110,8 @@ class StaticInputs:
         if len(leaves) != self._count:
             raise ValueError(f"this was recorded with {self._count} tensors, found {len(leaves)}")
         for block, places in self._packed:
-            parts = [leaves[at].reshape(block.shape[0], -1) for at in places]
-            if any(part.dtype is not block.dtype for part in parts):
+            parts = [leaves[at] if leaves[at].dim() == 2 else leaves[at].reshape(block.shape[0], -1) for at in places]
+            if {part.dtype for part in parts} != {block.dtype}:
                 parts = [part.to(block.dtype) for part in parts]
             torch.cat(parts, dim=1, out=block)
         for place, at in zip(self._places, self._alone):

@@ -93,7 +93,7 @@ class Updater:
         for group in self.groups.values():
             group.flat.attach()
 
-    def _trainable(self) -> tuple[bool, ...]:
+    def trainable(self) -> tuple[bool, ...]:
         """Return which parameters are not frozen: what is recorded or compiled is good for these."""
         return tuple(each.requires_grad for group in self.groups.values() for each in group.flat.parameters)
 
@@ -121,7 +121,7 @@ class Updater:
         on_rows = OnRows(function, tuple(minibatches.dims.items()))
         # one place for all functions: they are run one after the other, and columns are large
         held = self.mode.hold(on_rows.dims, minibatches.columns, minibatches.lasting)
-        key = (on_rows, rule, self._trainable(), addresses(held))
+        key = (on_rows, rule, self.trainable(), addresses(held))
         for rows in minibatches.rows_of_many():
             numbers = self.mode.play(
                 key,
@@ -151,7 +151,7 @@ class Updater:
         return Progress(dict(zip(names, mean.unbind())), dict(zip(names, first.unbind())), count)
 
     def _step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
-        key = (function, rule, self._trainable())
+        key = (function, rule, self.trainable())
         numbers = self.mode.play(
             key,
             minibatch,
