@@ -4,9 +4,9 @@
     python benchmarks/scaling.py --device cuda       measure on a GPU: results/scaling_cuda.json; the plots show both
     python benchmarks/scaling.py --plot-only         draw what is in results/ (wants matplotlib)
 
-On the CPU, times are CPU times of one thread; on a GPU, they are those of the clock, the device waited for, and products
-are in TF32. All points of a curve take turns, several rounds of them, and the median counts: a machine that is busy for a while then slows all
-points down, not one of them.
+On the CPU, times are CPU times of one thread; on a GPU, they are those of the clock, the device waited for, and
+products are in TF32. All points of a curve take turns, several rounds of them, and the median counts: a machine that is
+busy for a while then slows all points down, not one of them.
 """
 
 from __future__ import annotations
