@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,10 @@ def curves(on_gpu: bool) -> list[Curve]:
 
 def measure(device: str, mode: str, rounds: int, only: list[str]) -> dict[str, Any]:
     """Return the report of all curves."""
+    import numpy
     import torch
+
+    import striderl
 
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True  # on a GPU; says nothing to a CPU
@@ -99,7 +101,7 @@ def measure(device: str, mode: str, rounds: int, only: list[str]) -> dict[str, A
         "clock": "wall" if device == "cuda" else "cpu",
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "machine": harness_clock.machine(),
-        "versions": {name: version(name) for name in ("striderl", "torch", "numpy")},
+        "versions": {each.__name__: each.__version__ for each in (striderl, torch, numpy)},
         "curves": [],
     }
     for curve in curves(device == "cuda"):
