@@ -248,7 +248,10 @@ def main() -> int:
         path = options.results / f"scaling_{options.device}.json"
         if options.only and path.exists():  # the other curves stay
             old = json.loads(path.read_text())["curves"]
-            report["curves"] = [curve for curve in old if curve["plot"] not in options.only] + report["curves"]
+            kept = [curve for curve in old if curve["plot"] not in options.only]
+            order = [(curve.plot, curve.name) for curve in curves(options.device == "cuda")]
+            found = kept + report["curves"]
+            report["curves"] = sorted(found, key=lambda curve: order.index((curve["plot"], curve["name"])))
         path.write_text(json.dumps(report, indent=1) + "\n")
     tables = [to_markdown(json.loads(path.read_text())) for path in sorted(options.results.glob("scaling_*.json"))]
     text = "\n\n".join(tables).rstrip() + "\n"

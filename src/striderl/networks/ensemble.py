@@ -34,7 +34,9 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the outputs of all members."""
-        return torch.baddbmm(self.bias, input, self.weight)
+        product = torch.bmm(input, self.weight)
+        # `baddbmm` begins with a copy of the biases for every sample; a sum the compiler puts into what comes next
+        return product + self.bias.to(product.dtype)
 
 
 class EnsembleMlp(nn.Module):
