@@ -25,7 +25,7 @@ from striderl.collect.actors import Actor
 from striderl.collect.collected import Collected
 from striderl.collect.collector_config import CollectorConfig
 from striderl.collect.compiled_acting import compiled_acting
-from striderl.collect.delivery import Delivery, Storage, store_some
+from striderl.collect.delivery import Cuts, Delivery, Storage, store_some
 from striderl.collect.episode_tally import EpisodeTally, quotas_of, whole_number
 from striderl.collect.group import EnvGroup
 from striderl.collect.noise_source import NoiseSource
@@ -67,6 +67,9 @@ class Collector:
         self._recorder = Recorder()
         self._delivery = Delivery()
         self._mid_episode = False
+        self._seam = True
+        """Whether the next step does not follow the one that was stored last."""
+        self._stored: Storage | None = None
         self._said_stateless = False
 
     @property
@@ -108,15 +111,15 @@ class Collector:
 
     def reset(self, seed: int | None = None) -> None:
         """Start new episodes everywhere; with a seed, restart all streams from it."""
-        first = not self._groups
+        first, groups, self._mid_episode = not self._groups, self._groups, True
         if first or seed is not None:
-            self.seed = self.seed if seed is None else seed
-            self._groups = self._make_groups()
-            seed = self.seed
-        for group, obs in zip(self._groups, self.schedule.reset(seed)):
+            self.seed = seed = self.seed if seed is None else seed
+            groups = self._make_groups()
+        for group, obs in zip(groups, self.schedule.reset(seed)):
             group.begin(obs)
+        self._groups = groups  # only now: after a first reset that failed, the next one is the first
         self._delivery.clear()
-        self._mid_episode = False
+        self._mid_episode, self._seam = False, True
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         if first and self.config.decorrelation_steps:
             self._decorrelate()
@@ -140,7 +143,7 @@ class Collector:
             group.begin({name: rows[name] for name in self.env.obs_spec})
             group.obs = {**group.obs, **{name: rows[name] for name in group.previous}}
         self._delivery.clear()
-        self._mid_episode = False
+        self._mid_episode, self._seam = False, True
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         self.statistics.spoiled.fill_(True)
 
@@ -180,18 +183,22 @@ class Collector:
         started = time.perf_counter()
         quotas = None if n_episode is None else quotas_of(n_episode, self.env.num_envs)
         count = 0 if n_step is None else whole_number("n_step", n_step)
+        if quotas is None and storage is not None and storage.balanced:
+            self._delivery.check_balance(count, self.env.num_envs, waiting_is_kept=not self._mid_episode)
         try:
             if quotas is not None:
                 self.reset()
+                self._join(storage)
                 episodes, count = self._collect_episodes(quotas, storage, max_steps)
                 self._mid_episode = True
                 returns, lengths = [total for total, _ in episodes], [length for _, length in episodes]
                 return Collected(count, time.perf_counter() - started, returns, lengths, self._faults())
             self.ready()
+            self._join(storage)
             self._collect_steps(count, storage)
             return Collected(count, time.perf_counter() - started, faults=self._heal())
-        except BaseException:
-            self._mid_episode = self._mid_episode or self.schedule.busy or quotas is not None
+        except BaseException:  # the envs may be a step ahead of what is known of them
+            self._mid_episode = True
             raise
 
     @torch.no_grad()
@@ -202,23 +209,26 @@ class Collector:
         state cannot be saved until the step is taken in.
         """
         self.ready()
-        if not self.schedule.busy:
+        if self.schedule.busy:
+            return
+        try:
             for number, group in enumerate(self._groups):
                 self.schedule.launch(number, group.act(), ahead=True)
+        except BaseException:
+            self._mid_episode = True
+            raise
+
+    def _join(self, storage: Storage | None) -> None:
+        """End the episodes in a storage that what comes now does not follow: there was a reset, or others were told."""
+        elsewhere = self._stored is not None and storage is not self._stored
+        kept: object = storage
+        if isinstance(kept, Cuts) and (self._seam or elsewhere):
+            kept.cut()
+        self._seam, self._stored = storage is None, storage
 
     def _collect_steps(self, n_step: int, storage: Storage | None) -> None:
         num_envs = self.env.num_envs
         balanced = storage is not None and storage.balanced
-        if balanced and self._delivery.num_waiting:
-            raise ValueError(
-                f"{self._delivery.num_waiting} transitions of an earlier call are waiting, and this storage wants the "
-                "same number of steps from each env; call reset() first, or take them with another storage"
-            )
-        if balanced and n_step % num_envs:
-            raise ValueError(
-                f"this storage wants the same number of steps from each of {num_envs} envs, "
-                f"but n_step={n_step} is not a multiple of that"
-            )
         if self._recorded(n_step, storage):
             return
         self._recorder.let_go()
@@ -252,11 +262,7 @@ class Collector:
         plain = self.config.schedule == "together" and not (self.config.wait_reset or self.config.previous_step)
         if rest or not plain or self._delivery.num_waiting or self.schedule.busy:
             return False
-        try:
-            return self._recorder.play(self.mode, self._groups[0], self.statistics, storage, num_steps)
-        except BaseException:  # the envs may be a step ahead of what is known of them
-            self._mid_episode = True
-            raise
+        return self._recorder.play(self.mode, self._groups[0], self.statistics, storage, num_steps)
 
     def _collect_episodes(
         self, quotas: list[int], storage: Storage | None, max_steps: int
@@ -350,8 +356,6 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where collection stands: env state, observations, actor memory, statistics, noise position."""
-        if self._delivery.num_waiting:
-            raise RuntimeError("state can be saved between calls that took a multiple of num_envs steps, not now")
         if self.schedule.busy:
             raise RuntimeError("state cannot be saved while a step is under way, or has failed; collect or reset first")
         if not self._groups:
@@ -360,6 +364,8 @@ class Collector:
             "env": self._env_state(),
             "seed": self.seed,
             "mid_episode": self._mid_episode,
+            "seam": self._seam,
+            "waiting": self._delivery.state_dict(),
             "statistics": self.statistics.state_dict(),
             "groups": [group.state_dict() for group in self._groups],
         }
@@ -370,12 +376,14 @@ class Collector:
         self.reset(self.seed)
         self.statistics.load_state_dict(dict(state["statistics"]))
         self._mid_episode = bool(state["mid_episode"])
+        self._seam, self._stored = bool(state.get("seam", False)), None
         if state["env"] is None:
             self._begin_anew([int(saved["step"]) for saved in state["groups"]])
             return
         self.env.load_state_dict(state["env"])
         for group, saved in zip(self._groups, state["groups"]):
             group.load_state_dict(saved)
+        self._delivery.load_state_dict(state.get("waiting", ()))
 
     def _env_state(self) -> dict[str, Any] | None:
         """Return the env's state, or None when it has none to give: a resumed run then starts new episodes."""
@@ -392,4 +400,5 @@ class Collector:
         for group, step, obs in zip(self._groups, steps, self.schedule.reset(self.seed + 1 + max(steps))):
             group.step = step
             group.begin(obs)
+        self._seam = True
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))

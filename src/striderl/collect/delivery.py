@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
+from striderl.data import tree
 from striderl.data.transition import Transition
 
 
@@ -19,6 +21,15 @@ class Storage(Protocol):
         ...
 
 
+@runtime_checkable
+class Cuts(Protocol):
+    """A storage in which steps of one env follow each other from call to call, such as a replay."""
+
+    def cut(self) -> None:
+        """End the episodes that are under way: what comes next does not follow them."""
+        ...
+
+
 class Delivery:
     """Stores transitions and keeps those that came with a step but were not asked for."""
 
@@ -29,6 +40,30 @@ class Delivery:
     def num_waiting(self) -> int:
         """How many transitions are waiting for the next call."""
         return sum(int(rows.stop) - int(rows.start) for _, rows in self._carried)
+
+    def check_balance(self, n_step: int, num_envs: int, *, waiting_is_kept: bool) -> None:
+        """Raise when a storage that wants as many steps from each env would not get them."""
+        if waiting_is_kept and self.num_waiting:
+            raise ValueError(
+                f"{self.num_waiting} transitions of an earlier call are waiting, and this storage wants the "
+                "same number of steps from each env; call reset() first, or take them with another storage"
+            )
+        if n_step % num_envs:
+            raise ValueError(
+                f"this storage wants the same number of steps from each of {num_envs} envs, "
+                f"but n_step={n_step} is not a multiple of that"
+            )
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return copies of what is waiting."""
+        return [
+            {"rows": [int(rows.start), int(rows.stop)], "transition": tree.copy(transition._asdict())}
+            for transition, rows in self._carried
+        ]
+
+    def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Let this wait, and nothing else."""
+        self._carried = [(Transition(**tree.copy(each["transition"])), slice(*each["rows"])) for each in state]
 
     def clear(self) -> None:
         """Drop what is waiting."""

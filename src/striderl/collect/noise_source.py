@@ -53,10 +53,10 @@ class NoiseSource:
             return {}
         number, position = divmod(step, self.block * self._ahead)
         if number != self._first:
-            self._first = number
             drawn = self._draw(self._numbers(number * self._ahead))
             steps = zip(*(value.unbind(0) for value in drawn.values()))
             self._drawn = [dict(zip(drawn, step)) for step in steps]
+            self._first = number  # last: an interrupt may come in between
         return self._drawn[position]
 
     def _numbers(self, first: int) -> range | Tensor:

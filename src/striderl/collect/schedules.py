@@ -64,6 +64,12 @@ class InProcess:
             wait([self._running])
         self._actions = self._running = None
 
+    def close(self) -> None:
+        """End the thread; the next step that is taken ahead has another one."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
 
 class Schedule:
     """Splits an env into groups and says which group is to be waited for next."""
@@ -102,12 +108,12 @@ class Schedule:
 
     def launch(self, group: int, actions: Actions, *, ahead: bool = False) -> None:
         """Start a step of one group; `ahead`: now, although it will be waited for later."""
+        self._flying.append(group)  # first: after an interrupt it is not known whether the step has begun
         stepper = self._steppers[group]
         if ahead and isinstance(stepper, InProcess):
             stepper.step_ahead(actions)
         else:
             stepper.step_async(actions)
-        self._flying.append(group)
 
     def land(self) -> tuple[int, Step]:
         """Wait for the next group that is due and return its number and step."""
@@ -118,7 +124,7 @@ class Schedule:
             ready = self._whole.wait_any(_asynchronous(waiting))
             group = next(number for number in self._flying if self.envs[number] is ready[0])
         step = self._steppers[group].step_wait()
-        self._flying.remove(group)  # after an error or an interrupt it is not known how far the env is: still busy
+        self._flying.remove(group)  # last: after an error or an interrupt it is not known how far the env is
         return group, step
 
     def give_up(self) -> None:
@@ -127,6 +133,13 @@ class Schedule:
         for stepper in self._steppers:
             if isinstance(stepper, InProcess):
                 stepper.give_up()
+
+    def close(self) -> None:
+        """Forget the steps under way, and end the threads."""
+        self.give_up()
+        for stepper in self._steppers:
+            if isinstance(stepper, InProcess):
+                stepper.close()
 
     def reset(self, seed: int | None) -> list[Obs]:
         """Reset all envs and return each group's observation; steps that were under way are given up."""

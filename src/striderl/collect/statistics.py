@@ -216,12 +216,16 @@ class EpisodeStatistics:
         """Return everything that a resumed run needs to go on counting."""
         names = ("running_return", "running_length", "spoiled", "returns", "lengths", "num_episodes", "num_steps")
         state: dict[str, Any] = {name: getattr(self, name).clone() for name in names}
-        state["logged"] = {name: [float(total), count] for name, (total, count) in self._logged.items()}
+        state["logged"] = {
+            name: [float(total), count, isinstance(total, Tensor)] for name, (total, count) in self._logged.items()
+        }
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         for name in ("running_return", "running_length", "spoiled", "returns", "lengths", "num_episodes", "num_steps"):
             getattr(self, name).copy_(state[name])
-        logged = state["logged"].items()
-        self._logged = {name: (torch.tensor(total, device=self._device), int(count)) for name, (total, count) in logged}
+        self._logged = {}
+        for name, (total, count, *on_device) in state["logged"].items():
+            kept = torch.tensor(total, device=self._device) if on_device != [False] else total
+            self._logged[name] = (kept, int(count))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.delivery import Cuts
 from striderl.compat.generator_agent import Agent, Rollout
 from striderl.data.checked_fields import check_field_types
 from striderl.data.transition import Transition
@@ -198,6 +199,12 @@ class _Episodes:
             self._running[env] = (0.0, 0, True) if done else (total, length, good)
             if done and good:
                 self._ended.append((total, length))
+
+    def cut(self) -> None:
+        """End the episodes under way: what comes next does not follow them."""
+        self._running = [(0.0, 0, True)] * len(self._running)
+        if isinstance(self.storage, Cuts):
+            self.storage.cut()
 
     def logs(self) -> dict[str, Any]:
         """Return the means over all episodes that have just ended, and how many these were."""

@@ -76,6 +76,14 @@ class FlatParameters:
         for parameter, (values, grads) in zip(self.parameters, self._views):
             parameter.data, parameter.grad = values, grads
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether the first parameter and its gradient are in the block: where one has left, all have."""
+        if not self.parameters:
+            return True
+        parameter, (values, grads) = self.parameters[0], self._views[0]
+        return parameter.grad is grads and parameter.data_ptr() == values.data_ptr()
+
     def attach(self) -> None:
         """Take gradients back that `zero_grad` let go, and raise when parameters have left the block.
 
@@ -86,8 +94,9 @@ class FlatParameters:
                 parameter.grad = grads
             if parameter.data_ptr() != values.data_ptr():
                 raise RuntimeError(
-                    f"a parameter {list(parameter.shape)} was moved after its optimiser was made (by .to(), .double() "
-                    "or an assignment to .data); move the module first, then build the algorithm"
+                    f"a parameter {list(parameter.shape)} was moved after its optimiser was made (by .to(), .double(), "
+                    "an assignment to .data, a copy, or another algorithm on the same module); move or copy the module "
+                    "first, then build the algorithm"
                 )
 
 

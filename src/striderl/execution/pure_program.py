@@ -51,7 +51,7 @@ class PureFunction:
         except RefusedError as refusal:
             self.refusal = str(refusal)
             self._programs.clear()
-            _log.info("%s is not compiled: %s", self.what, self.refusal)
+            _log.log(refusal.level, "%s is not compiled: %s", self.what, self.refusal)
             return self._as_written(*inputs)
 
     @torch.no_grad()
@@ -70,7 +70,7 @@ class PureFunction:
         program, form = found
         results = program(leaves)
         if program.is_due:
-            check_agreement(results, _leaves(self._as_written(*inputs)))
+            check_agreement(results, _leaves(self._as_written(*inputs)), later=True)
         return rebuilt(form, iter(results))
 
     def _compiled(self, inputs: tuple[Any, ...], leaves: list[Tensor]) -> tuple[Program, Any]:

@@ -30,12 +30,21 @@ Backend = Callable[[fx.GraphModule, list[Tensor]], Callable[..., Sequence[Tensor
 MOST = 8
 """How many layouts of inputs one function is compiled for."""
 CHECK_EVERY = 1000
-"""After how many runs a program is compared with its function again."""
+"""After how many runs a program is compared with its function again; before that, after 2, 4, 8, … of them."""
 _TOLERANCE = 1e-3
 
 
 class RefusedError(RuntimeError):
     """A function that cannot become a program, with the reason."""
+
+    level = logging.INFO
+    """How loudly it is said: nothing is wrong with results that come more slowly."""
+
+
+class StaleError(RefusedError):
+    """A program that has begun to give something else than its function: earlier results may have been wrong too."""
+
+    level = logging.WARNING
 
 
 class Program:
@@ -68,8 +77,9 @@ class Program:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last result is to be compared with that of the function."""
-        return self.num_runs % CHECK_EVERY == 0
+        """Whether the last result is to be compared with that of the function: more often at the beginning."""
+        number = self.num_runs
+        return number % CHECK_EVERY == 0 or (number < CHECK_EVERY and number & (number - 1) == 0)
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
@@ -212,11 +222,14 @@ def inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Seque
     return compiled
 
 
-def check_agreement(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
-    """Raise `RefusedError` unless a program gave what its function gives, but for rounding."""
+def check_agreement(found: Sequence[Tensor], wanted: Sequence[Tensor], *, later: bool = False) -> None:
+    """Raise `RefusedError`, or `StaleError` of a `later` look, unless a program gave what its function gives.
+
+    Rounding does not count.
+    """
     for one, other in zip(found, wanted):
         if one.shape != other.shape or one.dtype is not other.dtype or not _close(one.detach(), other.detach()):
-            raise RefusedError(
+            raise (StaleError if later else RefusedError)(
                 "the compiled step does not give what the step as it is written gives; has a value that is no tensor "
                 "changed since it was compiled?"
             )

@@ -103,6 +103,9 @@ class Updater:
 
     def step(self, function: Function, minibatch: Any, rule: Rule | None = None) -> dict[str, Tensor]:
         """Take one step; return losses (not weighted), statistics and the norms of the gradients, by name."""
+        for group in self.groups.values():
+            if not group.flat.is_attached:
+                group.flat.attach()
         names, numbers = self._step(function, minibatch, rule)
         return dict(zip(names, numbers.unbind()))
 
@@ -195,7 +198,7 @@ class Updater:
             try:
                 return self._joint.run(function, minibatch)
             except RefusedError as refusal:
-                _log.info("forward and backward are compiled apart: %s", refusal)
+                _log.log(refusal.level, "forward and backward are compiled apart: %s", refusal)
                 self._refused.add(function)
         return self.mode.run(function, minibatch, self._backward)
 

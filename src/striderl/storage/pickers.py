@@ -263,6 +263,16 @@ class Prioritized:
             self._largest.fill_(largest)
         self.tree.put_on_cpu(index.numpy(), priority)
 
+    @property
+    def largest(self) -> Tensor:
+        """The largest priority so far, to the power alpha, float64 []; a copy."""
+        return self._largest.clone()
+
+    def limit(self, largest: Tensor) -> None:
+        """Take back priorities above this one, and forget that there were larger ones."""
+        self._largest.copy_(largest)
+        self.tree.load(self.tree.leaves.clamp(max=self._largest))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the priorities and the number of the next draw."""
         return {

@@ -216,6 +216,10 @@ class Replay:
             self.picker.opened((place + 1) % self.cursor.rows * self.num_envs, self.num_envs)
             self.cursor.advance(None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or pickled: arrays and tensors that share memory here would not in the copy."""
+        raise TypeError("a Replay is not copied or pickled; make another one and load this one's state_dict() into it")
+
     def cut(self, envs: slice | None = None) -> None:
         """End the episodes that are under way in these envs: what comes next does not follow them.
 

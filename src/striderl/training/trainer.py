@@ -83,8 +83,11 @@ class Trainer:
         """Finish the present iteration and return its record."""
         if self.finished:
             raise StopIteration
-        while self.advance() != "consume":
-            pass
+        try:
+            while self.advance() != "consume":
+                pass
+        except StopIteration as error:  # of somebody's env or term; let out of here, it would end the loop in silence
+            raise RuntimeError(f"a StopIteration came out of phase {self.phase!r}") from error
         assert self.record is not None
         return self.record
 

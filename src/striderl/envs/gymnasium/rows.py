@@ -117,8 +117,12 @@ class EnvRows(AsyncVecEnv):
         """Hand the actions over; with worker processes they start to work on them at once."""
         self._refuse_unready("step")
         self._write_actions(actions)
-        self._call(self._backend.send_step, self._start, self._stop)
-        self._facts.under_way[self._rows] = b"\x01" * self.num_envs
+        self._facts.under_way[self._rows] = b"\x01" * self.num_envs  # first: an interrupt may come after sending
+        try:
+            self._call(self._backend.send_step, self._start, self._stop)
+        except Exception:
+            self._facts.under_way[self._rows] = bytes(self.num_envs)
+            raise
 
     def step_wait(self) -> Step:
         """Return the step that `step_async` started."""

@@ -24,6 +24,7 @@ from striderl.collect.collector import Collector
 from striderl.envs.async_env import AsyncVecEnv
 from striderl.envs.vec_env import VecEnv
 from striderl.execution.modes import Eager, Mode, mode_of
+from striderl.storage.pickers import Prioritized
 from striderl.storage.replay import Replay
 from striderl.training.checks import check_collector
 from striderl.training.guard import Guard
@@ -173,6 +174,8 @@ class OffPolicyRegime:
     def _interact(self) -> None:
         self.tally.begin()
         self.guard.before()
+        picker = self.storage.picker
+        largest = picker.largest if isinstance(picker, Prioritized) else None
         steps = self.plan.train_every * self.collector.env.num_envs
         for left in reversed(range(self.plan.num_steps_per_env // self.plan.train_every)):
             self.algorithm.explore(self.tally.env_steps, random=False)
@@ -188,6 +191,8 @@ class OffPolicyRegime:
         self.tally.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
         if take_back_if_broken(self.guard, self.tally, self.collector.env.device):
             self.collector.reset()  # the broken policy may have driven envs, and its own memory, anywhere
+            if isinstance(picker, Prioritized) and largest is not None:
+                picker.limit(largest)  # errors of broken parameters are no priorities
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out what means nothing before the first episode has ended."""
@@ -203,6 +208,8 @@ class OffPolicyRegime:
 
     def state_dict(self, phase: str) -> dict[str, Any]:
         """Return everything, the replay included."""
+        if self.collector.schedule.busy:  # an error or an interrupt came while the envs were a step ahead
+            self.collector.reset()
         return {
             "seed": self.seed,
             "env_steps": self.tally.env_steps,
@@ -226,7 +233,7 @@ class OffPolicyRegime:
 
     def close(self) -> None:
         """Close the envs."""
-        self.collector.schedule.give_up()  # after an error, a step may be under way
+        self.collector.schedule.close()  # after an error, a step may be under way
         self.collector.env.close()
 
 

@@ -73,6 +73,8 @@ class OnPolicyRegime:
         self.tally = Tally()
         self.guard = Guard(algorithm)
         self._initial_state: dict[str, Tensor] = {}
+        self._last: tuple[Any, Any] | None = None
+        """What followed a rollout that was loaded: the envs may have begun anew since then."""
         self._prepared: Any = None
         self._warned_about_pool = False
 
@@ -107,6 +109,7 @@ class OnPolicyRegime:
     def _collect(self) -> None:
         self.tally.begin()
         self.collector.ready()
+        self._last = None
         self._initial_state = self.collector.current_state
         self._fill(self.plan.num_steps_per_env)
         self.tally.numbers = collected_numbers(self.collector)
@@ -119,11 +122,9 @@ class OnPolicyRegime:
         count_collected(self.collector, num_steps * self.collector.env.num_envs, self.storage, self.tally)
 
     def _prepare(self) -> None:
+        last_obs, last_state = self._last or (self.collector.current_obs, self.collector.current_state)
         self._prepared = self.algorithm.prepare(
-            self.storage,
-            initial_state=self._initial_state,
-            last_obs=self.collector.current_obs,
-            last_state=self.collector.current_state,
+            self.storage, initial_state=self._initial_state, last_obs=last_obs, last_state=last_state
         )
 
     def _update(self, iteration: int) -> None:
@@ -182,6 +183,8 @@ class OnPolicyRegime:
         return {
             "storage": self.storage.state_dict(),
             "initial_state": tree.copy(self._initial_state),
+            "last_obs": tree.copy(self._last[0] if self._last else self.collector.current_obs),
+            "last_state": tree.copy(self._last[1] if self._last else self.collector.current_state),
             "numbers": tree.copy(self.tally.numbers),
             "num_steps": self.tally.num_steps,
             "collection_seconds": self.tally.collection_seconds,
@@ -191,6 +194,7 @@ class OnPolicyRegime:
     def _load_rollout(self, state: Mapping[str, Any], phase: str) -> None:
         self.storage.load_state_dict(state["storage"])
         self._initial_state, self.tally.numbers = tree.copy(state["initial_state"]), tree.copy(state["numbers"])
+        self._last = (tree.copy(state["last_obs"]), tree.copy(state["last_state"])) if "last_obs" in state else None
         self.tally.num_steps = int(state["num_steps"])
         self.tally.collection_seconds = float(state["collection_seconds"])
         self.tally.learning_seconds = float(state["learning_seconds"])
