@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from replay_cases import ALL, CHOICES, NUMBERS, Setting, build, clock, learned, learner_of, value_of
 
+from striderl.algorithms.sac import SAC
+from striderl.algorithms.td3 import TD3
 from striderl.data import tree
 from striderl.envs.toy.bandits import Bandit, ContinuousBandit
 from striderl.envs.toy.chains import Chain, Terminator, TimeLimit
 from striderl.envs.toy.grid import Grid
 from striderl.execution.capture import check_capture
 from striderl.execution.modes import Compiled
+from striderl.policies.actor_policy import ActorConfig, ActorPolicy
+from striderl.policies.q_function import QFunction, QFunctionConfig
 
 EVERYONE = sorted(ALL)
 RECURRENT = ("recurrent dqn", "recurrent sac")
@@ -46,6 +51,42 @@ def test_an_end_is_an_end(name):
     values = value_of(algorithm, {"obs": torch.eye(3)}).tolist()
     known = 1 if name in RECURRENT else 3  # with memory, the second step is known after the first one only
     assert values[:known] == pytest.approx([1.75, 1.5, 1.0][:known], abs=0.15)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "td3"])
+def test_a_copy_says_that_it_does_not_learn(name):
+    # its optimiser holds the parameters of the original, or nobody's
+    env = clock(name, TimeLimit, 2)
+    for taken in (0, 3):
+        original = learned(build(name, env), env, taken)
+        before = tree.copy(original.state_dict())
+        with pytest.raises(RuntimeError, match="a copy, or another algorithm on the same module"):
+            learned(copy.deepcopy(original), env, 1)
+        for _, (one, other) in tree.zipped(before, original.state_dict()):
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_gradients_that_were_let_go_come_back():
+    env = clock("sac", TimeLimit, 2)
+    one, other = build("sac", env), build("sac", env)
+    learned(one, env, 2)
+    learned(other, env, 2)
+    other.policy.zero_grad()
+    learned(one, env, 2)
+    learned(other, env, 2)
+    for mine, yours in zip(one.policy.parameters(), other.policy.parameters()):
+        assert torch.equal(mine, yours)
+
+
+@pytest.mark.parametrize(("learner", "head"), [(SAC, "deterministic"), (TD3, "squashed_gaussian")])
+def test_a_head_that_does_not_fit_is_named(learner, head):
+    env = ContinuousBandit(2)
+    policy = ActorPolicy(env.obs_spec, env.action_spec, ActorConfig(hidden_dims=(4,), head=head))
+    with pytest.raises(ValueError, match=f"{learner.__name__} wants a policy with another head"):
+        learner(policy, QFunction(env.obs_spec, env.action_spec, QFunctionConfig(hidden_dims=(4,))))
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------

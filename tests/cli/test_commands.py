@@ -77,6 +77,8 @@ def test_resume_goes_on_and_says_when_there_is_nothing_to_do(tmp_path, capsys):
     folder = str(find_run(tmp_path / "cartpole"))
     assert main(["resume", folder]) == 0
     assert "has ended: its plan is fulfilled" in capsys.readouterr().out
+    assert main(["resume", folder, "--seed", "77"]) == 0
+    assert read_run_config(folder).seed == 3  # nothing was done with another one
     assert main(["train", "--resume", folder, "--plan.total-steps", "192"]) == 0
     rows = (Path(folder) / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [32, 64, 96, 128, 160, 192]

@@ -11,7 +11,7 @@ import torch._inductor
 from torch import Tensor, fx
 
 from striderl.execution.pure_program import PureFunction
-from striderl.execution.traced import CHECK_EVERY, MOST, inductor
+from striderl.execution.traced import MOST, inductor
 
 
 def as_it_is(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
@@ -127,13 +127,14 @@ def test_too_many_layouts_are_not_compiled() -> None:
     assert f"more than {MOST} layouts" in chooser.compiled.refusal
 
 
-def test_a_decision_that_was_not_told_is_found_out() -> None:
+def test_a_decision_that_was_not_told_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
     chooser = Chooser()
     chooser.check(*given())
     chooser.greedy = False  # the key stays the same
-    for _ in range(CHECK_EVERY):
+    for _ in range(3):  # the 2nd run is compared, and the 4th
         found = chooser.compiled(True, *given())
     assert "does not give" in chooser.compiled.refusal
+    assert [record.levelname for record in caplog.records if "does not give" in record.getMessage()] == ["WARNING"]
     assert torch.equal(found.best, chooser.choose(*given()).best)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,14 @@ def test_samples_are_rows_alive(history: Any) -> None:
     assert bool(replay.read.alive(sample.index).all())
     check_rows(replay, model, sample.index)
     assert tree.equal(replay.read.rows(sample.index), sample.data)
+
+
+def test_a_replay_is_not_copied() -> None:
+    # arrays that write into the memory of tensors would, in the copy, write into memory of their own
+    replay = Replay(COLUMNS, 8, 1)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="load this one's state_dict"):
+            copied(replay)
 
 
 def test_uniform_picks_every_step_equally_often() -> None:

@@ -93,6 +93,17 @@ def test_the_first_generation_means_what_it_meant():
     assert {"experiment_name", "resume", "load_run"} <= set(config.ignored)
 
 
+def test_steps_are_run_in_the_fastest_way_unless_a_config_asks_for_another():
+    for make in (runner_configs.legged_gym, runner_configs.isaac_lab_two, runner_configs.mjlab):
+        outer = make()
+        inner = outer.get("runner", outer)
+        assert read_train_config(copy.deepcopy(outer)).mode == "auto"
+        inner["torch_compile_mode"] = "max-autotune"
+        assert read_train_config(copy.deepcopy(outer)).mode == "compiled"
+        inner["mode"] = "eager"
+        assert read_train_config(copy.deepcopy(outer)).mode == "eager"
+
+
 def test_the_critic_of_old_sees_only_its_own_vector():
     runner = OnPolicyRunner(LeggedGymFake(), runner_configs.legged_gym())
     assert runner.alg.policy.actor_inputs.names == ("obs",)

@@ -13,7 +13,9 @@ from striderl.collect.quarantine import all_true
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
+from striderl.networks.heads import DeterministicHead
 from striderl.policies.acting import Acting
+from striderl.policies.actor_policy import ActorPolicy
 from striderl.storage.pickers import Picker, Prioritized, Uniform
 
 
@@ -58,6 +60,15 @@ def module_updater(
         betas=(beta1, 0.999),
     )
     return Updater({name: ParameterGroup(module.parameters(), group)}, mode=mode)
+
+
+def check_head(policy: ActorPolicy, learner: str, *, deterministic: bool) -> None:
+    """Raise when a policy draws actions for a learner that wants one action, or the other way round."""
+    found = isinstance(policy.head, DeterministicHead)
+    if found != deterministic:
+        wanted = "'deterministic'" if deterministic else "one that draws actions, such as 'squashed_gaussian'"
+        name = "'deterministic'" if found else type(policy.head).__name__
+        raise ValueError(f"{learner} wants a policy with another head: {wanted}, found {name}")
 
 
 def picker_for(seed: int, prioritized: bool, *, alpha: float = 0.6, beta: float = 0.4) -> Picker:

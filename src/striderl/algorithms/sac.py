@@ -24,6 +24,7 @@ from torch import Tensor
 from striderl.algorithms.critic_kinds import ClippedMeans, CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    check_head,
     cleaned,
     counted,
     frozen,
@@ -109,6 +110,7 @@ class SAC:
 
         `actor` collects instead of samples of the policy; the rewards of `terms` are added when samples are read.
         """
+        check_head(policy, "SAC", deterministic=False)
         self.policy, self.critic, self.kind = policy, critic, kind or ClippedMeans()
         self.kind.check(critic.config.num_members, critic.config.num_outputs)
         self.config = config = config or SACConfig()

@@ -20,6 +20,7 @@ from torch import Tensor
 from striderl.algorithms.critic_kinds import ClippedMeans, CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    check_head,
     cleaned,
     counted,
     frozen,
@@ -113,6 +114,7 @@ class TD3:
         `kind` is how the critics are read, `actor` collects instead of the policy with a behaviour, and the rewards of
         `terms` are added when samples are read.
         """
+        check_head(policy, "TD3", deterministic=True)
         self.policy, self.critic, self.kind = policy, critic, kind or ClippedMeans()
         self.kind.check(critic.config.num_members, critic.config.num_outputs)
         if behaviour is not None and actor is not None:

@@ -214,13 +214,18 @@ def _resume(name: str, words: list[str], signals: StopSignals) -> int:
         raise UsageError(f"{folder.path} cannot be resumed: {said}") from error
     if config != before:
         run.trainer.go_on()
-        folder.write_config(config)
     if run.trainer.finished:
         run.close()
         why = run.trainer.stop_reason or "its plan is fulfilled"
         longer = "--plan.total-iterations" if config.dataset else "--plan.total-steps"
         say(f"{folder.path} has ended: {why}. A longer plan goes on: {longer} N")
         return 0
+    if config != before:
+        try:
+            folder.write_config(config)
+        except OSError as error:
+            run.close()
+            raise UsageError(f"{folder.path} cannot be written: {message_of(error)}") from error
     return _drive(run)
 
 
@@ -248,6 +253,8 @@ def _build(config: RunConfig[Any, Any], folder: RunFolder, signals: StopSignals)
 
 def _drive(run: Run) -> int:
     say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}: {run.folder.path}")
+    if run.config.mode == "compiled":
+        say("compiling comes first: tens of seconds, with a memory minutes, in which Ctrl-C waits")
     outcome = run.drive()
     folder = run.folder.path
     if outcome.exit_code:

@@ -37,7 +37,6 @@ def dtype_of_kernels(x: Tensor) -> torch.dtype | None:
     return allowed if x.dtype is torch.float32 or allowed is torch.bfloat16 else None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _allowed() -> torch.dtype | None:
     # kernels have a gradient, which has none itself: `torch.func` may want it, for a penalty on slopes
     if torch.compiler.is_exporting() or torch._C._functorch.peek_interpreter_stack() is not None:
@@ -46,6 +45,10 @@ def _allowed() -> torch.dtype | None:
         chosen = torch.get_autocast_dtype("cuda")
         return chosen if chosen is torch.bfloat16 else None
     return torch.float32 if torch.backends.cuda.matmul.allow_tf32 else None
+
+
+if mlp is not None:  # says so to torch's compiler, which takes a second to import
+    _allowed = torch.compiler.assume_constant_result(_allowed)  # type: ignore[no-untyped-call]
 
 
 def run_layers(layers: list[nn.Linear], bend: str, x: Tensor, *, linear_last: bool, dtype: torch.dtype) -> Tensor:

@@ -180,8 +180,12 @@ def _with_algorithm(config: RunnerConfig, part: AlgorithmPart, ignored: tuple[st
 
 
 def _mode(keys: Keys) -> str:
-    """Return how steps are run; which of torch's modes of compiling was meant is decided here by the updater."""
-    return "eager" if keys.take("torch_compile_mode") in (None, "none") else "compiled"
+    """Return how steps are run: `mode`, a setting of ours, or what torch's mode of compiling asks for.
+
+    Which of torch's modes was meant is decided by the updater.
+    """
+    compiles = keys.take("torch_compile_mode") not in (None, "none")
+    return str(keys.take("mode", "compiled" if compiles else "auto"))
 
 
 def _logger(keys: Keys) -> str:
