@@ -233,7 +233,10 @@ class AdversarialReward(Term):
             shown = self.expert.rows(minibatch["info"], counted.shape).flatten(0, -2)
             return shown, counted.flatten() & shown.isfinite().all(dim=-1)
         drawn = self.expert.draw(self._uniform("expert", number, count))
+        place = self._labels_of(minibatch).get("place")
         every = torch.ones_like(drawn[:, 0], dtype=torch.bool)
+        if place is not None and place.numel() == count:
+            every = place.flatten() != 0  # rows that fill a minibatch up to the size of others are at no place
         if not self.config.absorbing:
             return drawn, every
         assert isinstance(self.expert, ExpertRows), "the constructor has looked"
