@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium
 import imageio.v3 as imageio
 import numpy as np
 import pytest
@@ -105,6 +106,37 @@ def test_record(run, tmp_path, capsys):
     assert len(frames) == 11 and frames[0].std() > 1  # 20 steps of 0.02 s, every second one, and the first
     assert main(["record", str(run), "--seconds", "0.1"]) == 0
     assert list((run / "videos").glob("record_*.mp4"))
+
+
+class Painted(gymnasium.Env):
+    """Shows a picture, when it was told to before."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    def render(self):
+        return np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+
+
+def test_a_run_on_an_env_of_gymnasium_is_filmed(tmp_path):
+    gymnasium.register("Painted-v0", entry_point=Painted, max_episode_steps=20)
+    words = ["train", "gymnasium:Painted-v0", *TINY, "--runs", str(tmp_path), "--stop.metric", ""]
+    assert main(words) == 0
+    path = tmp_path / "film.mp4"
+    folder = str(find_run(tmp_path / "gymnasium_Painted-v0"))
+    assert main(["record", folder, "--seconds", "0.2", "--output", str(path)]) == 0
+    assert imageio.imread(path)[0].std() > 1
 
 
 def test_play_writes_a_video_where_there_is_no_display(run, monkeypatch, capsys):

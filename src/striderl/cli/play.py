@@ -107,7 +107,7 @@ def _env(loaded: LoadedRun) -> Any:
     from striderl.envs.tasks import make
 
     try:
-        env = make(loaded.config.env.task, num_envs=1, settings=loaded.config.env.settings)
+        env = make(loaded.config.env.task, num_envs=1, settings=loaded.config.env.settings, filmed=True)
         loaded.check_env(env)
         return env
     except (ImportError, KeyError, ValueError, RuntimeError, LayoutMismatch) as error:

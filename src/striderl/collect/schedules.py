@@ -60,8 +60,9 @@ class InProcess:
 
     def give_up(self) -> None:
         """Forget the step under way, once its thread has left the env alone."""
-        if self._running is not None:
-            wait([self._running])
+        if self._thread is not None:
+            # an interrupt may have come before the step was known here, so its thread is asked
+            wait([self._thread.submit(int)])
         self._actions = self._running = None
 
     def close(self) -> None:

@@ -21,14 +21,26 @@ ConfigT = TypeVar("ConfigT")
 Build = Callable[[int, str, Mapping[str, Any]], VecEnv]
 
 
-def make(task: str, *, num_envs: int = 1, device: str = "cpu", settings: Mapping[str, Any] | None = None) -> VecEnv:
-    """Build a task with this many envs; `settings` are fields of its config, and a wrong name gets a suggestion."""
+def make(
+    task: str,
+    *,
+    num_envs: int = 1,
+    device: str = "cpu",
+    settings: Mapping[str, Any] | None = None,
+    filmed: bool = False,
+) -> VecEnv:
+    """Build a task with this many envs; `settings` are fields of its config, and a wrong name gets a suggestion.
+
+    `filmed` is for `render`: Gymnasium's envs must be told beforehand, the built-in ones need not.
+    """
     if settings is not None and not isinstance(settings, Mapping):
         raise TypeError(f"settings: wanted a dict from name to value, found {type(settings).__name__} {settings!r}")
     if task.startswith("gymnasium:"):
         from striderl.envs.gymnasium.env import GymnasiumEnv
 
-        return GymnasiumEnv(task.removeprefix("gymnasium:"), num_envs, device=device, env_kwargs=dict(settings or {}))
+        shown = {"render_mode": "rgb_array"} if filmed else {}
+        kwargs = {**shown, **(settings or {})}
+        return GymnasiumEnv(task.removeprefix("gymnasium:"), num_envs, device=device, env_kwargs=kwargs)
     if task not in TASKS:
         raise KeyError(_unknown_task(task))
     for name in ("num_envs", "device"):

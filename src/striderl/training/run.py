@@ -134,7 +134,7 @@ class Run:
             return []
         return [
             Video(
-                _make_env(self.config, 1),
+                _make_env(self.config, 1, filmed=True),
                 Stoppable(self.learner.greedy, self.signals),
                 self.folder.videos,
                 loggers=self.log.loggers,
@@ -325,8 +325,9 @@ def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
     return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
 
 
-def _make_env(config: RunConfig[Any, Any], num_envs: int) -> VecEnv:
-    return make(config.env.task, num_envs=num_envs, device=config.device, settings=config.env.settings)
+def _make_env(config: RunConfig[Any, Any], num_envs: int, *, filmed: bool = False) -> VecEnv:
+    settings = config.env.settings
+    return make(config.env.task, num_envs=num_envs, device=config.device, settings=settings, filmed=filmed)
 
 
 def _on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
