@@ -213,6 +213,16 @@ def test_save_load_and_go_on_equals_not_stopping(tmp_path):
     assert same_training(one, other)
 
 
+def test_a_checkpoint_of_another_policy_changes_nothing(tmp_path):
+    one, other = make_runner(), make_runner(memory=False)
+    one.save(tmp_path / "model_0.pt")
+    before = tree.copy(dict(other.alg.policy.state_dict()))
+    with pytest.raises(ValueError, match="of another policy: .* in it and .* here.*Nothing was loaded"):
+        other.load(tmp_path / "model_0.pt")
+    for name, value in other.alg.policy.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
 def test_checkpoints_are_written_every_so_often_and_at_the_end(tmp_path):
     runner = make_runner(tmp_path, save_interval=2)
     runner.learn(3)

@@ -222,7 +222,7 @@ class Collector:
         """End the episodes in a storage that what comes now does not follow: there was a reset, or others were told."""
         elsewhere = self._stored is not None and storage is not self._stored
         kept: object = storage
-        if isinstance(kept, Cuts) and (self._seam or elsewhere):
+        if (self._seam or elsewhere) and isinstance(kept, Cuts):
             kept.cut()
         self._seam, self._stored = storage is None, storage
 

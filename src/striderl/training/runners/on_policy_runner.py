@@ -37,6 +37,7 @@ from striderl.training.runners.log_tags import as_block, tags_of, tags_over_time
 from striderl.training.runners.metrics import METRICS, Metric
 from striderl.training.runners.partial_load import (
     Manipulator,
+    check_weights,
     is_foreign,
     load_foreign,
     load_some,
@@ -266,6 +267,7 @@ class OnPolicyRunner:
         elif is_foreign(state, self.alg.policy):
             load_foreign(self.trainer, path, wanted)
         elif wanted.everything and strict and "trainer" in state:
+            check_weights(self.alg.policy, weights_in(state))
             self.trainer.load_state_dict(state["trainer"])
             self.seed, self._seconds = self.trainer.seed, float(state["seconds"])
             self.writer.resume_at(self.current_learning_iteration)

@@ -140,6 +140,22 @@ def weights_in(state: Mapping[str, Any]) -> dict[str, Tensor]:
     return dict(weights)
 
 
+def check_weights(policy: Policy, weights: Mapping[str, Tensor]) -> None:
+    """Raise, before anything is loaded, when a checkpoint is of a policy with other weights; names the first few."""
+    own = {name: tuple(value.shape) for name, value in policy.state_dict().items()}
+    saved = {name: tuple(value.shape) for name, value in weights.items()}
+    apart = [name for name in {**own, **saved} if own.get(name) != saved.get(name)]
+    if not apart:
+        return
+    said = [f"{name!r} is {_shape(saved.get(name))} in it and {_shape(own.get(name))} here" for name in apart[:3]]
+    more = f", and {len(apart) - 3} others differ" if len(apart) > 3 else ""
+    raise ValueError(f"this checkpoint is of another policy: {', '.join(said)}{more}. Nothing was loaded")
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else str(list(shape))
+
+
 def load_weights(policy: Policy, weights: Mapping[str, Tensor], *, strict: bool) -> None:
     """Load all weights, or only those whose name and shape fit; the others are named in the log."""
     if strict:
