@@ -217,7 +217,7 @@ def test_a_checkpoint_of_another_policy_changes_nothing(tmp_path):
     one, other = make_runner(), make_runner(memory=False)
     one.save(tmp_path / "model_0.pt")
     before = tree.copy(dict(other.alg.policy.state_dict()))
-    with pytest.raises(ValueError, match="of another policy: .* in it and .* here.*Nothing was loaded"):
+    with pytest.raises(ValueError, match=r"of another policy: .* in it and .* here.*Nothing was loaded"):
         other.load(tmp_path / "model_0.pt")
     for name, value in other.alg.policy.state_dict().items():
         assert torch.equal(value, before[name])

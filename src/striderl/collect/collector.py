@@ -227,8 +227,7 @@ class Collector:
         self._seam, self._stored = storage is None, storage
 
     def _collect_steps(self, n_step: int, storage: Storage | None) -> None:
-        num_envs = self.env.num_envs
-        balanced = storage is not None and storage.balanced
+        num_envs, balanced = self.env.num_envs, storage is not None and storage.balanced
         if self._recorded(n_step, storage):
             return
         self._recorder.let_go()
@@ -244,12 +243,11 @@ class Collector:
                 unlaunched -= self._groups[number].env.num_envs
                 self.schedule.launch(number, self._groups[number].act())
 
-        for number in self.schedule.flying:
-            rounds[number] -= 1
-            unlaunched -= self._groups[number].env.num_envs
-        for number in range(len(self._groups)):
-            if number not in self.schedule.flying:
-                launch(number)
+        flying = self.schedule.flying
+        for number in flying:
+            rounds[number], unlaunched = rounds[number] - 1, unlaunched - self._groups[number].env.num_envs
+        for number in sorted(set(range(len(self._groups))) - set(flying)):
+            launch(number)
         while self.schedule.busy:
             number, step = self.schedule.land()
             transition = self._settle(self._groups[number], step)
@@ -347,9 +345,8 @@ class Collector:
         limit = self.env.max_episode_length
         if not limit:
             raise ValueError("decorrelation_steps ages episodes towards their time limit, but this env has none")
-        steps = min(self.config.decorrelation_steps, limit - 1)
-        generator = torch.Generator().manual_seed(self.seed)
-        ages = torch.randint(0, steps + 1, (self.env.num_envs,), generator=generator)
+        most, generator = min(self.config.decorrelation_steps, limit - 1), torch.Generator().manual_seed(self.seed)
+        ages = torch.randint(0, most + 1, (self.env.num_envs,), generator=generator)
         self.env.episode_length_buf = ages.to(self.env.device)
 
     # -- saving --------------------------------------------------------------------------------------------------------
