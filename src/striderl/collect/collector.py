@@ -25,7 +25,7 @@ from striderl.collect.actors import Actor
 from striderl.collect.collected import Collected
 from striderl.collect.collector_config import CollectorConfig
 from striderl.collect.compiled_acting import compiled_acting
-from striderl.collect.delivery import Cuts, Delivery, Storage, store_some
+from striderl.collect.delivery import Delivery, Storage, store_some
 from striderl.collect.episode_tally import EpisodeTally, quotas_of, whole_number
 from striderl.collect.group import EnvGroup
 from striderl.collect.noise_source import NoiseSource
@@ -67,9 +67,6 @@ class Collector:
         self._recorder = Recorder()
         self._delivery = Delivery()
         self._mid_episode = False
-        self._seam = True
-        """Whether the next step does not follow the one that was stored last."""
-        self._stored: Storage | None = None
         self._said_stateless = False
 
     @property
@@ -119,7 +116,7 @@ class Collector:
             group.begin(obs)
         self._groups = groups  # only now: after a first reset that failed, the next one is the first
         self._delivery.clear()
-        self._mid_episode, self._seam = False, True
+        self._mid_episode = False
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         if first and self.config.decorrelation_steps:
             self._decorrelate()
@@ -143,7 +140,7 @@ class Collector:
             group.begin({name: rows[name] for name in self.env.obs_spec})
             group.obs = {**group.obs, **{name: rows[name] for name in group.previous}}
         self._delivery.clear()
-        self._mid_episode, self._seam = False, True
+        self._mid_episode = False
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         self.statistics.spoiled.fill_(True)
 
@@ -188,13 +185,13 @@ class Collector:
         try:
             if quotas is not None:
                 self.reset()
-                self._join(storage)
+                self._delivery.join(storage)
                 episodes, count = self._collect_episodes(quotas, storage, max_steps)
                 self._mid_episode = True
                 returns, lengths = [total for total, _ in episodes], [length for _, length in episodes]
                 return Collected(count, time.perf_counter() - started, returns, lengths, self._faults())
             self.ready()
-            self._join(storage)
+            self._delivery.join(storage)
             self._collect_steps(count, storage)
             return Collected(count, time.perf_counter() - started, faults=self._heal())
         except BaseException:  # the envs may be a step ahead of what is known of them
@@ -218,14 +215,6 @@ class Collector:
             self._mid_episode = True
             raise
 
-    def _join(self, storage: Storage | None) -> None:
-        """End the episodes in a storage that what comes now does not follow: there was a reset, or others were told."""
-        elsewhere = self._stored is not None and storage is not self._stored
-        kept: object = storage
-        if (self._seam or elsewhere) and isinstance(kept, Cuts):
-            kept.cut()
-        self._seam, self._stored = storage is None, storage
-
     def _collect_steps(self, n_step: int, storage: Storage | None) -> None:
         num_envs, balanced = self.env.num_envs, storage is not None and storage.balanced
         if self._recorded(n_step, storage):
@@ -243,11 +232,12 @@ class Collector:
                 unlaunched -= self._groups[number].env.num_envs
                 self.schedule.launch(number, self._groups[number].act())
 
-        flying = self.schedule.flying
-        for number in flying:
-            rounds[number], unlaunched = rounds[number] - 1, unlaunched - self._groups[number].env.num_envs
-        for number in sorted(set(range(len(self._groups))) - set(flying)):
-            launch(number)
+        for number in self.schedule.flying:
+            rounds[number] -= 1
+            unlaunched -= self._groups[number].env.num_envs
+        for number in range(len(self._groups)):
+            if number not in self.schedule.flying:
+                launch(number)
         while self.schedule.busy:
             number, step = self.schedule.land()
             transition = self._settle(self._groups[number], step)
@@ -345,8 +335,9 @@ class Collector:
         limit = self.env.max_episode_length
         if not limit:
             raise ValueError("decorrelation_steps ages episodes towards their time limit, but this env has none")
-        most, generator = min(self.config.decorrelation_steps, limit - 1), torch.Generator().manual_seed(self.seed)
-        ages = torch.randint(0, most + 1, (self.env.num_envs,), generator=generator)
+        steps = min(self.config.decorrelation_steps, limit - 1)
+        generator = torch.Generator().manual_seed(self.seed)
+        ages = torch.randint(0, steps + 1, (self.env.num_envs,), generator=generator)
         self.env.episode_length_buf = ages.to(self.env.device)
 
     # -- saving --------------------------------------------------------------------------------------------------------
@@ -361,8 +352,7 @@ class Collector:
             "env": self._env_state(),
             "seed": self.seed,
             "mid_episode": self._mid_episode,
-            "seam": self._seam,
-            "waiting": self._delivery.state_dict(),
+            "delivery": self._delivery.state_dict(),
             "statistics": self.statistics.state_dict(),
             "groups": [group.state_dict() for group in self._groups],
         }
@@ -373,14 +363,13 @@ class Collector:
         self.reset(self.seed)
         self.statistics.load_state_dict(dict(state["statistics"]))
         self._mid_episode = bool(state["mid_episode"])
-        self._seam, self._stored = bool(state.get("seam", False)), None
         if state["env"] is None:
             self._begin_anew([int(saved["step"]) for saved in state["groups"]])
             return
         self.env.load_state_dict(state["env"])
         for group, saved in zip(self._groups, state["groups"]):
             group.load_state_dict(saved)
-        self._delivery.load_state_dict(state.get("waiting", ()))
+        self._delivery.load_state_dict(state.get("delivery", {}))
 
     def _env_state(self) -> dict[str, Any] | None:
         """Return the env's state, or None when it has none to give: a resumed run then starts new episodes."""
@@ -397,5 +386,4 @@ class Collector:
         for group, step, obs in zip(self._groups, steps, self.schedule.reset(self.seed + 1 + max(steps))):
             group.step = step
             group.begin(obs)
-        self._seam = True
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))

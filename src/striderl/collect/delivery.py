@@ -1,8 +1,12 @@
-"""Handing transitions over: exactly as many as were asked for, the surplus first next time."""
+"""Handing transitions over: exactly as many as were asked for, the surplus first next time.
+
+steps     1  2  3  ┊ reset ┊  4  5            a seam: step 4 does not follow step 3, and neither would it after
+storage   a  a  a     cut     a  a            steps that went into another storage, or into none
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from striderl.data import tree
@@ -35,6 +39,18 @@ class Delivery:
 
     def __init__(self) -> None:
         self._carried: list[tuple[Transition, slice]] = []
+        self._seam = True
+        """Whether the next step does not follow the one that was stored last."""
+        self._stored: Storage | None = None
+        """Where that one went; None where it is not known."""
+
+    def join(self, storage: Storage | None) -> None:
+        """Go on with this storage; the episodes in it end where what comes now does not follow them."""
+        elsewhere = self._stored is not None and storage is not self._stored
+        kept: object = storage
+        if (self._seam or elsewhere) and isinstance(kept, Cuts):
+            kept.cut()
+        self._seam, self._stored = storage is None, storage
 
     @property
     def num_waiting(self) -> int:
@@ -54,20 +70,22 @@ class Delivery:
                 f"but n_step={n_step} is not a multiple of that"
             )
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Return copies of what is waiting."""
-        return [
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of what is waiting, and whether the next step follows what was stored."""
+        waiting = [
             {"rows": [int(rows.start), int(rows.stop)], "transition": tree.copy(transition._asdict())}
             for transition, rows in self._carried
         ]
+        return {"waiting": waiting, "seam": self._seam}
 
-    def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Let this wait, and nothing else."""
-        self._carried = [(Transition(**tree.copy(each["transition"])), slice(*each["rows"])) for each in state]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one stood, with whichever storage comes."""
+        waiting, self._seam, self._stored = state.get("waiting", ()), bool(state.get("seam", False)), None
+        self._carried = [(Transition(**tree.copy(each["transition"])), slice(*each["rows"])) for each in waiting]
 
     def clear(self) -> None:
-        """Drop what is waiting."""
-        self._carried = []
+        """Drop what is waiting: the envs begin anew."""
+        self._carried, self._seam = [], True
 
     def hand_over_carried(self, wanted: int, storage: Storage | None) -> int:
         """Hand over what is waiting, oldest first; return how many are still wanted."""
