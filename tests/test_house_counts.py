@@ -1,0 +1,91 @@
+"""The counters of the house, on a small tree whose numbers a reader can redo."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).resolve().parent.parent / "tools" / "house.py"
+
+FILES = {
+    "__init__.py": "",
+    "low/__init__.py": "",
+    "low/a.py": '"""Doc."""\n\nimport os\n\nfrom pack.low.b import B\n\n\nclass A(B):\n    """Doc."""\n    x = 1\n',
+    "low/b.py": "# a comment\n\nclass B:\n    def late(self):\n        from pack.low.a import A\n        return A\n",
+    "low/alone.py": "VALUE = (\n    1,\n    2,\n)\n",
+    "high/__init__.py": "",
+    "high/a.py": "from pack.low import alone\n\n\nclass A:\n    pass\n\n\nclass _Hidden:\n    pass\n",
+    "high/b.py": "class _Hidden:\n    pass\n",
+    "compat/__init__.py": "",
+    "compat/a.py": "class A:\n    pass\n",
+}
+
+
+@pytest.fixture(scope="module")
+def counters():
+    spec = importlib.util.spec_from_file_location("house_counters", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture
+def small(tmp_path, counters):
+    for name, text in FILES.items():
+        path = tmp_path / "pack" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return counters.read_house(tmp_path / "pack", "pack")
+
+
+def test_code_lines_are_lines_of_statements(small):
+    # a.py: import os, from …, class A, x = 1; alone.py: the four lines of one tuple
+    assert small.modules["pack.low.a"].code_lines == 4
+    assert small.modules["pack.low.a"].import_lines == 2
+    assert small.modules["pack.low.alone"].code_lines == 4
+
+
+def test_an_import_inside_a_function_closes_a_cycle(small, counters):
+    assert counters.module_cycles(small) == [["pack.low.a", "pack.low.b"]]
+
+
+def test_folders_that_import_each_other_are_a_cycle(tmp_path, small, counters):
+    assert counters.folder_cycles(small) == []
+    (tmp_path / "pack" / "low" / "alone.py").write_text("from pack.high.b import _Hidden\n")
+    cycles = counters.folder_cycles(counters.read_house(tmp_path / "pack", "pack"))
+    assert cycles == [["pack.high", "pack.low"]]
+
+
+def test_a_module_from_a_folder_counts_as_the_module(small, counters):
+    assert counters.single_importer(small, small.importers()) == [
+        "pack.low.a <- pack.low.b",
+        "pack.low.alone <- pack.high.a",
+        "pack.low.b <- pack.low.a",
+    ]
+
+
+def test_class_names_used_twice(small, counters):
+    assert counters.duplicate_classes(small) == {"A": ["pack.high.a", "pack.low.a"]}
+    assert counters.duplicate_classes(small, everywhere=True) == {"A": ["pack.compat.a", "pack.high.a", "pack.low.a"]}
+
+
+def test_a_cycle_of_three_and_its_tail(counters):
+    edges = {"a": ["b"], "b": ["c"], "c": ["a"], "tail": ["a"], "x": ["y"], "y": ["x"], "outside": ["unknown"]}
+    assert counters.cycles(edges) == [["a", "b", "c"], ["x", "y"]]
+
+
+def test_frames_begin_with_update_and_end_with_the_losses(counters):
+    frames = counters.frames_to_losses()
+    assert frames[0].endswith("ppo.py:update") and frames[-1].endswith("compute_losses")
+
+
+def test_private_attributes_of_others_are_found(tmp_path, counters):
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "test_x.py").write_text("def test(env, self):\n    env._state, self._own, env.__class__, env.open\n")
+    assert counters.private_touches(tests) == ["tests/test_x.py:2 env._state"]
