@@ -1,4 +1,4 @@
-"""Names in error messages: what was asked for, what there is, and what was probably meant."""
+"""Names: in error messages, what was asked for and what was probably meant; on disk, what a part is saved under."""
 
 from __future__ import annotations
 
@@ -22,3 +22,12 @@ def unknown(kind: str, name: str, choices: Iterable[str], *, where: str) -> str:
 def missing_extra(package: str, extra: str, *, purpose: str) -> str:
     """Compose the message for an optional package that is not installed."""
     return f"{purpose} needs the package '{package}', which is not installed. Run: pip install 'striderl[{extra}]'"
+
+
+def saved_name(part: object) -> str:
+    """Return the name under which the state of a part is saved: the `SAVED_NAME` of its class, else the class name.
+
+    A name on disk is data. A class of this library sets `SAVED_NAME`, so that renaming the class leaves checkpoints and
+    random streams as they are. A subclass does not inherit it: its state is another one.
+    """
+    return str(vars(type(part)).get("SAVED_NAME", type(part).__name__))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -28,6 +28,8 @@ from striderl.policies.stages import module_key
 @dataclass(frozen=True, kw_only=True)
 class Encode:
     """Replace components by latents; the last layer is `output_size` wide and has its nonlinearity."""
+
+    SAVED_NAME: ClassVar[str] = "Encode"
 
     components: tuple[str, ...]
     """Which components are encoded."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ MEMORY = "memory"
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Predict components from others; with some probability the actor reads the prediction instead of what it sees."""
+
+    SAVED_NAME: ClassVar[str] = "Estimate"
 
     obs_components: tuple[str, ...] = ()
     """What the estimator reads; empty with `use_actor_rnn`."""
@@ -84,6 +87,8 @@ class Adapt:
     Stands before `Estimate`. Where an observation lacks the privileged component, as on a robot, the prediction stands
     in for it. With a probability of zero the actor reads the truth only, and cannot do without it.
     """
+
+    SAVED_NAME: ClassVar[str] = "Adapt"
 
     obs_components: tuple[str, ...]
     """What the adaptor reads."""

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from striderl.data.naming import unknown
+from striderl.data.naming import saved_name, unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.conv import as_float_image
@@ -144,7 +144,7 @@ class Pipeline(nn.Module):
                     f"{type(recipe).__name__} learns from raw observations and must be the first stage; "
                     "put it first in the trunk, or first in both lists when there is no trunk"
                 )
-            self.stages[f"{position}_{type(recipe).__name__}"] = stage
+            self.stages[f"{position}_{saved_name(recipe)}"] = stage
             spec = stage.output_spec
         self.output_spec = spec
         found = self.named_stages()

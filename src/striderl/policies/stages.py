@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from striderl.policies.stage import Flow, Obs, Passed, Stage, flat_features
 @dataclass(frozen=True, kw_only=True)
 class NormalizeObs:
     """Shift and scale components by the mean and std of what was collected so far."""
+
+    SAVED_NAME: ClassVar[str] = "NormalizeObs"
 
     components: tuple[str, ...] = ()
     """Which components; empty means all that are real numbers. Images and masks are left alone."""
@@ -78,6 +81,8 @@ class NormalizeStage(Stage):
 class Remember:
     """Replace all components by the output of a recurrent memory that has read them."""
 
+    SAVED_NAME: ClassVar[str] = "Remember"
+
     type: str = "lstm"
     """'lstm' or 'gru'."""
     hidden_size: int = 256
@@ -116,6 +121,8 @@ class RememberStage(Stage):
 @dataclass(frozen=True, kw_only=True)
 class Override:
     """Replace a component, or some of its entries, by fixed numbers: a velocity command, say."""
+
+    SAVED_NAME: ClassVar[str] = "Override"
 
     component: str
     """Which component."""

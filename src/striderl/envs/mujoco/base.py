@@ -48,6 +48,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from striderl.data.actions import BoxSpec
+from striderl.data.naming import saved_name
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.envs.mujoco.config import MujocoConfig, control_spec
 from striderl.envs.mujoco.fitting import fitted
@@ -260,7 +261,7 @@ class MujocoEnv(VecEnv):
         """Return physics, memory, what was randomised and observed, and the place in the random streams."""
         self._require_reset()
         return {
-            "task": type(self).__name__,
+            "task": saved_name(self),
             "seed": self.streams.seed,
             "step_count": self.step_count,
             "num_failed": self.num_failed,
@@ -275,7 +276,7 @@ class MujocoEnv(VecEnv):
     def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
         """Continue bit for bit from the state of an env that was built alike."""
         require_open(self, closed=self._closed)
-        check_saved_task(state, type(self).__name__)
+        check_saved_task(state, saved_name(self))
         self.simulation.load_state_dict(state["simulation"])
         self.streams.restart(state["seed"])
         self.streams.episode[:] = state["episode"].cpu().numpy()

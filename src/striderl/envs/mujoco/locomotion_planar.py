@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,6 +51,8 @@ class HalfCheetahConfig(LocomotionConfig):
 
 class HalfCheetah(PlanarLocomotion):
     """Run forward on two legs; there is no way to fail."""
+
+    SAVED_NAME: ClassVar[str] = "HalfCheetah"
 
     config: HalfCheetahConfig
 
@@ -154,6 +157,8 @@ class HopperConfig(WalkerConfig):
 class Hopper(HealthyLocomotion):
     """Hop forward on one leg."""
 
+    SAVED_NAME: ClassVar[str] = "Hopper"
+
     config: HopperConfig
 
     def __init__(self, config: HopperConfig, *, randomize: Sequence[Randomization] = ()) -> None:
@@ -183,6 +188,8 @@ class Walker2dConfig(WalkerConfig):
 
 class Walker2d(HealthyLocomotion):
     """Walk forward on two legs."""
+
+    SAVED_NAME: ClassVar[str] = "Walker2d"
 
     config: Walker2dConfig
 

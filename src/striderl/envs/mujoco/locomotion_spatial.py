@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +134,8 @@ class AntConfig(SpatialConfig):
 class Ant(SpatialLocomotion):
     """Run forward on four legs."""
 
+    SAVED_NAME: ClassVar[str] = "Ant"
+
     config: AntConfig
 
     def __init__(self, config: AntConfig, *, randomize: Sequence[Randomization] = ()) -> None:
@@ -213,6 +215,8 @@ class HumanoidConfig(SpatialConfig):
 
 class Humanoid(SpatialLocomotion):
     """Walk forward on two legs."""
+
+    SAVED_NAME: ClassVar[str] = "Humanoid"
 
     config: HumanoidConfig
 

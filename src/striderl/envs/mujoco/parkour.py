@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -99,6 +99,8 @@ def off_centre(env: Parkour) -> Float:
 
 class Parkour(QuadrupedEnv):
     """N quadrupeds on lanes of obstacles."""
+
+    SAVED_NAME: ClassVar[str] = "Parkour"
 
     config: ParkourConfig
     ground: Lanes

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -79,6 +80,8 @@ class QuadrupedDepthConfig(QuadrupedBlindConfig):
 
 class Quadruped(QuadrupedEnv):
     """Velocity tracking on any terrain, with a height scan if the config says so."""
+
+    SAVED_NAME: ClassVar[str] = "Quadruped"
 
     config: QuadrupedVelocityConfig
 
@@ -164,13 +167,19 @@ class Quadruped(QuadrupedEnv):
 class QuadrupedRough(Quadruped):
     """Velocity tracking on rough terrain with a height scan."""
 
+    SAVED_NAME: ClassVar[str] = "QuadrupedRough"
+
 
 class QuadrupedBlind(Quadruped):
     """Velocity tracking on rough terrain by feel alone."""
 
+    SAVED_NAME: ClassVar[str] = "QuadrupedBlind"
+
 
 class QuadrupedDepth(Quadruped):
     """Velocity tracking on rough terrain with a depth camera that looks ahead."""
+
+    SAVED_NAME: ClassVar[str] = "QuadrupedDepth"
 
     config: QuadrupedDepthConfig
 

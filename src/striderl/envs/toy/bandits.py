@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ class BanditConfig:
 
 class Bandit(ToyEnv):
     """One arm pays 1 and the others 0; every episode is one step. Observation: the right arm as one-hot, or a 1."""
+
+    SAVED_NAME: ClassVar[str] = "Bandit"
 
     def __init__(
         self,
@@ -85,6 +88,8 @@ class ContinuousBanditConfig:
 
 class ContinuousBandit(ToyEnv):
     """Reward 1 - (action - target)²; every episode is one step. Observation: the target, or a 1."""
+
+    SAVED_NAME: ClassVar[str] = "ContinuousBandit"
 
     def __init__(
         self,
@@ -141,6 +146,8 @@ class HybridActions(ToyEnv):
 
     Reward: 1 if the choice is right, less the squared distance of the amounts. So the best return is 1 per step.
     """
+
+    SAVED_NAME: ClassVar[str] = "HybridActions"
 
     def __init__(
         self,

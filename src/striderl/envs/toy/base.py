@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, PlainActionSpec
+from striderl.data.naming import saved_name
 from striderl.data.noise import philox, stream_id
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.envs.refusals import check_ages, check_mask, check_saved_task, not_ready, require_open
@@ -73,7 +74,7 @@ class ToyEnv(VecEnv):
         self.step_dt = 0.0
         self.first_env_index = first_env_index
         self.env_index = first_env_index + torch.arange(num_envs, device=self.device)
-        self._words = EpisodeWords(type(self).__name__, num_words, self.env_index)
+        self._words = EpisodeWords(saved_name(self), num_words, self.env_index)
         self._state: State = {}
         self._closed = False
 
@@ -147,12 +148,12 @@ class ToyEnv(VecEnv):
         """Return the state, a tensor per variable, and the seed."""
         self._require_reset()
         variables = {name: value.clone() for name, value in self._state.items()}
-        return {"task": type(self).__name__, "seed": self._words.seed, "state": variables}
+        return {"task": saved_name(self), "seed": self._words.seed, "state": variables}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
         """Continue from a saved state of the same task and as many envs."""
         require_open(self, closed=self._closed)
-        check_saved_task(state, type(self).__name__)
+        check_saved_task(state, saved_name(self))
         saved = {name: value.to(self.device, copy=True) for name, value in state["state"].items()}
         if len(saved["episode"]) != self.num_envs:
             raise ValueError(f"{type(self).__name__} has {self.num_envs} envs; {len(saved['episode'])} were saved")

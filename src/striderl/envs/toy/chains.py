@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ class Chain(ToyEnv):
 
     0 ── 1 ── 2 ── 3 ── [4]         observation: the state as one-hot; left of state 0 is state 0
     """
+
+    SAVED_NAME: ClassVar[str] = "Chain"
 
     def __init__(
         self,
@@ -108,6 +111,8 @@ class TimeLimit(ToyEnv):
     finds values below, one that bootstraps from the wrong observation does not converge.
     """
 
+    SAVED_NAME: ClassVar[str] = "TimeLimit"
+
     def __init__(
         self,
         num_envs: int,
@@ -149,6 +154,8 @@ class Terminator(ToyEnv):
 
     With j steps left the value is (1 - gamma^j) / (1 - gamma).
     """
+
+    SAVED_NAME: ClassVar[str] = "Terminator"
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ class GridConfig:
 
 class Grid(ToyEnv):
     """Walk from S to G; every step costs 1 and arriving ends the episode. A move into a wall stays where it is."""
+
+    SAVED_NAME: ClassVar[str] = "Grid"
 
     def __init__(
         self,

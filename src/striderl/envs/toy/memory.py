@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ class MemoryCue(ToyEnv):
     'go'      0       0   …   1
     reward    0       0   …   1 if the action is the cue
     """
+
+    SAVED_NAME: ClassVar[str] = "MemoryCue"
 
     def __init__(
         self,
@@ -91,6 +94,8 @@ class RepeatObsConfig:
 
 class RepeatObs(ToyEnv):
     """A random symbol is shown in every step; naming the one of `lag` steps ago pays 1."""
+
+    SAVED_NAME: ClassVar[str] = "RepeatObs"
 
     def __init__(
         self,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from striderl.data.actions import ActionSpec, DiscreteSpec
+from striderl.data.naming import saved_name
 from striderl.data.noise import philox, stream_id
 from striderl.data.specs import ObsSpec, TensorSpec, dtype_name
 from striderl.envs.toy.base import Outcome, State, ToyEnv, check_actions, where_rows
@@ -51,6 +52,8 @@ class Counting(ToyEnv):
     `Counting.episode(seed, env, number)`, so a test can predict all data of a run.
     """
 
+    SAVED_NAME: ClassVar[str] = "Counting"
+
     def __init__(
         self,
         num_envs: int,
@@ -73,7 +76,7 @@ class Counting(ToyEnv):
 
     def episode(self, seed: int, env_index: Tensor, number: Tensor) -> Episode:
         """Predict episodes by their seed, global env index and number; the tensors broadcast."""
-        stream = torch.full_like(env_index, stream_id(type(self).__name__))
+        stream = torch.full_like(env_index, stream_id(saved_name(self)))
         words = philox((torch.zeros_like(env_index), env_index, number, stream), seed)
         return self._read(torch.stack(words[:2], dim=-1))
 

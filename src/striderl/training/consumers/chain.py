@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from striderl.data.naming import saved_name
 from striderl.training.consumers.consumer import Consumer
 
 _log = logging.getLogger(__name__)
@@ -52,10 +53,10 @@ class Chain:
             consumer.close()
 
     def _named(self) -> dict[str, Consumer]:
-        """Return the consumers by class name, with a number from the second of a class on."""
+        """Return the consumers by the name they are saved under, with a number from the second of a name on."""
         named: dict[str, Consumer] = {}
         for position, consumer in enumerate(self.consumers):
-            kind = type(consumer).__name__
-            number = sum(type(other).__name__ == kind for other in self.consumers[:position])
+            kind = saved_name(consumer)
+            number = sum(saved_name(other) == kind for other in self.consumers[:position])
             named[f"{kind}_{number + 1}" if number else kind] = consumer
         return named

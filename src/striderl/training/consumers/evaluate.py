@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from striderl.collect.actors import Actor
 from striderl.envs.vec_env import VecEnv
@@ -18,6 +18,8 @@ class Evaluate:
     Envs, seed and actor are its own, so training does not notice; a `GreedyActor` over the learning policy plays
     without chance. The seed is the same each time, so that two evaluations differ in the policy and in nothing else.
     """
+
+    SAVED_NAME: ClassVar[str] = "Evaluate"
 
     def __init__(
         self,

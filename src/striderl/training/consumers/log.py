@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from striderl.loggers.guarded import guard_all
 from striderl.loggers.logger import Logger
@@ -17,6 +17,8 @@ class Log:
     Each logger is guarded: one that raises, hangs or fills the disk costs a warning and its own rows, nothing else. The
     step of the last record is part of the state; a resumed run tells the loggers, which drop what they have beyond it.
     """
+
+    SAVED_NAME: ClassVar[str] = "Log"
 
     def __init__(self, *loggers: Logger, every: int = 1) -> None:
         """Log every `every` iterations, and at the end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from striderl.loggers.console_text import ELAPSED_SECONDS, REMAINING_SECONDS, TOTAL_ITERATIONS
 from striderl.loggers.guarded import Guarded, guard_all
@@ -41,6 +41,8 @@ class ProgressReport(NamedTuple):
 
 class Progress:
     """Reports every n iterations: to a console, to a function, or to the logging module."""
+
+    SAVED_NAME: ClassVar[str] = "Progress"
 
     def __init__(self, write: Logger | Callable[[ProgressReport], None] | None = None, *, every: int = 1) -> None:
         """Show each report on a console, such as `ConsoleLogger`, or call `write`; without it, log at level INFO.

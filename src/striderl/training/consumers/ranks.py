@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,6 +17,8 @@ OF_EPISODES = ("collect/return_mean", "collect/length_mean")
 
 class PoolEpisodes:
     """Replaces the mean return and length of episodes by those over all processes; first in the list, on every rank."""
+
+    SAVED_NAME: ClassVar[str] = "PoolEpisodes"
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -45,6 +47,8 @@ class PoolEpisodes:
 
 class KeepTogether:
     """Stops all processes when rank 0 stops, and checks that they have the same parameters; last, on every rank."""
+
+    SAVED_NAME: ClassVar[str] = "KeepTogether"
 
     def __init__(self, ranks: Ranks, algorithm: Learner, *, every: int = 10) -> None:
         """Compare parameters every so many iterations; 0 means never."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from striderl.training.consumers.consumer import NOTHING, Reaction, Run, better, check_mode, is_due
 from striderl.training.record import Record
@@ -18,6 +18,8 @@ class Save:
     It comes last among the consumers, so that what it saves contains what all others saw of this iteration; a run that
     goes on from there begins with the next one.
     """
+
+    SAVED_NAME: ClassVar[str] = "Save"
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from striderl.training.consumers.consumer import Reaction, Run
 from striderl.training.consumers.stop_rules import StopRule
@@ -12,6 +12,8 @@ from striderl.training.record import Record
 
 class Stop:
     """Asks its rules in order; the trainer finishes the iteration, keeps the reason, and ends."""
+
+    SAVED_NAME: ClassVar[str] = "Stop"
 
     def __init__(self, *rules: StopRule) -> None:
         """Take rules such as `Budget`, `Threshold`, `Plateau` and `Prune`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from striderl.collect.actors import Actor
 from striderl.envs.vec_env import VecEnv
@@ -24,6 +24,8 @@ class Video:
     Env, seed and actor are its own, so training does not notice. The seed is the same each time: two films differ in
     the policy and in nothing else. A picture that cannot be drawn or written costs one warning, and training goes on.
     """
+
+    SAVED_NAME: ClassVar[str] = "Video"
 
     def __init__(
         self,
