@@ -1,6 +1,7 @@
 """The one way to the files of a run folder, a checkpoint or a dataset: plain files only, within limits, errors by name.
 
-    read      open_read(path)  read_bytes(path)  read_text(path)  read_json(path)  read_lines(path)  read_json_lines(path)
+    read      open_read(path)  read_bytes(path)  read_text(path)  read_json(path)  read_lines(path)
+              read_json_lines(path)  decode_json(text, path)
     append    open_append(path)                           a descriptor; the file is made where it is missing
     replace   write_bytes(path, …)  write_text(path, …)  write_json(path, …)  replacing(path)  replacing_path(path)
                                                           a reader finds the old file or the new one, on the disk
@@ -20,7 +21,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -68,15 +69,20 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES) -> str:
     return _text(read_bytes(path, max_bytes=max_bytes), path)
 
 
-def read_json(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES, max_depth: int = MAX_DEPTH) -> Any:
-    """Read a JSON file; a key given twice, NaN, too many values and too many levels are refused."""
-    return decode_json(read_bytes(path, max_bytes=max_bytes), path, max_bytes=max_bytes, max_depth=max_depth)
+def read_json(path: str | Path, *, constant: Callable[[str], Any] = strict_json.refuse_constant) -> Any:
+    """Read a JSON file; a key given twice, NaN, too many values and too many levels are refused.
+
+    constant: what to make of 'NaN' and 'Infinity' in a file of somebody else's.
+    """
+    return decode_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path, constant=constant)
 
 
-def decode_json(text: bytes, path: str | Path, *, max_bytes: int = MAX_JSON_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+def decode_json(
+    text: bytes, path: str | Path, *, constant: Callable[[str], Any] = strict_json.refuse_constant
+) -> Any:
     """Read a JSON text that came from `path`, by the rules of `read_json`."""
     try:
-        return strict_json.decode(text, path, max_bytes=max_bytes, max_depth=max_depth)
+        return strict_json.decode(text, path, max_bytes=MAX_JSON_BYTES, max_depth=MAX_DEPTH, constant=constant)
     except CheckpointCorrupt as error:
         raise FileRefused(path, error.reason) from None
 
@@ -129,11 +135,21 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> Path:
 
 
 @contextmanager
-def replacing(path: str | Path, *, several_writers: bool = False) -> Iterator[BinaryIO]:
-    """Give an empty file to write to, which takes the place of `path` at the end, or goes away after an error."""
-    with replacing_path(path, several_writers=several_writers) as temporary:
-        with os.fdopen(_open(temporary, os.O_RDWR), "w+b") as file:
-            yield file
+def replacing(path: str | Path, *, several_writers: bool = False, beginning: bytes = b"") -> Iterator[BinaryIO]:
+    """Give an empty file to write to, which takes the place of `path` at the end, or goes away after an error.
+
+    A file that is there and does not begin with `beginning` is somebody else's and refused; an empty one is not.
+    """
+    if beginning and os.path.lexists(path):
+        with open_read(path) as old:
+            found = old.read(len(beginning))
+        if found not in (beginning, b""):
+            raise FileRefused(path, "it is a file of another kind, which is not replaced; choose another name")
+    with (
+        replacing_path(path, several_writers=several_writers) as temporary,
+        os.fdopen(_open(temporary, os.O_RDWR), "w+b") as file,
+    ):
+        yield file
 
 
 @contextmanager
