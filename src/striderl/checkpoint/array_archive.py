@@ -90,9 +90,7 @@ def read_archive(
         raise FileRefused(path, f"it is not a readable .npz ({error})") from None
 
 
-def _check_sizes(
-    entries: list[zipfile.ZipInfo], size: int, path: str | Path, max_bytes: int, max_members: int
-) -> None:
+def _check_sizes(entries: list[zipfile.ZipInfo], size: int, path: str | Path, max_bytes: int, max_members: int) -> None:
     total = sum(entry.file_size for entry in entries)
     if len(entries) > max_members or total > max_bytes:
         raise FileRefused(path, f"it has {len(entries)} arrays of {total} bytes, at most {max_members} of {max_bytes}")

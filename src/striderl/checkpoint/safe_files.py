@@ -6,7 +6,7 @@
     replace   write_bytes(path, …)  write_text(path, …)  write_json(path, …)  replacing(path)  replacing_path(path)
                                                           a reader finds the old file or the new one, on the disk
     names     member(root, name)                          a name from a file, never outside of its folder
-              check_plain(path)                           nothing there, or a plain file
+              check_plain(path)  check_absent(path)       nothing there, or a plain file; nothing there
 
 A link, a pipe, a device or a directory in the place of a file is refused, and so is a file that is larger than what is
 wanted: `FileRefused`, which names the file and the reason, and is a ValueError. Text that is not UTF-8 and JSON that is
@@ -77,9 +77,7 @@ def read_json(path: str | Path, *, constant: Callable[[str], Any] = strict_json.
     return decode_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path, constant=constant)
 
 
-def decode_json(
-    text: bytes, path: str | Path, *, constant: Callable[[str], Any] = strict_json.refuse_constant
-) -> Any:
+def decode_json(text: bytes, path: str | Path, *, constant: Callable[[str], Any] = strict_json.refuse_constant) -> Any:
     """Read a JSON text that came from `path`, by the rules of `read_json`."""
     try:
         return strict_json.decode(text, path, max_bytes=MAX_JSON_BYTES, max_depth=MAX_DEPTH, constant=constant)
@@ -209,6 +207,16 @@ def check_plain(path: str | Path) -> None:
         return
     if not stat.S_ISREG(mode):
         raise FileRefused(path, f"it is {_kind(mode)}, wanted a plain file; move it away")
+
+
+def check_absent(path: str | Path) -> None:
+    """Raise FileRefused where there is anything, a link to nowhere included."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    found = "a file" if stat.S_ISREG(mode) else _kind(mode)
+    raise FileRefused(path, f"it is to become a folder, found {found}; choose another name, or move it away")
 
 
 def _open(path: Path, flags: int) -> int:

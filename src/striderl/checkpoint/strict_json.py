@@ -16,7 +16,14 @@ def encode(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def decode(text: bytes, path: str | Path, *, max_bytes: int, max_depth: int = MAX_JSON_DEPTH, constant: Callable[[str], Any] | None = None) -> Any:
+def decode(
+    text: bytes,
+    path: str | Path,
+    *,
+    max_bytes: int,
+    max_depth: int = MAX_JSON_DEPTH,
+    constant: Callable[[str], Any] | None = None,
+) -> Any:
     """Read a JSON text; one that is too large, too deep, ambiguous or not JSON is refused by name."""
     if len(text) > max_bytes:
         raise CheckpointCorrupt(path, f"the JSON text has {len(text)} bytes, at most {max_bytes} are read")

@@ -1,4 +1,4 @@
-"""Named arrays of a motion in a `.npz` file; `checkpoint/array_archive.py` reads them without pickle and within limits."""
+"""Named arrays of a motion in a `.npz` file, read by `checkpoint/array_archive.py` without pickle and within limits."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class LoggingSettings:
     video_seconds: float = 10.0
     """How long such a video is, in seconds of the task's time."""
     file_megabytes: int = 64
-    """After so many megabytes metrics.csv and metrics.jsonl go on in a new file; those before are metrics.part1.csv, …"""
+    """After so many megabytes metrics.csv and metrics.jsonl go on in a new file; that before is metrics.part1.csv."""
     max_files: int = 0
     """How many such parts of each are kept, the newest; 0 keeps every row that was logged."""
 
