@@ -101,7 +101,7 @@ def _check_size(file: BinaryIO, path: Path) -> int:
     if file.read(4) != b"PK\x03\x04":
         raise CheckpointCorrupt(
             path,
-            "it is not an archive of torch 1.6 or later, and a bare pickle is never run; save it again with a newer torch",
+            "it is not an archive of torch 1.6 or later, and a bare pickle is never run; save it with a newer torch",
         )
     members = 0
     while piece := file.read(CHUNK_BYTES):

@@ -88,11 +88,7 @@ def export_policy(
     _require_formats(formats)
     if os.path.lexists(target) and not overwrite:
         raise FileExistsError(f"{target} exists; choose another folder, or pass overwrite=True to replace it")
-    if os.path.lexists(target) and not _is_bundle(target):
-        raise ValueError(
-            f"{target} is a file or a link, or has something else than a bundle in it, which overwrite does not "
-            "replace; choose another folder, or move it away"
-        )
+    _require_bundle(target)
     if not isinstance(policy, nn.Module):
         raise TypeError(
             f"export_policy wants the pure policy, a torch module, found {type(policy).__name__}; "
@@ -186,6 +182,15 @@ def _require_formats(formats: Sequence[str]) -> None:
             require_package(package, purpose="exporting to ONNX")
 
 
+def _require_bundle(target: Path) -> None:
+    """Raise where something lies there that overwriting would destroy."""
+    if os.path.lexists(target) and not _is_bundle(target):
+        raise ValueError(
+            f"{target} is a file or a link, or has something else than a bundle in it, which overwrite does not "
+            "replace; choose another folder, or move it away"
+        )
+
+
 def _is_bundle(folder: Path) -> bool:
     """Tell whether a folder is empty, or has our description and files of a bundle alone: nothing else is lost."""
     if folder.is_symlink() or not folder.is_dir():
@@ -196,6 +201,7 @@ def _is_bundle(folder: Path) -> bool:
 
 def _put_in_place(temporary: Path, target: Path) -> None:
     """Give the finished folder its name; an older bundle there goes only after the new one stands."""
+    _require_bundle(target)  # once more: exporting takes a while
     temporary.chmod(0o755)  # made by mkdtemp for its owner alone
     if not target.exists():
         temporary.rename(target)

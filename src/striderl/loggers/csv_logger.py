@@ -95,5 +95,7 @@ def _line(cells: Iterable[str]) -> str:
 
 def _step_of(line: str, header: int) -> int:
     """Return the step of a row; the header and damaged lines are kept."""
-    first = line.split(",", 1)[0]
-    return int(first) if first.lstrip("-").isdigit() else header
+    try:
+        return int(line.split(",", 1)[0])
+    except ValueError:
+        return header

@@ -44,5 +44,5 @@ def _step_of(line: str, unreadable: int) -> int:
     """Return the step of a row; a line that somebody else has damaged is kept, not cut with all that follows it."""
     try:
         return int(decode_json(line.encode(), "a row")["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return unreadable

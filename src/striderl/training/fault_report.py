@@ -107,5 +107,5 @@ def _is_before(line: str, env_steps: int, num_updates: int) -> bool:
     try:
         found = decode_json(line.encode(), "a fault")
         return int(found["env_steps"]) <= env_steps and int(found["num_updates"]) <= num_updates
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return True  # a line that somebody else has damaged is kept, not cut with all that follows it

@@ -58,6 +58,9 @@ from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
+MEGABYTE = 1_000_000
+"""Bytes of a megabyte of `LoggingSettings.file_megabytes`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -123,7 +126,7 @@ class Run:
 
     def _loggers(self) -> list[Logger]:
         settings = self.config.logging
-        size, parts = settings.file_megabytes * 1_000_000, settings.max_files
+        size, parts = settings.file_megabytes * MEGABYTE, settings.max_files
         return [
             CsvLogger(self.folder.csv, max_bytes=size, max_parts=parts),
             JsonlLogger(self.folder.json_lines, max_bytes=size, max_parts=parts),

@@ -235,7 +235,7 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     def from_json(cls, text: str) -> RunConfig[Any, Any]:
         """Read a config; what is not right is named with its place."""
         try:
-            data = decode_json(text.encode("utf-8", errors="surrogatepass"), "the config")
+            data = decode_json(text.encode("utf-8", errors="surrogatepass"), "the config", constant=float)
         except FileRefused as error:
             raise ConfigError(f"the config is not JSON: {error.reason}") from error
         return cls.from_dict(data)
@@ -266,7 +266,7 @@ def read_run_config(folder: str | Path) -> RunConfig[Any, Any]:
     if not os.path.lexists(path):
         raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}")
     try:
-        return RunConfig.from_dict(read_json(path))
+        return RunConfig.from_dict(read_json(path, constant=float))
     except FileRefused as error:
         raise ConfigError(str(error)) from error
     except ConfigError as error:
