@@ -24,6 +24,15 @@ class CheckpointCorrupt(CheckpointError):  # noqa: N818  (says what is wrong)
         self.reason = reason
 
 
+class FileRefused(CheckpointCorrupt, ValueError):  # noqa: N818  (says what is wrong)
+    """A file of a run folder or a dataset is not read or written: a link, too large, not text, not JSON, not ours."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        """Name the file and the reason."""
+        super().__init__(path, reason)
+        self.args = (f"{str(path)!r} is refused: {reason}",)
+
+
 class CheckpointUnreadable(CheckpointError):  # noqa: N818  (says what is wrong)
     """The system would not let a file be read; the file itself may be good."""
 

@@ -20,6 +20,12 @@ MAX_HEADER_BYTES = 32 * 1024 * 1024
 MAX_JSON_NODES = 1_000_000
 """Values in one JSON text; each costs up to about 200 bytes of memory once parsed."""
 
+MAX_JSON_DEPTH = 3 * 100 + 10
+"""Levels of one JSON text: each level of a state takes up to three."""
+
+MAX_LINE_BYTES = 4 * 1024 * 1024
+"""One line of a file of lines, such as a row of metrics."""
+
 MAX_TENSORS = 50_000
 """Tensors in one checkpoint."""
 

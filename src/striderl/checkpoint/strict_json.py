@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from striderl.checkpoint.errors import CheckpointCorrupt
-from striderl.checkpoint.limits import MAX_JSON_NODES
+from striderl.checkpoint.limits import MAX_JSON_DEPTH, MAX_JSON_NODES
 
 
 def encode(value: Any) -> bytes:
@@ -16,24 +16,48 @@ def encode(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def decode(text: bytes, path: str | Path, *, max_bytes: int) -> Any:
+def decode(
+    text: bytes,
+    path: str | Path,
+    *,
+    max_bytes: int,
+    max_depth: int = MAX_JSON_DEPTH,
+    constant: Callable[[str], Any] | None = None,
+) -> Any:
     """Read a JSON text; one that is too large, too deep, ambiguous or not JSON is refused by name."""
     if len(text) > max_bytes:
         raise CheckpointCorrupt(path, f"the JSON text has {len(text)} bytes, at most {max_bytes} are read")
     nodes = count_nodes(text)
     if nodes > MAX_JSON_NODES:
         raise CheckpointCorrupt(path, f"the JSON text has about {nodes} values, at most {MAX_JSON_NODES} are read")
+    too_deep = f"the JSON text is nested too deeply, at most {max_depth} levels are read"
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=constant or refuse_constant)
     except RecursionError:
-        raise CheckpointCorrupt(path, "the JSON text is nested too deeply") from None
+        raise CheckpointCorrupt(path, too_deep) from None
+    except UnicodeDecodeError as error:
+        raise CheckpointCorrupt(path, f"byte {error.start} is not UTF-8 text") from None
     except (ValueError, MemoryError) as error:
-        raise CheckpointCorrupt(path, f"the text is not the JSON this library writes ({error})") from None
+        raise CheckpointCorrupt(path, f"it is not JSON, or not the JSON that is read here ({error})") from None
+    if text.count(b"[") + text.count(b"{") > max_depth and not _is_flat(value, max_depth):
+        raise CheckpointCorrupt(path, too_deep)
+    return value
 
 
 def count_nodes(text: bytes) -> int:
     """Return at least the number of values in a JSON text, without parsing it."""
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{") + text.count(b":")
+
+
+def _is_flat(value: Any, max_depth: int) -> bool:
+    """Return whether a value has at most so many levels of tables and lists; without recursion."""
+    level = [value]
+    for _ in range(max_depth + 1):
+        inner = [item for item in level if isinstance(item, (dict, list))]
+        if not inner:
+            return True
+        level = [item for outer in inner for item in (outer.values() if isinstance(outer, dict) else outer)]
+    return False
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -43,5 +67,6 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _refuse_constant(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """Raise for NaN, Infinity and -Infinity, which are not JSON."""
     raise ValueError(f"{name} is not a JSON number")

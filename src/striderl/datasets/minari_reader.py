@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.checkpoint.safe_files import member, read_json
 from striderl.data.actions import ActionSpec, DictActionSpec, action_spec_from_space
 from striderl.data.naming import missing_extra
 from striderl.data.specs import ObsSpec, torch_dtype
@@ -99,6 +100,9 @@ def _opened(dataset: str | Path, download: bool) -> Any:
     path = Path(dataset)
     for folder in (path, path / "data"):
         if (folder / "metadata.json").is_file():
+            read_json(folder / "metadata.json", constant=float)  # Minari reads it again, without limits
+            for file in folder.rglob("*"):
+                member(folder, file.relative_to(folder).as_posix())
             return minari.MinariDataset(folder)
     return minari.load_dataset(str(dataset), download=download)
 

@@ -32,6 +32,9 @@ from striderl.data import tree
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.loggers.console_logger import ConsoleLogger
+from striderl.loggers.csv_logger import CsvLogger
+from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_loggers
 from striderl.training.algorithm_entry import Learner
 from striderl.training.algorithm_table import algorithm_entry
@@ -54,6 +57,9 @@ from striderl.training.signals import Interrupted, StopSignals
 from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
+
+MEGABYTE = 1_000_000
+"""Bytes of a megabyte of `LoggingSettings.file_megabytes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +89,7 @@ class Run:
     ) -> None:
         """Build the parts; what does not fit is named here. `watchers` see every record before it is logged."""
         require_device(config.device)
+        folder.check_files()
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
         if config.tf32:
@@ -96,7 +103,7 @@ class Run:
             # beside checkpoints they stay what they were: an env that has changed is refused by `restore`
             write_specs(folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
         self.evaluation = self._evaluation()
-        self.log = Log(*make_loggers(("csv", "jsonl", *config.logging.trackers), folder.path))
+        self.log = Log(*self._loggers())
         for logger in self.log.loggers:
             logger.config(to_plain(config))
         consumers: list[Consumer] = [
@@ -116,6 +123,15 @@ class Run:
         self._trouble: set[str] = set()
 
     # -- the parts -----------------------------------------------------------------------------------------------------
+
+    def _loggers(self) -> list[Logger]:
+        settings = self.config.logging
+        size, parts = settings.file_megabytes * MEGABYTE, settings.max_files
+        return [
+            CsvLogger(self.folder.csv, max_bytes=size, max_parts=parts),
+            JsonlLogger(self.folder.json_lines, max_bytes=size, max_parts=parts),
+            *make_loggers(settings.trackers, self.folder.path),
+        ]
 
     def _evaluation(self) -> Evaluate:
         settings = self.config.evaluation

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.layout import describe
+from striderl.checkpoint.safe_files import read_json, write_json
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
@@ -33,19 +35,21 @@ def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_d
         "action": _plain_action(action_spec),
         "step_dt": step_dt,
     }
-    (folder / SPECS_FILE).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(folder / SPECS_FILE, content)
 
 
 def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
     """Read observation, action and seconds per step."""
     path = Path(folder) / SPECS_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise FileNotFoundError(f"{str(folder)!r} has no {SPECS_FILE}: this run never got as far as building its env")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         parts = {str(name): from_plain(ComponentSpec, part, name) for name, part in content["observation"].items()}
         return ObsSpec(parts), _read_action(content["action"]), float(content["step_dt"])
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except FileRefused as error:
+        raise ConfigError(str(error)) from error
+    except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is damaged: {error!r}") from error
 
 
