@@ -4,6 +4,8 @@ runs/cartpole/2026-01-31_12-00-00/
   config.json            all settings; a resumed run begins with them
   versions.json          of Python and packages, and the git commit of the working directory
   specs.json             what the policy sees and does
+  seal.json              both as the run left them: a later change is named
+  run.lock               names the process that trains; locked while it does
   metrics.csv            the numbers of every iteration; metrics.jsonl has the same
   faults.jsonl           what was not finite: component, env, step and value; there only if there was something
   checkpoints/  videos/  export/  plots/
@@ -12,7 +14,6 @@ runs/cartpole/2026-01-31_12-00-00/
 from __future__ import annotations
 
 import json
-import os
 import platform
 import time
 from importlib import metadata
@@ -20,8 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from striderl import __version__
+from striderl.checkpoint.trust import remember
+from striderl.envs.tasks import modules_named
 from striderl.export.commit import current_commit
+from striderl.training.config_json import to_plain
 from striderl.training.run_config import CONFIG_FILE, RunConfig
+from striderl.training.seal import write_sealed
 
 VERSIONS_FILE = "versions.json"
 _PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
@@ -64,10 +69,11 @@ class RunFolder:
         return self.path / "plots" / "curves.png"
 
     def write_config(self, config: RunConfig[Any, Any]) -> None:
-        """Write the settings, whole or not at all."""
-        temporary = self.path / f".{CONFIG_FILE}.tmp"
-        temporary.write_text(config.to_json(), encoding="utf-8")
-        os.replace(temporary, self.path / CONFIG_FILE)
+        """Write the settings, whole or not at all, and seal them; one that names a module is recorded as made here."""
+        content = to_plain(config)
+        if modules_named(config.env.task, config.env.settings):
+            remember(self.path / CONFIG_FILE, content)
+        write_sealed(self.path, CONFIG_FILE, content)
 
     def write_versions(self) -> None:
         """Write what the run is made with."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteS
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.training.config_json import ConfigError, from_plain, to_plain
+from striderl.training.seal import read_sealed, write_sealed
 
 SPECS_FILE = "specs.json"
 """The file's name."""
@@ -26,26 +26,38 @@ def run_layout(obs_spec: ObsSpec, action_spec: ActionSpec, *, normalize_obs: boo
     return describe(obs_spec, action_spec, normalized=seen if normalize_obs else [])
 
 
-def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> None:
-    """Write both specs and the seconds per step (0 where time has no meaning)."""
-    content = {
+def plain_specs(obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> dict[str, Any]:
+    """Return the content of the file."""
+    return {
         "observation": {name: to_plain(part) for name, part in obs_spec.items()},
         "action": _plain_action(action_spec),
         "step_dt": step_dt,
     }
-    (folder / SPECS_FILE).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> None:
+    """Write both specs and the seconds per step (0 where time has no meaning), and seal them."""
+    write_sealed(folder, SPECS_FILE, plain_specs(obs_spec, action_spec, step_dt))
 
 
 def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
-    """Read observation, action and seconds per step."""
-    path = Path(folder) / SPECS_FILE
-    if not path.is_file():
+    """Read observation, action and seconds per step, as the run has left them."""
+    return specs_of(read_plain_specs(folder), Path(folder) / SPECS_FILE)
+
+
+def read_plain_specs(folder: Path) -> Any:
+    """Read the content of the file, as the run has left it."""
+    if not (Path(folder) / SPECS_FILE).is_file():
         raise FileNotFoundError(f"{str(folder)!r} has no {SPECS_FILE}: this run never got as far as building its env")
+    return read_sealed(Path(folder), SPECS_FILE)
+
+
+def specs_of(content: Any, path: Path) -> tuple[ObsSpec, ActionSpec, float]:
+    """Return observation, action and seconds per step out of the content of the file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         parts = {str(name): from_plain(ComponentSpec, part, name) for name, part in content["observation"].items()}
         return ObsSpec(parts), _read_action(content["action"]), float(content["step_dt"])
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} is damaged: {error!r}") from error
 
 
