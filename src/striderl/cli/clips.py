@@ -175,7 +175,7 @@ def _record(words: list[str]) -> int:
     whole = {**task.settings, "observe_motion": True, "motion_fields": MOTION_SPEC.names}
     try:
         moving = make(task.task, num_envs=options.num_envs, settings=whole)
-    except KeyError as error:  # the settings were good a moment ago, without what motions need
+    except (KeyError, TypeError) as error:  # the settings were good a moment ago, without what motions need
         raise UsageError(f"clips are recorded of quadruped tasks; {task.task!r} does not observe motions") from error
     with moving as env:
         num_steps = max(1, round(options.seconds / (env.step_dt or 1.0)))

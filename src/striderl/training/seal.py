@@ -7,9 +7,9 @@
     read_sealed ──▶ content ──▶ equal to the seal?  ──▶ fine
                                     └── RunChangedError: "algorithm.gamma: 0.99 → 0.9"
 
-Contents are compared, not bytes: other spaces are the same settings, keys in another order are not. Where `seal.json` is
-missing, the newest checkpoint's digests count; a run that was made before there were seals has neither, and is read as
-it is. While a file is replaced the seal holds its old and its new content, so a process that is killed in between
+Contents are compared, not bytes: other spaces are the same settings, keys in another order are not. Where `seal.json`
+is missing, the newest checkpoint's digests count; a run that was made before there were seals has neither, and is read
+as it is. While a file is replaced the seal holds its old and its new content, so a process that is killed in between
 leaves a good pair, and a reader at any moment finds one.
 """
 
