@@ -50,7 +50,7 @@ def known_runs(root: Path) -> list[Path]:
     return sorted(found.parent for depth in ("*", "*/*") for found in root.glob(f"{depth}/{CONFIG}"))
 
 
-def load(run: str | Path, checkpoint: str, *, trust: bool) -> LoadedRun:
+def load(run: str | Path, checkpoint: str, *, trust: bool = False) -> LoadedRun:
     """Load a run's policy; what is missing, damaged or not trusted is a mistake of the command line, not a crash."""
     folder = find_run(run)  # before anything large is loaded: a wrong name is told at once
     if not checkpoint.isdigit() and checkpoint not in CHECKPOINTS:
