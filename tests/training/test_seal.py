@@ -270,7 +270,7 @@ def test_a_writer_that_is_killed_leaves_a_good_pair(tmp_path, monkeypatch, opera
 
     with monkeypatch.context() as patch:
         patch.setattr(seal, "write_bytes", counted(seal.write_bytes))
-        patch.setattr(seal, "write_json", counted(seal.write_json))
+        patch.setattr(seal, "write_text", counted(seal.write_text))
         try:
             write_sealed(tmp_path, "config.json", {"seed": 2})
         except KeyboardInterrupt:

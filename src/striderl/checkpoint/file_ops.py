@@ -83,16 +83,6 @@ class FileOps:
         return os.fdopen(descriptor, "rb")
 
 
-def remove_tree(ops: FileOps, path: Path) -> None:
-    """Remove a directory and what is in it; links are removed, not followed."""
-    if not ops.is_directory(path):
-        ops.remove_file(path)
-        return
-    for name in ops.names(path):
-        remove_tree(ops, path / name)
-    ops.remove_directory(path)
-
-
 def make_directories(ops: FileOps, path: Path) -> None:
     """Make a directory and those above it that are missing, each on the disk before the next one."""
     if path.is_dir():

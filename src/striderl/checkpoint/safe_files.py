@@ -1,11 +1,12 @@
 """The one way to the files of a run folder, a checkpoint or a dataset: plain files only, within limits, errors by name.
 
-    read      open_read(path)  read_bytes(path)  read_text(path)  read_json(path)  read_lines(path)  read_json_lines(path)
+    read      open_read(path)  read_bytes(path)  read_text(path)  read_json(path)  read_lines(path)
+              read_json_lines(path)  decode_json(text, path)
     append    open_append(path)                           a descriptor; the file is made where it is missing
     replace   write_bytes(path, …)  write_text(path, …)  write_json(path, …)  replacing(path)  replacing_path(path)
                                                           a reader finds the old file or the new one, on the disk
     names     member(root, name)                          a name from a file, never outside of its folder
-              check_plain(path)                           nothing there, or a plain file
+              check_plain(path)  check_absent(path)       nothing there, or a plain file; nothing there
 
 A link, a pipe, a device or a directory in the place of a file is refused, and so is a file that is larger than what is
 wanted: `FileRefused`, which names the file and the reason, and is a ValueError. Text that is not UTF-8 and JSON that is
@@ -20,7 +21,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -68,15 +69,18 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES) -> str:
     return _text(read_bytes(path, max_bytes=max_bytes), path)
 
 
-def read_json(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES, max_depth: int = MAX_DEPTH) -> Any:
-    """Read a JSON file; a key given twice, NaN, too many values and too many levels are refused."""
-    return decode_json(read_bytes(path, max_bytes=max_bytes), path, max_bytes=max_bytes, max_depth=max_depth)
+def read_json(path: str | Path, *, constant: Callable[[str], Any] = strict_json.refuse_constant) -> Any:
+    """Read a JSON file; a key given twice, NaN, too many values and too many levels are refused.
+
+    constant: what to make of 'NaN' and 'Infinity' in a file of somebody else's.
+    """
+    return decode_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path, constant=constant)
 
 
-def decode_json(text: bytes, path: str | Path, *, max_bytes: int = MAX_JSON_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+def decode_json(text: bytes, path: str | Path, *, constant: Callable[[str], Any] = strict_json.refuse_constant) -> Any:
     """Read a JSON text that came from `path`, by the rules of `read_json`."""
     try:
-        return strict_json.decode(text, path, max_bytes=max_bytes, max_depth=max_depth)
+        return strict_json.decode(text, path, max_bytes=MAX_JSON_BYTES, max_depth=MAX_DEPTH, constant=constant)
     except CheckpointCorrupt as error:
         raise FileRefused(path, error.reason) from None
 
@@ -129,11 +133,21 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> Path:
 
 
 @contextmanager
-def replacing(path: str | Path, *, several_writers: bool = False) -> Iterator[BinaryIO]:
-    """Give an empty file to write to, which takes the place of `path` at the end, or goes away after an error."""
-    with replacing_path(path, several_writers=several_writers) as temporary:
-        with os.fdopen(_open(temporary, os.O_RDWR), "w+b") as file:
-            yield file
+def replacing(path: str | Path, *, several_writers: bool = False, beginning: bytes = b"") -> Iterator[BinaryIO]:
+    """Give an empty file to write to, which takes the place of `path` at the end, or goes away after an error.
+
+    A file that is there and does not begin with `beginning` is somebody else's and refused; an empty one is not.
+    """
+    if beginning and os.path.lexists(path):
+        with open_read(path) as old:
+            found = old.read(len(beginning))
+        if found not in (beginning, b""):
+            raise FileRefused(path, "it is a file of another kind, which is not replaced; choose another name")
+    with (
+        replacing_path(path, several_writers=several_writers) as temporary,
+        os.fdopen(_open(temporary, os.O_RDWR), "w+b") as file,
+    ):
+        yield file
 
 
 @contextmanager
@@ -193,6 +207,16 @@ def check_plain(path: str | Path) -> None:
         return
     if not stat.S_ISREG(mode):
         raise FileRefused(path, f"it is {_kind(mode)}, wanted a plain file; move it away")
+
+
+def check_absent(path: str | Path) -> None:
+    """Raise FileRefused where there is anything, a link to nowhere included."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    found = "a file" if stat.S_ISREG(mode) else _kind(mode)
+    raise FileRefused(path, f"it is to become a folder, found {found}; choose another name, or move it away")
 
 
 def _open(path: Path, flags: int) -> int:

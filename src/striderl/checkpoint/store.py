@@ -27,11 +27,11 @@ from striderl.checkpoint.errors import (
     CheckpointMissing,
     CheckpointUnreadable,
 )
-from striderl.checkpoint.file_ops import FileOps, make_directories, remove_tree
+from striderl.checkpoint.file_ops import FileOps, make_directories
 from striderl.checkpoint.limits import memory_limit
 from striderl.checkpoint.manifest import sealed, unsealed
 from striderl.checkpoint.reader import check_sizes, read_checkpoint, read_small, verify_checkpoint
-from striderl.checkpoint.writer import Payload, write_checkpoint, write_file
+from striderl.checkpoint.writer import Payload, foreign_names, remove_checkpoint, write_checkpoint, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ BEST = "best.json"
 TEMPORARY = ".tmp_"
 MAX_STEP = 10**18 - 1
 _NAME = re.compile(r"step_(\d{12,18})(?:_([1-9]\d{0,8}))?")
+_LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}(?:{re.escape(BEST)}|(?:deleted_)?{_NAME.pattern})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +152,7 @@ class CheckpointStore:
             logger.warning("cannot look for leftovers in %s: %s", self.directory, error.strerror)
             return
         for name in names:
-            if name.startswith(TEMPORARY):
+            if _LEFTOVER.fullmatch(name):
                 self._remove_quietly(self.directory / name)
 
     def discard_after(self, step: int) -> None:
@@ -192,14 +193,18 @@ class CheckpointStore:
         """Make a checkpoint invisible in one step, then remove it."""
         hidden = self.directory / f"{TEMPORARY}deleted_{path.name}"
         try:
+            others = foreign_names(self._ops.names(path))
+            if others:
+                logger.warning("checkpoint %s is old and kept, because it holds %r", path, others[0])
+                return
             self._ops.rename(path, hidden)
-            remove_tree(self._ops, hidden)
+            remove_checkpoint(self._ops, hidden)
         except OSError as error:
             logger.warning("checkpoint %s could not be deleted: %s", path, error.strerror)
 
     def _remove_quietly(self, path: Path) -> None:
         try:
-            remove_tree(self._ops, path)
+            remove_checkpoint(self._ops, path)
         except FileNotFoundError:
             return
         except OSError as error:

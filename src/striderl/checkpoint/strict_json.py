@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,14 @@ def encode(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def decode(text: bytes, path: str | Path, *, max_bytes: int, max_depth: int = MAX_JSON_DEPTH) -> Any:
+def decode(
+    text: bytes,
+    path: str | Path,
+    *,
+    max_bytes: int,
+    max_depth: int = MAX_JSON_DEPTH,
+    constant: Callable[[str], Any] | None = None,
+) -> Any:
     """Read a JSON text; one that is too large, too deep, ambiguous or not JSON is refused by name."""
     if len(text) > max_bytes:
         raise CheckpointCorrupt(path, f"the JSON text has {len(text)} bytes, at most {max_bytes} are read")
@@ -25,7 +32,7 @@ def decode(text: bytes, path: str | Path, *, max_bytes: int, max_depth: int = MA
         raise CheckpointCorrupt(path, f"the JSON text has about {nodes} values, at most {MAX_JSON_NODES} are read")
     too_deep = f"the JSON text is nested too deeply, at most {max_depth} levels are read"
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=constant or refuse_constant)
     except RecursionError:
         raise CheckpointCorrupt(path, too_deep) from None
     except UnicodeDecodeError as error:
@@ -60,5 +67,6 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _refuse_constant(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """Raise for NaN, Infinity and -Infinity, which are not JSON."""
     raise ValueError(f"{name} is not a JSON number")

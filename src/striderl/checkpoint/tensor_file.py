@@ -11,6 +11,7 @@ memory, cannot be told to sync, and knows no complex128, which is stored as pair
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,8 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointError
-from striderl.checkpoint.limits import MAX_DIMENSIONS, MAX_ELEMENTS, MAX_HEADER_BYTES, MAX_TENSORS
+from striderl.checkpoint.limits import MAX_DIMENSIONS, MAX_ELEMENTS, MAX_HEADER_BYTES, MAX_TENSORS, memory_limit
+from striderl.checkpoint.safe_files import open_read
 from striderl.checkpoint.strict_json import decode, encode
 
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -121,6 +123,12 @@ def read_tensors(file: BinaryIO, size: int, path: str | Path) -> dict[str, Tenso
     return dict(_read_entry(file, entry, path) for entry in entries)
 
 
+def read_safetensors(path: str | Path) -> dict[str, Tensor]:
+    """Read a safetensors file of any library, on the CPU; what it says about itself is passed over."""
+    with open_read(path, max_bytes=memory_limit()) as file:
+        return read_tensors(file, os.fstat(file.fileno()).st_size, path)
+
+
 def _read_header(file: BinaryIO, size: int, path: str | Path) -> list[Entry]:
     """Return the header's lines, checked: they cover the rest of the file in order, without gap or overlap."""
     first = file.read(8)
@@ -132,7 +140,9 @@ def _read_header(file: BinaryIO, size: int, path: str | Path) -> list[Entry]:
     table = decode(file.read(length), path, max_bytes=MAX_HEADER_BYTES)
     if not isinstance(table, dict) or len(table) > MAX_TENSORS:
         raise CheckpointCorrupt(path, f"the header is not a table of at most {MAX_TENSORS} tensors")
-    entries = [_entry(name, line, path) for name, line in table.items()]
+    # other libraries may list the tensors in another order than their bytes have, and say something about them
+    lines = [_entry(name, line, path) for name, line in table.items() if name != "__metadata__"]
+    entries = sorted(lines, key=lambda entry: (entry.start, entry.stop))
     place = 0
     for entry in entries:
         if entry.start != place:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointUnreadable
-from striderl.checkpoint.file_ops import FileOps
 from striderl.checkpoint.limits import MAX_HEADER_BYTES, memory_limit
+from striderl.checkpoint.safe_files import open_read
 from striderl.checkpoint.tensor_file import CHUNK_BYTES
 
 MAX_MEMBERS = 100_000
@@ -49,7 +49,7 @@ def read_torch_archive(path: str | Path) -> dict[str, Any]:
     """Read a `.pt` file of tensors and plain containers; what is damaged, too large or wants code is refused."""
     path = Path(path)
     try:
-        with FileOps().open_read(path) as file:
+        with open_read(path) as file:
             sizes = _check_archive(file, path)
             file.seek(0)
             content = _load(file, path)
@@ -58,7 +58,7 @@ def read_torch_archive(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointUnreadable(path, error) from error
     if not isinstance(content, dict):
-        raise CheckpointCorrupt(path, f"it holds {type(content).__name__}, wanted a table of state dicts")
+        raise CheckpointCorrupt(path, f"it wants a state dict, found {type(content).__name__}")
     # torch believes the length that the program gives; nothing may be looked at before it is known to be there
     claimed = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(content)}
     for size in claimed.values():
@@ -99,7 +99,10 @@ def _check_size(file: BinaryIO, path: Path) -> int:
         raise CheckpointCorrupt(path, f"it has {total} bytes, this process can hold {memory_limit()}")
     file.seek(0)
     if file.read(4) != b"PK\x03\x04":
-        raise CheckpointCorrupt(path, "it is not an archive of torch 1.6 or later; save it again with a newer torch")
+        raise CheckpointCorrupt(
+            path,
+            "it is not an archive of torch 1.6 or later, and a bare pickle is never run; save it with a newer torch",
+        )
     members = 0
     while piece := file.read(CHUNK_BYTES):
         members += piece.count(b"PK\x01\x02")

@@ -8,7 +8,6 @@ striderl train cartpole --seed 3 --algorithm.learning-rate 1e-3 --env.settings.m
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import shutil
 import textwrap
@@ -16,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import decode_json
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, find_run
 from striderl.cli.terminal import UsageError, complain, message_of, say
 from striderl.recipes.table import recipe, task_names
@@ -166,8 +167,8 @@ def _settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 def _value(text: str) -> Any:
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
+        value = decode_json(text.encode("utf-8", errors="surrogateescape"), "the command line", constant=float)
+    except FileRefused:
         return {"True": True, "False": False}.get(text, text)
     return tuple(value) if isinstance(value, list) else value
 

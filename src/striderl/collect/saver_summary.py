@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import replacing
 from striderl.datasets.trajectory_errors import TrajectoryError
 
 SUMMARY = "summary.json"
@@ -56,12 +56,13 @@ def fraction_of(timesteps: int, trajectories: int, min_timesteps: float, min_epi
 
 def write_summary(folder: Path, content: Mapping[str, Any]) -> None:
     """Replace the summary, whole or not at all."""
-    temporary = folder / f".{SUMMARY}.{secrets.token_hex(6)}.tmp"
+    text = json.dumps(plain_data(content), indent=1) + "\n"
     try:
-        temporary.write_text(json.dumps(plain_data(content), indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, folder / SUMMARY)
-    except OSError as error:
-        raise TrajectoryError(f"cannot write {str(folder / SUMMARY)!r}: {error.strerror or error}") from error
+        with replacing(folder / SUMMARY, several_writers=True) as file:
+            file.write(text.encode())
+    except (OSError, FileRefused) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise TrajectoryError(f"cannot write {str(folder / SUMMARY)!r}: {reason}") from error
 
 
 def plain_data(value: Any) -> Any:

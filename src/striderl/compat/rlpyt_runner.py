@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from striderl.checkpoint.safe_files import write_text
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.sampler_seeds import fresh_seed
 from striderl.collect.samplers import BaseSampler
@@ -64,7 +65,7 @@ def logger_context(
     path = Path(log_dir) / f"run_{run_ID}"
     path.mkdir(parents=True, exist_ok=True)
     params = {"name": name, "run_ID": run_ID, **(log_params or {})}
-    (path / "params.json").write_text(json.dumps(params, indent=2, default=str))
+    write_text(path / "params.json", json.dumps(params, indent=2, default=str))
     keep = 1 if snapshot_mode == "last" else 1_000_000
     store = None if snapshot_mode == "none" else CheckpointStore(path / "snapshots", keep_last=keep)
     table = CsvLogger(path / "progress.csv")

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.data.memory import shared_array
+from striderl.data.memory import mapped_file, shared_array
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec, as_shape, torch_dtype
 
@@ -224,9 +223,4 @@ def _allocate(dtype: str, shape: tuple[int, ...], placement: Placement) -> Any:
 def _mapped(folder: Path, dtype: str, shape: tuple[int, ...]) -> Any:
     """Map the file of one dtype, made new or kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{dtype}.bin"
-    wanted = math.prod(shape) * np.dtype(dtype).itemsize
-    found = path.stat().st_size if path.exists() else -1
-    if found not in (-1, wanted):
-        raise ValueError(f"{path} has {found} bytes, wanted {wanted}: it belongs to another arena")
-    return np.memmap(path, dtype=np.dtype(dtype), mode="w+" if found == -1 else "r+", shape=shape)
+    return mapped_file(folder / f"{dtype}.bin", shape, dtype, keep=True)

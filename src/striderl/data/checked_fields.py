@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -29,6 +30,14 @@ def suggests_fields(config: type[ConfigT]) -> type[ConfigT]:
 
     config.__init__ = explained  # type: ignore[assignment]
     return config
+
+
+def check_num_threads(count: int) -> None:
+    """Raise ValueError for a number of threads that no machine of this kind can start; 0 leaves the choice open."""
+    cores = os.cpu_count() or 1
+    most = max(512, 16 * cores)  # a config that was written on a larger machine is still read
+    if not 0 <= count <= most:
+        raise ValueError(f"num_threads is 0 to {most} on this machine with {cores} cores, found {count}")
 
 
 def check_field_types(config: Any) -> None:

@@ -16,13 +16,16 @@ Windows has no such descriptors; these functions are for Linux and macOS. Nothin
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
+import stat
 import tempfile
 import weakref
 from collections.abc import Sequence
 from multiprocessing.reduction import DupFd, ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +104,31 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
         if array is self:
             return self
         return array[()] if array.shape == () else array.view(np.ndarray)
+
+
+def mapped_file(path: Path, shape: Sequence[int], dtype: npt.DTypeLike, *, keep: bool = False) -> npt.NDArray[Any]:
+    """Map a file of exactly these numbers into memory: zeros, or with `keep` what a file of this size holds.
+
+    Links, pipes and devices are refused: what is written must not land elsewhere.
+    """
+    wanted = math.prod(shape) * np.dtype(dtype).itemsize
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise ValueError(f"{str(path)!r} is a link, a directory or a device, wanted a plain file") from error
+        raise
+    with os.fdopen(descriptor, "r+b") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{str(path)!r} is a pipe or a device, wanted a plain file")
+        if keep and found.st_size not in (0, wanted):
+            raise ValueError(f"{path} has {found.st_size} bytes, wanted {wanted}: it belongs to another arena")
+        if not keep:
+            file.truncate(0)
+        file.truncate(wanted)
+        return np.memmap(file, dtype=np.dtype(dtype), mode="r+", shape=tuple(shape))
 
 
 def shared_array(shape: int | Sequence[int], dtype: npt.DTypeLike) -> SharedArray:

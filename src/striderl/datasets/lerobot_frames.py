@@ -13,7 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.checkpoint.safe_files import check_plain, member, read_bytes
 from striderl.data.naming import missing_extra
+
+MAX_PICTURE_BYTES = 256 * 1024 * 1024
+"""One picture file."""
 
 
 def decoded_pictures(cells: list[Any], root: Path) -> Tensor:
@@ -21,7 +25,9 @@ def decoded_pictures(cells: list[Any], root: Path) -> Tensor:
     imageio = _imageio()
     found = []
     for cell in cells:
-        content = cell["bytes"] if cell["bytes"] is not None else (root / cell["path"]).read_bytes()
+        content = cell["bytes"]
+        if content is None:
+            content = read_bytes(member(root, str(cell["path"])), max_bytes=MAX_PICTURE_BYTES)
         found.append(_channels_first(np.asarray(imageio.imread(content, extension=".png"))))
     return torch.stack(found)
 
@@ -37,9 +43,12 @@ class VideoFrames:
     def read(self, path: Path, start: int, count: int) -> Tensor:
         """Return frames [start, start + count) as uint8 [count, C, H, W]."""
         if path != self._path or start < self._next:
+            check_plain(path)
             if not path.is_file():
                 raise FileNotFoundError(f"the dataset has no video {str(path)!r}")
-            self._frames, self._path, self._next = iter(_imageio().imiter(path, plugin="FFMPEG")), path, 0
+            # absolute, because a decoder takes 'concat:…' at the beginning of a name for an instruction
+            frames = _imageio().imiter(path.absolute(), plugin="FFMPEG")
+            self._frames, self._path, self._next = iter(frames), path, 0
         found: list[Tensor] = []
         while len(found) < count:
             try:

@@ -15,7 +15,9 @@ Only pyarrow is needed, and imageio for pictures; the package `lerobot` itself i
 from __future__ import annotations
 
 import importlib
-import json
+import os
+import re
+import string
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.checkpoint.safe_files import member, open_read, read_json, read_json_lines
 from striderl.data.actions import BoxSpec
 from striderl.data.naming import missing_extra, unknown
 from striderl.data.specs import ComponentSpec, ObsSpec, torch_dtype
@@ -35,6 +38,8 @@ VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 _SEEN, _ACTION, _REWARD, _DONE, _SUCCESS = "observation.", "action", "next.reward", "next.done", "next.success"
 _PICTURES = ("image", "video")
+_WIDTH = re.compile(r"0?[0-9]{0,2}d?")
+"""How a number is written in a path: a width, perhaps with zeros."""
 
 
 class LeRobotReader:
@@ -140,11 +145,11 @@ class LeRobotReader:
         start = 0
         if self._is_new:
             place = {name: int(entry[f"videos/{key}/{name}"]) for name in ("chunk_index", "file_index")}
-            path = self.root / template.format(video_key=key, **place)
+            path = _place(self.root, template, video_key=key, **place)
             start = round(float(entry[f"videos/{key}/from_timestamp"]) * float(self.info["fps"]))
         else:
             chunk = number // int(self.info["chunks_size"])
-            path = self.root / template.format(video_key=key, episode_chunk=chunk, episode_index=number)
+            path = _place(self.root, template, video_key=key, episode_chunk=chunk, episode_index=number)
         return self._videos[key].read(path, start, int(entry["length"]))
 
     # -- tables --------------------------------------------------------------------------------------------------------
@@ -158,12 +163,13 @@ class LeRobotReader:
         template, number = str(self.info["data_path"]), int(entry["episode_index"])
         if self._is_new:
             place = {name: int(entry[f"data/{name}"]) for name in ("chunk_index", "file_index")}
-            path = self.root / template.format(**place)
+            path = _place(self.root, template, **place)
         else:
             chunk = number // int(self.info["chunks_size"])
-            path = self.root / template.format(episode_chunk=chunk, episode_index=number)
+            path = _place(self.root, template, episode_chunk=chunk, episode_index=number)
         if self._file != path:
-            self._file, self._table = path, _parquet().read_table(path)
+            with open_read(path) as file:
+                self._file, self._table = path, _parquet().read_table(file)
             self._owner = self._table.column("episode_index").to_numpy()
         mine = np.flatnonzero(self._owner == number)
         if len(mine) and mine[-1] - mine[0] + 1 != len(mine):
@@ -182,13 +188,15 @@ class LeRobotReader:
 
 
 def _read_info(root: Path) -> dict[str, Any]:
-    path = root / "meta" / "info.json"
-    if not path.is_file():
+    path = member(root, "meta/info.json")
+    if not os.path.lexists(path):
         raise FileNotFoundError(
             f"{str(root)!r} is not a LeRobot dataset: it has no meta/info.json. Fetch one with "
             "'hf download --repo-type dataset NAME --local-dir FOLDER'"
         )
-    info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    info = read_json(path)
+    if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
+        raise ValueError(f"{str(path)!r} is not the description of a LeRobot dataset: it has no table 'features'")
     version = str(info.get("codebase_version"))
     if version not in VERSIONS:
         raise ValueError(unknown("version", version, VERSIONS, where="LeRobotReader"))
@@ -198,17 +206,28 @@ def _read_info(root: Path) -> dict[str, Any]:
 def _read_episodes(root: Path, info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what is known of each episode."""
     if not str(info["codebase_version"]).startswith("v3"):
-        lines = (root / "meta" / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
+        return read_json_lines(member(root, "meta/episodes.jsonl"))
     found: list[dict[str, Any]] = []
     paths = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
     if not paths:
         raise FileNotFoundError(f"{str(root)!r} has no table of episodes, meta/episodes/…/….parquet")
     for path in paths:
-        names = _parquet().read_schema(path).names
-        kept = [name for name in names if not name.startswith("stats/")]
-        found += _parquet().read_table(path, columns=kept).to_pylist()
+        with open_read(member(root, path.relative_to(root).as_posix())) as file:
+            names = _parquet().read_schema(file).names
+            kept = [name for name in names if not name.startswith("stats/")]
+            found += _parquet().read_table(file, columns=kept).to_pylist()
     return found
+
+
+def _place(root: Path, template: str, **values: int | str) -> Path:
+    """Return the file that a template of info.json names; it has plain fields, and stays inside of the dataset."""
+    for _, name, spec, conversion in string.Formatter().parse(template):
+        if name is not None and (name not in values or conversion or not _WIDTH.fullmatch(spec or "")):
+            raise ValueError(
+                f"{str(root)!r} has the path {template[:200]!r} in meta/info.json; wanted fields such as "
+                f"'{{episode_index:06d}}' of {sorted(values)}"
+            )
+    return member(root, template.format(**values))
 
 
 def _action_spec(feature: Mapping[str, Any]) -> BoxSpec:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.errors import FileRefused
-from striderl.checkpoint.safe_files import decode_json, read_json
+from striderl.checkpoint.safe_files import decode_json, member, read_json
 from striderl.checkpoint.trust import require_trust
 from striderl.data.actions import ActionSpec, DictActionSpec, action_spec_from_space
 from striderl.data.naming import missing_extra
@@ -106,6 +106,8 @@ def _opened(dataset: str | Path, download: bool, trust: bool) -> Any:
     for folder in (path, path / "data"):
         if (folder / "metadata.json").is_file():
             _require_trust(folder, trust)
+            for file in folder.rglob("*"):
+                member(folder, file.relative_to(folder).as_posix())
             return minari.MinariDataset(folder)
     here = Path(importlib.import_module("minari.storage.datasets_root_dir").get_dataset_path(str(dataset))) / "data"
     if download and not here.exists():
@@ -118,7 +120,7 @@ def _opened(dataset: str | Path, download: bool, trust: bool) -> Any:
 def _require_trust(folder: Path, trust: bool) -> None:
     """Raise UntrustedFile where Minari would build the env that the metadata names, to ask it for its spaces."""
     path = folder / "metadata.json"
-    metadata = read_json(path)
+    metadata = read_json(path, constant=float)  # Minari reads it again, without limits
     if not isinstance(metadata, dict):
         raise FileRefused(path, f"it holds {type(metadata).__name__}, wanted a table")
     if not {"observation_space", "action_space"} <= set(metadata):

@@ -19,7 +19,6 @@ The files do not name their joints. Those of AMP_for_hardware have the legs FR F
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +27,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from striderl.checkpoint.errors import CheckpointCorrupt
+from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.limits import MAX_JSON_BYTES
-from striderl.checkpoint.strict_json import decode
+from striderl.checkpoint.safe_files import decode_json, read_bytes, replacing
 from striderl.data.naming import unknown
-from striderl.datasets.motion_arrays import part_of
+from striderl.datasets.motion_arrays import require_folder
 from striderl.datasets.motion_clip import ClipError, MotionClip
 from striderl.datasets.motion_mirror import JointMirror, standard_fields
 
@@ -130,23 +129,19 @@ def export_json_clip(path: str | Path, clip: MotionClip, *, quaternion: str = "x
         "Frames": np.concatenate([values[name].astype(np.float64) for name in names], axis=1).tolist(),
     }
     path = Path(path)
-    temporary = part_of(path)
-    try:
-        temporary.write_text(json.dumps(content, allow_nan=False))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    require_folder(path)
+    with replacing(path, beginning=b"{") as file:
+        file.write(json.dumps(content, allow_nan=False).encode())
     return path
 
 
 def _content(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        text = file.read(MAX_JSON_BYTES + 1)
-    if text.startswith(b"PK"):
-        raise ClipError("it is a .npz and not JSON; import_npz_clip reads those of others, load_clip ours")
     try:
-        content = decode(text, path, max_bytes=MAX_JSON_BYTES)
-    except CheckpointCorrupt as error:
+        text = read_bytes(path, max_bytes=MAX_JSON_BYTES)
+        if text.startswith(b"PK"):
+            raise ClipError("it is a .npz and not JSON; import_npz_clip reads those of others, load_clip ours")
+        content = decode_json(text, path)
+    except FileRefused as error:
         raise ClipError(error.reason) from None
     if not isinstance(content, dict):
         raise ClipError(f"it is a {type(content).__name__}, not a table with 'Frames' and 'FrameDuration'")

@@ -14,9 +14,8 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.checkpoint.safe_files import read_json
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Columns
@@ -32,6 +32,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, dtype_name
 from striderl.datasets.array_pickle import BrokenPickle, read_arrays
 from striderl.datasets.trajectory_codecs import decompress_normalized_image
 from striderl.datasets.trajectory_errors import TrajectoryError, TrajectoryMismatch, TrajectoryMissing
+from striderl.datasets.trajectory_shard import SHARD_NAME
 from striderl.datasets.trajectory_spec import METADATA, TrajectorySpec
 from striderl.datasets.trajectory_store import TrajectoryStore
 from striderl.datasets.trajectory_writer import TrajectoryWriter
@@ -87,17 +88,26 @@ def import_old_trajectories(folder: str | Path, save_dir: str | Path) -> Importe
         if writer is not None:
             writer.close()
             if not whole and untouched:  # half an import would be in the way of the next one
-                shutil.rmtree(target)
+                _remove_shards(target)
     if writer is None:
         reasons = "; ".join(left_out[:5]) or "its folders hold no traj_000000_000064.pickle"
         raise TrajectoryMissing(f"nothing could be imported from {str(source)!r}: {reasons}")
     return Imported(writer.num_trajectories, writer.num_steps, tuple(left_out))
 
 
+def _remove_shards(folder: Path) -> None:
+    """Remove what a writer has made; whatever else came into the folder in the meantime stays."""
+    for path in folder.iterdir():
+        if path.name == METADATA or SHARD_NAME.fullmatch(path.name):
+            path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def _old_metadata(folder: Path) -> dict[str, Any]:
     """Read metadata.json of an old recording; {} where there is none, or where it was cut off."""
     try:
-        content = json.loads((folder / METADATA).read_text(encoding="utf-8"), parse_constant=str)
+        content = read_json(folder / METADATA, constant=str)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl import __version__
+from striderl.checkpoint.safe_files import write_json
 from striderl.data.naming import unknown
 from striderl.export.commit import current_commit
 from striderl.export.golden_trace import GoldenTrace, Step, golden_trace, random_trace, require_parity, run_trace
@@ -84,10 +86,9 @@ def export_policy(
     """
     target = Path(folder)
     _require_formats(formats)
-    if target.exists() and not overwrite:
+    if os.path.lexists(target) and not overwrite:
         raise FileExistsError(f"{target} exists; choose another folder, or pass overwrite=True to replace it")
-    if target.exists() and not _is_bundle(target):
-        raise ValueError(f"{target} has something else than a bundle in it, which overwrite does not replace")
+    _require_bundle(target)
     if not isinstance(policy, nn.Module):
         raise TypeError(
             f"export_policy wants the pure policy, a torch module, found {type(policy).__name__}; "
@@ -152,7 +153,7 @@ def _write(
             torch.export.save(program, path)
             again = torch_step(path)
         parity[name] = _checked(again, layout, traces, tolerance, f"{path.name} ({name})")
-    (folder / METADATA_FILE).write_text(json.dumps({**description, "parity": parity}, indent=2) + "\n")
+    write_json(folder / METADATA_FILE, {**description, "parity": parity})
     traces[0].save(folder / TRACE_FILE)
     return parity
 
@@ -181,13 +182,26 @@ def _require_formats(formats: Sequence[str]) -> None:
             require_package(package, purpose="exporting to ONNX")
 
 
+def _require_bundle(target: Path) -> None:
+    """Raise where something lies there that overwriting would destroy."""
+    if os.path.lexists(target) and not _is_bundle(target):
+        raise ValueError(
+            f"{target} is a file or a link, or has something else than a bundle in it, which overwrite does not "
+            "replace; choose another folder, or move it away"
+        )
+
+
 def _is_bundle(folder: Path) -> bool:
-    """Tell whether a folder has the files of a bundle and no others, so that nothing else is lost with it."""
-    return folder.is_dir() and {path.name for path in folder.iterdir()} <= {*FILES.values(), METADATA_FILE, TRACE_FILE}
+    """Tell whether a folder is empty, or has our description and files of a bundle alone: nothing else is lost."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return not names or (METADATA_FILE in names and names <= {*FILES.values(), METADATA_FILE, TRACE_FILE})
 
 
 def _put_in_place(temporary: Path, target: Path) -> None:
     """Give the finished folder its name; an older bundle there goes only after the new one stands."""
+    _require_bundle(target)  # once more: exporting takes a while
     temporary.chmod(0o755)  # made by mkdtemp for its owner alone
     if not target.exists():
         temporary.rename(target)

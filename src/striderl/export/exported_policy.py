@@ -12,13 +12,14 @@ in a row; it is dropped then.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from striderl.checkpoint.safe_files import check_plain, read_json
 from striderl.data.specs import ObsSpec
 from striderl.export.array_layout import Array, read_arrays, require_dones, require_layout
 from striderl.export.metadata import FORMAT, from_properties, spec_of
@@ -107,6 +108,7 @@ def load_bundle(
     root = Path(folder)
     if not (root / MODEL_FILE).exists():
         raise FileNotFoundError(f"{root} holds no {MODEL_FILE}; export_policy writes it with formats=('onnx', …)")
+    check_plain(root / MODEL_FILE)
     session = onnx_session(root / MODEL_FILE)
     metadata = from_properties(session.get_modelmeta().custom_metadata_map)
     if metadata.get("format") != FORMAT:
@@ -126,8 +128,10 @@ def load_bundle(
 def _require_same_description(root: Path, metadata: Mapping[str, Any]) -> None:
     """Raise when the JSON file tells something else than the model: they are from two bundles."""
     path = root / METADATA_FILE
-    if path.exists():
-        beside = json.loads(path.read_text())
+    if os.path.lexists(path):
+        beside = read_json(path)
+        if not isinstance(beside, dict):
+            raise ValueError(f"{path} is a {type(beside).__name__}, wanted the description of a bundle")
         differing = [key for key, value in metadata.items() if beside.get(key) != value]
         if differing:
             raise ValueError(f"{path} and {MODEL_FILE} disagree on {differing}: they are not from one export")

@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import decode_json
 from striderl.data.actions import BoxSpec, DiscreteSpec, PlainActionSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 
@@ -115,8 +117,8 @@ def from_properties(properties: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, text in properties.items():
         try:
-            found[key] = json.loads(text)
-        except json.JSONDecodeError:
+            found[key] = decode_json(text.encode("utf-8", errors="surrogatepass"), f"the entry {key!r}")
+        except FileRefused:
             continue
     return found
 

@@ -2,17 +2,18 @@
 
 step,train/kl,evaluate/return_mean          the second row brought a new column: the file is written anew with the
 32,0.01,                                    longer header, under another name, and renamed; older rows have nothing
-64,0.02,195.5                               there
+64,0.02,195.5                               there. Parts that were set aside keep the header that they have.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from striderl.loggers.line_file import LineFile
+from striderl.checkpoint.safe_files import read_lines
+from striderl.loggers.line_file import PART_BYTES, LineFile
 from striderl.loggers.logger import Logger
 
 _STEP = "step"
@@ -23,9 +24,9 @@ class CsvLogger(Logger):
 
     patience = 1.0
 
-    def __init__(self, path: str | Path) -> None:
-        """Name the file; it is opened, and its folder made, with the first row."""
-        self._file = LineFile(path)
+    def __init__(self, path: str | Path, *, max_bytes: int = PART_BYTES, max_parts: int = 0) -> None:
+        """Name the file; it is opened, and its folder made, with the first row, and set aside as `LineFile` does."""
+        self._file = LineFile(path, max_bytes=max_bytes, max_parts=max_parts)
         self._columns: list[str] | None = None
 
     @property
@@ -37,7 +38,8 @@ class CsvLogger(Logger):
         """Append one row, after widening the table where there are new names."""
         try:
             columns = self._columns_for(numbers)
-            self._file.append(_line([str(int(step)), *(_cell(numbers, name) for name in columns[1:])]))
+            row = _line([str(int(step)), *(_cell(numbers, name) for name in columns[1:])])
+            self._file.append(row, head=_line(columns))
         except OSError:
             # whoever deleted the file has deleted the header with it: look again before the next row
             self._columns = None
@@ -66,16 +68,19 @@ class CsvLogger(Logger):
     def _read_columns(self) -> list[str]:
         if self._file.empty:
             return []
-        with self.path.open(encoding="utf-8", newline="") as file:
-            return next(csv.reader(file), [])
+        return next(read_table(self.path), [])
 
     def _widen(self, columns: list[str]) -> None:
         rows: list[list[str]] = []
         if not self._file.empty:
-            with self.path.open(encoding="utf-8", newline="") as file:
-                rows = list(csv.reader(file))[1:]
+            rows = list(read_table(self.path))[1:]
         wide = (row + [""] * (len(columns) - len(row)) for row in rows)
         self._file.replace("".join(f"{_line(row)}\n" for row in ([*columns], *wide)))
+
+
+def read_table(path: Path) -> Iterator[list[str]]:
+    """Yield the rows of a file of comma-separated values, the header first."""
+    return csv.reader(line.decode(errors="replace") + "\n" for line in read_lines(path))
 
 
 def _cell(numbers: Mapping[str, float], name: str) -> str:
@@ -90,5 +95,7 @@ def _line(cells: Iterable[str]) -> str:
 
 def _step_of(line: str, header: int) -> int:
     """Return the step of a row; the header and damaged lines are kept."""
-    first = line.split(",", 1)[0]
-    return int(first) if first.lstrip("-").isdigit() else header
+    try:
+        return int(line.split(",", 1)[0])
+    except ValueError:
+        return header

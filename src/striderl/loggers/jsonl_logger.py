@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from striderl.loggers.line_file import LineFile
+from striderl.checkpoint.safe_files import decode_json
+from striderl.loggers.line_file import PART_BYTES, LineFile
 from striderl.loggers.logger import Logger
 
 
@@ -16,9 +17,9 @@ class JsonlLogger(Logger):
 
     patience = 1.0
 
-    def __init__(self, path: str | Path) -> None:
-        """Name the file; it is opened, and its folder made, with the first row."""
-        self._file = LineFile(path)
+    def __init__(self, path: str | Path, *, max_bytes: int = PART_BYTES, max_parts: int = 0) -> None:
+        """Name the file; it is opened, and its folder made, with the first row, and set aside as `LineFile` does."""
+        self._file = LineFile(path, max_bytes=max_bytes, max_parts=max_parts)
 
     @property
     def path(self) -> Path:
@@ -28,7 +29,7 @@ class JsonlLogger(Logger):
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Append one line."""
         finite = {name: float(value) if math.isfinite(value) else None for name, value in numbers.items()}
-        self._file.append(json.dumps({"step": int(step), **finite}, allow_nan=False))
+        self._file.append(json.dumps({"step": int(step), **finite}, allow_nan=False, separators=(",", ":")))
 
     def resume_at(self, step: int) -> None:
         """Cut off the rows after this step, and a last line that was not finished."""
@@ -42,6 +43,6 @@ class JsonlLogger(Logger):
 def _step_of(line: str, unreadable: int) -> int:
     """Return the step of a row; a line that somebody else has damaged is kept, not cut with all that follows it."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+        return int(decode_json(line.encode(), "a row")["step"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return unreadable

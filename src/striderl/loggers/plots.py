@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from striderl.checkpoint.safe_files import replacing_path
 from striderl.data.naming import missing_extra, suggestion
 from striderl.loggers.runs import Numbers, RunGroup, group_runs
 from striderl.ops.statistics import t_quantile
@@ -77,7 +78,8 @@ def plot_runs(run_dirs: Iterable[str | Path], out_png: str | Path, metrics: Sequ
     figure = _figure(groups, names)
     path = Path(out_png)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with replacing_path(path) as temporary:
+        figure.savefig(temporary, dpi=150)
     return names
 
 

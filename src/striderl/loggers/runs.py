@@ -7,7 +7,6 @@ runs/cartpole/3  config.json {"task": "cartpole", "seed": 0, "ppo": {"clip": 0.1
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import math
@@ -18,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from striderl.checkpoint.safe_files import decode_json, read_json, read_lines
+from striderl.loggers.csv_logger import read_table
+from striderl.loggers.line_file import parts_of
 from striderl.loggers.logger import flat_settings
 
 _log = logging.getLogger(__name__)
@@ -57,12 +59,15 @@ class RunGroup:
 
 
 def read_metrics(run_dir: str | Path) -> RunMetrics:
-    """Read metrics.jsonl, or metrics.csv where there is none; a step that was written twice counts as last written."""
+    """Read metrics.jsonl, or metrics.csv where there is none, with the parts that were set aside before it.
+
+    A step that was written twice counts as last written.
+    """
     folder = Path(run_dir)
-    if (folder / "metrics.jsonl").exists():
-        rows = _read_jsonl(folder / "metrics.jsonl")
-    elif (folder / "metrics.csv").exists():
-        rows = _read_csv(folder / "metrics.csv")
+    if parts := parts_of(folder / "metrics.jsonl"):
+        rows = [row for part in parts for row in _read_jsonl(part)]
+    elif parts := parts_of(folder / "metrics.csv"):
+        rows = [row for part in parts for row in _read_csv(part)]
     else:
         raise FileNotFoundError(
             f"{folder} has no metrics.jsonl and no metrics.csv; wanted a run folder such as runs/<task>/<time>"
@@ -91,35 +96,42 @@ def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
 
 def _read_jsonl(path: Path) -> list[dict[str, float]]:
     rows, damaged = [], 0
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-                rows.append({name: math.nan if value is None else float(value) for name, value in row.items()})
-                rows[-1]["step"] = int(row["step"])
-            except (ValueError, TypeError, KeyError, AttributeError):
-                damaged += 1
-    if damaged > 1:
-        # one torn line at the end is what a killed run leaves behind
-        _log.warning("%s: %d lines could not be read and are left out", path, damaged)
+    for line in read_lines(path):
+        try:
+            row = decode_json(line, path)
+            rows.append({name: math.nan if value is None else float(value) for name, value in row.items()})
+            rows[-1]["step"] = int(row["step"])
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            damaged += 1
+    _warn_of(damaged, path)
     return [row for row in rows if "step" in row]
 
 
 def _read_csv(path: Path) -> list[dict[str, float]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        table = csv.DictReader(file)
-        return [
-            {name: float(cell) for name, cell in row.items() if cell}
-            for row in table
+    table = read_table(path)
+    header = next(table, [])
+    rows, damaged = [], 0
+    for cells in table:
+        try:
             # a torn last row has fewer cells than the header
-            if row.get("step") and None not in row.values()
-        ]
+            row = {name: float(cell) for name, cell in zip(header, cells, strict=True) if cell}
+            rows.append({**row, "step": int(row["step"])})
+        except (ValueError, KeyError, OverflowError):
+            damaged += 1
+    _warn_of(damaged, path)
+    return rows
+
+
+def _warn_of(damaged: int, path: Path) -> None:
+    if damaged > 1:
+        # one torn line at the end is what a killed run leaves behind
+        _log.warning("%s: %d lines could not be read and are left out", path, damaged)
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:
     """Return the settings without the seed and what names the run; None when there are none to compare."""
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = read_json(folder / "config.json")
     except (OSError, ValueError):
         return None
     if not isinstance(found, dict):

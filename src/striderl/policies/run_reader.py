@@ -10,15 +10,18 @@ Weights are tensors by name, from safetensors or from a `.pt` file that holds no
 
 from __future__ import annotations
 
-import json
-import pickle
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
+
+from striderl.checkpoint.errors import CheckpointError, FileRefused
+from striderl.checkpoint.safe_files import read_json
+from striderl.checkpoint.tensor_file import read_safetensors
+from striderl.checkpoint.torch_archive import read_torch_archive
 
 CONFIG = "config.json"
 """The file with the settings of a run."""
@@ -49,12 +52,12 @@ def read_run(folder: str | Path) -> Run:
 def read_config(folder: str | Path) -> dict[str, Any]:
     """Read the settings of a run."""
     path = Path(folder) / CONFIG
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise FileNotFoundError(f"the run folder has no {CONFIG}: {str(path)!r}; it is written when a run starts")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(path)!r} is damaged, it is not JSON: {error}") from error
+        config = read_json(path)
+    except FileRefused as error:
+        raise ValueError(f"{str(path)!r} is damaged or not JSON: {error.reason}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{str(path)!r} wants a table of settings, found {type(config).__name__}")
     return config
@@ -79,7 +82,10 @@ def newest_model(folder: str | Path) -> Path:
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Read the weights in a file, on the CPU."""
     path = Path(path)
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pt(path)
+    try:
+        content = read_safetensors(path) if path.suffix == ".safetensors" else read_torch_archive(path)
+    except CheckpointError as error:
+        raise ValueError(str(error)) from error
     inside = content.get(WEIGHTS, content)
     if not isinstance(inside, Mapping) or not all(isinstance(value, Tensor) for value in inside.values()):
         raise ValueError(
@@ -87,30 +93,3 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             f"found {sorted(str(key) for key in content)}"
         )
     return {str(name): value for name, value in inside.items()}
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return dict(load_file(path))
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is damaged: {error}") from error
-
-
-def _read_pt(path: Path) -> dict[str, Any]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # the same error stands for a damaged file and for one that wants a class to be run
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{str(path)!r} is damaged, or holds more than tensors and plain containers, which is never run; "
-            f"save the state dict alone, best as safetensors. ({reason})"
-        ) from error
-    except Exception as error:  # bytes that were flipped or cut off raise whatever they run into
-        raise ValueError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{str(path)!r} wants a state dict, found {type(content).__name__}")
-    return content

@@ -4,29 +4,32 @@
     obs.id.npy    one array per column
     final/3/….npy where the episode that was truncated at index 3 stopped
 
-The zip carries a checksum per part, so damage is found; a file is replaced as a whole or not at all.
+The zip carries a checksum per part, so damage is found; a file is replaced as a whole or not at all. Sizes, shapes and
+names are checked before anything is written; a file of another kind is not replaced.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from striderl.checkpoint.array_archive import read_archive, write_archive
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.limits import MAX_TENSORS, memory_limit
+from striderl.checkpoint.safe_files import decode_json
 from striderl.data import leaf
 from striderl.data.batch import Batch
-from striderl.storage.replay_buffer_rows import leaves, zeros
+from striderl.storage.replay_buffer_rows import column_file, leaves, zeros
 
 if TYPE_CHECKING:
     from striderl.storage.replay_buffer import ReplayBuffer
 
 _FORMAT = 1
+_META = "meta.json"
 
 
 def save_buffer(buffer: ReplayBuffer, path: Path) -> None:
@@ -48,15 +51,7 @@ def save_buffer(buffer: ReplayBuffer, path: Path) -> None:
     if buffer.priorities is not None:
         meta["priorities"] = buffer.priorities.state()
         arrays["priorities"] = buffer.priorities.tree.leaves.numpy()
-    scratch = path.with_name(path.name + ".new")
-    with zipfile.ZipFile(scratch, "w") as file:
-        file.writestr("meta.json", json.dumps(meta))
-        for name, array in arrays.items():
-            with file.open(f"{name}.npy", "w", force_zip64=True) as part:
-                np.lib.format.write_array(part, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
-    with scratch.open("rb") as handle:
-        os.fsync(handle.fileno())
-    os.replace(scratch, path)
+    write_archive(path, arrays, {_META: json.dumps(meta).encode()}, compress=False)
 
 
 def load_buffer(buffer: ReplayBuffer, path: Path) -> None:
@@ -68,8 +63,6 @@ def load_buffer(buffer: ReplayBuffer, path: Path) -> None:
     if ("priorities" in meta) != (buffer.priorities is not None):
         raise ValueError(f"{path}: one of the two buffers has priorities and the other does not")
     try:
-        data = _columns(arrays, meta, buffer.folder)
-        finals = _finals(arrays)
         pointer, size, cut = arrays["pointer"], arrays["size"], arrays["cut"]
         if (
             pointer.shape != buffer._places.pointer.shape
@@ -77,50 +70,63 @@ def load_buffer(buffer: ReplayBuffer, path: Path) -> None:
             or cut.shape != (buffer.maxsize,)
         ):
             raise ValueError("its parts have the wrong shapes")
-    except (KeyError, ValueError, IndexError) as error:
+        draw, seed = int(meta["draw"]), int(meta["seed"])
+        finals = _finals(arrays)
+        data = _columns(arrays, meta, buffer.folder)
+        if buffer.priorities is not None:
+            buffer.priorities.load(meta["priorities"], arrays["priorities"])
+    except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a complete replay buffer: {error}") from None
-    if buffer.priorities is not None:
-        buffer.priorities.load(meta["priorities"], arrays["priorities"])
     buffer._data, buffer._finals = data, finals
     buffer._places.pointer, buffer._places.size, buffer._cut = pointer.copy(), size.copy(), cut.copy()
-    buffer._draw, buffer.seed, buffer._draws = int(meta["draw"]), int(meta["seed"]), None
+    buffer._draw, buffer.seed, buffer._draws = draw, seed, None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
-        with zipfile.ZipFile(path) as file:
-            meta = json.loads(file.read("meta.json"))
-            arrays = {}
-            for name in file.namelist():
-                if name.endswith(".npy"):
-                    with file.open(name) as part:
-                        arrays[name[:-4]] = np.lib.format.read_array(part, allow_pickle=False)
-                        part.read()  # to the end, so that the checksum is compared
-    except FileNotFoundError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, NotImplementedError) as error:
-        raise ValueError(f"{path} is not a replay buffer, or it is damaged: {error}") from None
+        arrays, texts = read_archive(
+            path,
+            what="replay buffer",
+            max_bytes=memory_limit(),
+            max_members=MAX_TENSORS,
+            kinds=leaf.NUMERIC,
+            texts=(_META,),
+        )
+        if _META not in texts:
+            raise FileRefused(path, f"it has no {_META}")
+        meta = decode_json(texts[_META], path)
+    except FileRefused as error:
+        raise ValueError(f"{path} is not a replay buffer, or it is damaged: {error.reason}") from None
     if not isinstance(meta, dict):
         raise ValueError(f"{path} is not a replay buffer: its table of contents is a {type(meta).__name__}")
     return meta, arrays
 
 
 def _columns(arrays: dict[str, NDArray[Any]], meta: dict[str, Any], folder: Path | None) -> Batch:
+    columns = {name.removeprefix("column/"): array for name, array in arrays.items() if name.startswith("column/")}
+    for path, array in columns.items():
+        _check_column(path, array, meta, folder)
     data = Batch()
     for key in meta["keys"]:
         data[key] = Batch()
-    for name, array in arrays.items():
-        if name.startswith("column/"):
-            path = name.removeprefix("column/")
-            if array.shape[0] != meta["maxsize"]:
-                raise ValueError(f"column {path!r} has {array.shape[0]} rows, wanted {meta['maxsize']}")
-            if path in meta["tensors"]:
-                _set(data, path.split("."), leaf.to_tensor(array))
-            else:
-                column = zeros(array.shape, array.dtype, path, folder)
-                column[...] = array
-                _set(data, path.split("."), column)
+    for path, array in columns.items():
+        if path in meta["tensors"]:
+            _set(data, path.split("."), leaf.to_tensor(array))
+        else:
+            column = zeros(array.shape, array.dtype, path, folder)
+            column[...] = array
+            _set(data, path.split("."), column)
     return data
+
+
+def _check_column(name: str, array: NDArray[Any], meta: dict[str, Any], folder: Path | None) -> None:
+    """Refuse a column before the first is written: one with a name or a file outside of the folder, or other rows."""
+    if not all(name.split(".")) or name.startswith("/"):
+        raise ValueError(f"a column is called {name[:200]!r}, wanted keys with dots between them")
+    if folder is not None and name not in meta["tensors"]:
+        column_file(folder, name)
+    if array.ndim < 1 or array.shape[0] != meta["maxsize"]:
+        raise ValueError(f"column {name[:200]!r} has shape {list(array.shape)}, wanted {meta['maxsize']} rows")
 
 
 def _finals(arrays: dict[str, NDArray[Any]]) -> dict[int, Any]:

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from striderl.checkpoint.safe_files import check_plain, member
 from striderl.data import leaf, tree
 from striderl.data.batch import Batch
 from striderl.data.batch_ops import is_gap
+from striderl.data.memory import mapped_file
 from striderl.data.naming import unknown
 
 OPEN_KEYS = ("info", "policy")
@@ -116,7 +118,16 @@ def zeros(shape: tuple[int, ...], dtype: Any, name: str, folder: Path | None) ->
     if folder is None:
         return np.zeros(shape, dtype)
     folder.mkdir(parents=True, exist_ok=True)
-    return np.memmap(folder / f"{name}.bin", dtype=dtype, mode="w+", shape=shape)
+    path = column_file(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return mapped_file(path, shape, dtype)
+
+
+def column_file(folder: Path, name: str) -> Path:
+    """Return the file of a column; a name that leaves the folder and a file that is not plain are refused."""
+    path = member(folder, f"{name}.bin")
+    check_plain(path)
+    return path
 
 
 def _row_shape(value: Any, name: str, count: int) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ that after a crash the rows that were overwritten since the last save are known 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -21,6 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from striderl.checkpoint.safe_files import open_read, write_json
+from striderl.data.memory import mapped_file
 
 if TYPE_CHECKING:
     from striderl.storage.packed_rows import PackedRows
@@ -147,27 +149,15 @@ class Mark:
         """Open the mark of a folder, or make one."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        path = folder / "written.bin"
-        size = num_envs * 8
-        if path.exists() and path.stat().st_size != size:
-            raise ValueError(f"{path} has {path.stat().st_size} bytes, wanted {size}: it belongs to another replay")
-        self.written: NDArray[np.int64] = np.memmap(
-            path, dtype=np.int64, mode="r+" if path.exists() else "w+", shape=(num_envs,)
-        )
+        self.written: NDArray[np.int64] = mapped_file(folder / "written.bin", (num_envs,), np.int64, keep=True)
 
     def commit(self, replay: Replay) -> None:
         """Write the files out, then say in one atomic step which generation they are."""
         for path in self._folder.rglob("*.bin"):
-            with path.open("rb") as file:
+            with open_read(path) as file:
                 os.fsync(file.fileno())  # pages that were written through a mapping included
-        target = self._folder / "commit.json"
-        text = json.dumps({"generation": replay.generation, "totals": replay.cursor.totals.tolist()})
-        scratch = target.with_suffix(".new")
-        with scratch.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, target)
+        content = {"generation": replay.generation, "totals": replay.cursor.totals.tolist()}
+        write_json(self._folder / "commit.json", content, indent=None)
 
     def still_alive(self, replay: Replay, totals: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of the oldest step of each env that the files still hold."""

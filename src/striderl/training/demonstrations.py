@@ -16,8 +16,8 @@ over until the next look. Nothing is read again before there is a newer one.
 from __future__ import annotations
 
 import copy
-import json
 import logging
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +26,8 @@ from typing import Any
 
 import torch
 
-from striderl.checkpoint.errors import CheckpointError
+from striderl.checkpoint.errors import CheckpointError, FileRefused
+from striderl.checkpoint.safe_files import read_json
 from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.torch_archive import read_torch_archive
 from striderl.collect.saver_student import Student, StudentPolicy
@@ -122,12 +123,15 @@ def _children(folder: Path) -> list[Path]:
 
 def _saved_config(folder: Path) -> Mapping[str, Any]:
     path = folder / CONFIG_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise ValueError(
             f"{str(folder)!r} does not say what its student is made of: it has neither {SPECS_FILE} nor {CONFIG_FILE}; "
             "give RunStudents a policy or a train_cfg"
         )
-    content = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        content = read_json(path)
+    except FileRefused as error:
+        raise ValueError(str(error)) from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} wants a table of settings, found {type(content).__name__}")
     return content

@@ -17,8 +17,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import decode_json, read_lines
 from striderl.collect.quarantine import Fault
-from striderl.loggers.line_file import LineFile
+from striderl.loggers.line_file import LineFile, parts_of
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class FaultReport:
         line = {"env_steps": env_steps, "num_updates": num_updates, "component": component, "env": env, "step": step}
         try:
             self._file.append(json.dumps({**line, "value": shown, "count": count}, allow_nan=False))
-        except OSError as error:
+        except (OSError, FileRefused) as error:
             if not self._cannot_write:
                 self._cannot_write = True
                 _log.warning("%s cannot be written: %s. Training goes on", self._file.path, error)
@@ -98,15 +100,12 @@ class FaultReport:
 
 def read_faults(path: str | Path) -> list[dict[str, Any]]:
     """Return the lines of a report, none where nothing was ever wrong."""
-    path = Path(path)
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [decode_json(line, part) for part in parts_of(path) for line in read_lines(part)]
 
 
 def _is_before(line: str, env_steps: int, num_updates: int) -> bool:
     try:
-        found = json.loads(line)
+        found = decode_json(line.encode(), "a fault")
         return int(found["env_steps"]) <= env_steps and int(found["num_updates"]) <= num_updates
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return True  # a line that somebody else has damaged is kept, not cut with all that follows it

@@ -33,6 +33,9 @@ from striderl.data import tree
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.loggers.console_logger import ConsoleLogger
+from striderl.loggers.csv_logger import CsvLogger
+from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_loggers
 from striderl.training.algorithm_entry import Learner
 from striderl.training.algorithm_table import algorithm_entry
@@ -58,6 +61,9 @@ from striderl.training.signals import Interrupted, StopSignals
 from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
+
+MEGABYTE = 1_000_000
+"""Bytes of a megabyte of `LoggingSettings.file_megabytes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +113,7 @@ class Run:
         accept_changes: bool,
     ) -> None:
         require_device(config.device)
+        folder.check_files()
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
         if config.tf32:
@@ -118,7 +125,7 @@ class Run:
         self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env)
         self._specs = self._sealed_specs(accept_changes)
         self.evaluation = self._evaluation()
-        self.log = Log(*make_loggers(("csv", "jsonl", *config.logging.trackers), folder.path))
+        self.log = Log(*self._loggers())
         for logger in self.log.loggers:
             logger.config(to_plain(config))
         consumers: list[Consumer] = [
@@ -151,6 +158,15 @@ class Run:
                     raise
         write_specs(path, env.obs_spec, env.action_spec, env.step_dt)
         return plain_specs(env.obs_spec, env.action_spec, env.step_dt)
+
+    def _loggers(self) -> list[Logger]:
+        settings = self.config.logging
+        size, parts = settings.file_megabytes * MEGABYTE, settings.max_files
+        return [
+            CsvLogger(self.folder.csv, max_bytes=size, max_parts=parts),
+            JsonlLogger(self.folder.json_lines, max_bytes=size, max_parts=parts),
+            *make_loggers(settings.trackers, self.folder.path),
+        ]
 
     def _evaluation(self) -> Evaluate:
         settings = self.config.evaluation
@@ -301,7 +317,7 @@ class Run:
         """Let config.json be what is trained with: a run that is built in a program may be given another config."""
         config = to_plain(self.config)
         try:
-            if accepted_content(self.folder.path, CONFIG_FILE) != config:
+            if content_digest(accepted_content(self.folder.path, CONFIG_FILE)) != content_digest(config):
                 self.folder.write_config(self.config)
         except (OSError, ConfigError) as error:
             _log.error("%s is not written: %s. Training goes on", self.folder.path / CONFIG_FILE, error)

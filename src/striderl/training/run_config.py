@@ -10,6 +10,7 @@ The settings of the algorithm and of the plan have the types that `algorithm_nam
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +18,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.algorithms.tppo import TPPOConfig
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import decode_json
 from striderl.checkpoint.trust import require_trust
 from striderl.collect.collector_config import CollectorConfig
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, check_num_threads
 from striderl.data.naming import unknown
 from striderl.envs.tasks import modules_named
 from striderl.execution.modes import MODES
@@ -140,6 +143,10 @@ class LoggingSettings:
     """Film the greedy policy every so many iterations; 0 means never."""
     video_seconds: float = 10.0
     """How long such a video is, in seconds of the task's time."""
+    file_megabytes: int = 64
+    """After so many megabytes metrics.csv and metrics.jsonl go on in a new file; that before is metrics.part1.csv."""
+    max_files: int = 0
+    """How many such parts of each are kept, the newest; 0 keeps every row that was logged."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -147,6 +154,11 @@ class LoggingSettings:
             raise ValueError(
                 "LoggingSettings: console_every >= 1, video_every >= 0 and video_seconds > 0, found "
                 f"{self.console_every}, {self.video_every} and {self.video_seconds}"
+            )
+        if self.file_megabytes < 1 or self.max_files < 0:
+            raise ValueError(
+                "LoggingSettings: file_megabytes >= 1 and max_files >= 0, found "
+                f"{self.file_megabytes} and {self.max_files}"
             )
         for name in self.trackers:
             if name not in TRACKERS:
@@ -201,8 +213,9 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     def __post_init__(self) -> None:
         check_field_types(self)
         check_algorithm(self.algorithm_name, self.algorithm, self.plan, self.dataset)
-        if self.seed < 0 or self.num_threads < 0:
-            raise ValueError(f"seed and num_threads are not negative, found {self.seed} and {self.num_threads}")
+        if self.seed < 0:
+            raise ValueError(f"seed is not negative, found {self.seed}")
+        check_num_threads(self.num_threads)
         if self.mode not in MODES:
             raise ValueError(unknown("mode", self.mode, MODES, where="RunConfig"))
         if self.collector.seed not in (0, self.seed):
@@ -225,9 +238,9 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     def from_json(cls, text: str) -> RunConfig[Any, Any]:
         """Read a config; what is not right is named with its place."""
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"the config is not JSON: {error}") from error
+            data = decode_json(text.encode("utf-8", errors="surrogatepass"), "the config", constant=float)
+        except FileRefused as error:
+            raise ConfigError(f"the config is not JSON: {error.reason}") from error
         return cls.from_dict(data)
 
     @classmethod
@@ -269,7 +282,7 @@ def read_run_config(folder: str | Path, *, trust: bool = False, accept_changes: 
     path = folder / CONFIG_FILE
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {str(folder)!r}")
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}")
     content = (read_plain if accept_changes else read_sealed)(folder, CONFIG_FILE)
     try:

@@ -6,14 +6,14 @@ runs/cartpole/2026-01-31_12-00-00/
   specs.json             what the policy sees and does
   seal.json              both as the run left them: a later change is named
   run.lock               names the process that trains; locked while it does
-  metrics.csv            the numbers of every iteration; metrics.jsonl has the same
+  metrics.csv            the numbers of every iteration; metrics.jsonl has the same. After 64 MB the rows go on in a new
+                         file, and those before are metrics.part1.csv, metrics.part2.csv, …
   faults.jsonl           what was not finite: component, env, step and value; there only if there was something
   checkpoints/  videos/  export/  plots/
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from importlib import metadata
@@ -21,12 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from striderl import __version__
+from striderl.checkpoint.safe_files import check_plain, write_json
 from striderl.checkpoint.trust import remember
 from striderl.envs.tasks import modules_named
 from striderl.export.commit import current_commit
+from striderl.loggers.line_file import parts_of
 from striderl.training.config_json import to_plain
+from striderl.training.fault_report import FAULTS_FILE
 from striderl.training.run_config import CONFIG_FILE, RunConfig
-from striderl.training.seal import write_sealed
+from striderl.training.run_specs import SPECS_FILE
+from striderl.training.seal import SEAL_FILE, write_sealed
 
 VERSIONS_FILE = "versions.json"
 _PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
@@ -80,7 +84,15 @@ class RunFolder:
         versions = {"striderl": __version__, "python": platform.python_version(), "platform": platform.platform()}
         versions |= {package: _version(package) for package in _PACKAGES}
         versions["git_commit"] = current_commit()
-        (self.path / VERSIONS_FILE).write_text(json.dumps(versions, indent=2) + "\n", encoding="utf-8")
+        write_json(self.path / VERSIONS_FILE, versions)
+
+    def check_files(self) -> None:
+        """Raise FileRefused where a file that the run writes or appends to is a link or anything but a plain file."""
+        for name in (CONFIG_FILE, VERSIONS_FILE, SPECS_FILE, SEAL_FILE):
+            check_plain(self.path / name)
+        for path in (self.csv, self.json_lines, self.path / FAULTS_FILE):
+            for part in parts_of(path):
+                check_plain(part)
 
 
 def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs") -> RunFolder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
 
 def read_plain_specs(folder: Path) -> Any:
     """Read the content of the file, as the run has left it."""
-    if not (Path(folder) / SPECS_FILE).is_file():
+    if not os.path.lexists(Path(folder) / SPECS_FILE):
         raise FileNotFoundError(f"{str(folder)!r} has no {SPECS_FILE}: this run never got as far as building its env")
     return read_sealed(Path(folder), SPECS_FILE)
 

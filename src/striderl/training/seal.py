@@ -15,6 +15,7 @@ leaves a good pair, and a reader at any moment finds one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointError, FileRefused
 from striderl.checkpoint.limits import MAX_JSON_BYTES
 from striderl.checkpoint.manifest import sealed, unsealed
-from striderl.checkpoint.safe_files import read_bytes, read_json, write_bytes, write_json
+from striderl.checkpoint.safe_files import decode_json, read_bytes, read_json, write_bytes, write_text
 from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.trust import content_digest
 from striderl.training.config_json import ConfigError
@@ -55,7 +56,7 @@ def read_sealed(folder: Path, name: str) -> Any:
     differences = _differences_from_seal(folder, name, content)
     if differences:
         again = read_plain(folder, name)  # the run may have replaced it between the two looks
-        if again == content or (differences := _differences_from_seal(folder, name, again)):
+        if differences := _differences_from_seal(folder, name, again):
             raise RunChangedError(folder / name, differences)
         content = again
     return content
@@ -64,7 +65,7 @@ def read_sealed(folder: Path, name: str) -> Any:
 def read_plain(folder: Path, name: str) -> Any:
     """Read a JSON file of a run, whatever the seal is; one that is damaged raises ConfigError."""
     try:
-        return read_json(folder / name)
+        return read_json(folder / name, constant=float)
     except FileRefused as error:
         raise ConfigError(f"{folder / name} is not JSON that can be read: {error.reason}") from error
 
@@ -73,12 +74,9 @@ def write_sealed(folder: Path, name: str, content: Any) -> None:
     """Write a JSON file of a run and seal it, so that at every moment the file fits the seal."""
     accepted = _accepted_for_writing(folder)
     before = accepted.get(name) or _as_it_is(folder, name)
-    try:
-        _write_seal(folder, {**accepted, name: [*before[-1:], content]})
-        write_json(folder / name, content)
-        _write_seal(folder, {**accepted, name: [content]})
-    except ValueError as error:  # JSON has no infinity
-        raise ConfigError(f"{folder / name} cannot be written: {error}") from error
+    _write_seal(folder, {**accepted, name: [*before[-1:], content]})
+    write_text(folder / name, json.dumps(content, indent=2) + "\n")
+    _write_seal(folder, {**accepted, name: [content]})
 
 
 def changes(folder: Path, name: str) -> list[str]:
@@ -151,15 +149,17 @@ def _read_seal(folder: Path) -> dict[str, list[Any]] | None:
     path = folder / SEAL_FILE
     try:
         content = unsealed(read_bytes(path, max_bytes=MAX_JSON_BYTES), path, max_bytes=MAX_JSON_BYTES)
+        return {name: _contents(texts, path) for name, texts in content.items()}
     except FileNotFoundError:
         return None
     except CheckpointCorrupt as error:
         raise RunChangedError(path, [error.reason]) from None
-    except ValueError as error:
-        raise RunChangedError(path, [str(error)]) from None
-    if not all(isinstance(each, list) and each for each in content.values()):
-        raise RunChangedError(path, ["it is not a table of accepted contents"])
-    return content
+
+
+def _contents(texts: Any, path: Path) -> list[Any]:
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise CheckpointCorrupt(path, "it is not a table of accepted contents")
+    return [decode_json(text.encode("utf-8", "replace"), path, constant=float) for text in texts]
 
 
 def _accepted_for_writing(folder: Path) -> dict[str, list[Any]]:
@@ -179,7 +179,9 @@ def _as_it_is(folder: Path, name: str) -> list[Any]:
 
 
 def _write_seal(folder: Path, accepted: Mapping[str, list[Any]]) -> None:
-    write_bytes(folder / SEAL_FILE, sealed(accepted))
+    # texts, because a setting may be infinite, which the seal's own JSON has no number for
+    texts = {name: [json.dumps(content) for content in contents] for name, contents in accepted.items()}
+    write_bytes(folder / SEAL_FILE, sealed(texts))
 
 
 def _seal_of_checkpoints(folder: Path) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from striderl.checkpoint.safe_files import replacing_path
 from striderl.collect.actors import Actor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.naming import missing_extra
@@ -70,15 +71,10 @@ def record_video(
     frames = film.frames()
     first = next(frames)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
-        with _writer(imageio, temporary, film.fps) as writer:
-            writer.append_data(_even(first))
-            for frame in frames:
-                writer.append_data(_even(frame))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing_path(path) as temporary, _writer(imageio, temporary, film.fps) as writer:
+        writer.append_data(_even(first))
+        for frame in frames:
+            writer.append_data(_even(frame))
     return RecordedVideo(
         path=path,
         num_steps=film.num_steps,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from striderl.data.actions import BoxSpec
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import check_field_types, check_num_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,7 @@ class MujocoConfig:
         _check_parts(self)
         if self.num_envs < 1 or self.frame_skip < 1:
             raise ValueError(f"num_envs and frame_skip are at least 1, found {self.num_envs} and {self.frame_skip}")
-        if self.num_threads < 0:
-            raise ValueError(f"num_threads is 0 (every core) or positive, found {self.num_threads}")
+        check_num_threads(self.num_threads)
         if self.max_episode_length < 0:
             raise ValueError(f"max_episode_length is 0 (no limit) or positive, found {self.max_episode_length}")
 

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from striderl.checkpoint.safe_files import write_text
+
 _log = logging.getLogger(__name__)
 
 _SECONDS = 30
@@ -40,7 +42,7 @@ def store_code_state(log_dir: str | Path, repositories: Iterable[str | Path]) ->
         number = 2
         while path in written:  # two repositories of the same name
             path, number = folder / f"{top.name}_{number}.diff", number + 1
-        path.write_text("\n".join([*head, difference]), encoding="utf-8")
+        write_text(path, "\n".join([*head, difference]))
         written.append(path)
     return written
 

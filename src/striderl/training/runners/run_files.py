@@ -10,16 +10,18 @@ far as it holds nothing but tensors and plain containers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from striderl.checkpoint.file_ops import FileOps, make_directories, remove_tree
+from striderl.checkpoint.file_ops import FileOps, make_directories
 from striderl.checkpoint.limits import memory_limit
 from striderl.checkpoint.reader import read_checkpoint
-from striderl.checkpoint.writer import Payload, write_checkpoint
+from striderl.checkpoint.torch_archive import read_torch_archive
+from striderl.checkpoint.writer import Payload, check_replaceable, remove_checkpoint, write_checkpoint
 from striderl.data import tree
 
 
@@ -29,21 +31,23 @@ def checkpoint_path(log_dir: str | Path, iteration: int) -> Path:
 
 
 def save_state(path: str | Path, state: Mapping[str, Any], *, iteration: int) -> Path:
-    """Write a nested state under a path, replacing what lay there only after the new one is whole."""
+    """Write a nested state under a path; a checkpoint there is replaced once the new one is whole, all else refused."""
     path, ops = Path(path), FileOps()
     payload = Payload(dict(state), None, None)
+    check_replaceable(ops, path)
     make_directories(ops, path.parent)
     fresh, old = path.with_name(f".tmp_{path.name}"), path.with_name(f".tmp_old_{path.name}")
     for leftover in (fresh, old):
-        if leftover.exists():
-            remove_tree(ops, leftover)
+        if os.path.lexists(leftover):
+            remove_checkpoint(ops, leftover)
     write_checkpoint(ops, fresh, payload, step=iteration, best=False)
-    if path.exists():
+    replaced = ops.is_directory(path)
+    if replaced:
         ops.rename(path, old)
     ops.rename(fresh, path)
     ops.sync_directory(path.parent)
-    if old.exists():
-        remove_tree(ops, old)
+    if replaced:
+        remove_checkpoint(ops, old)
     return path
 
 
@@ -53,7 +57,7 @@ def load_state(path: str | Path, map_location: Any = None) -> dict[str, Any]:
     if path.is_dir():
         state = read_checkpoint(FileOps(), path, max_bytes=memory_limit()).parts["state"]
     elif path.is_file():
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = read_torch_archive(path)
     else:
         raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
     if not isinstance(state, dict):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.ppo import PPO
+from striderl.checkpoint.safe_files import write_text
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.datasets.rollout_dataset import RolloutDataset
 from striderl.envs.vec_env import VecEnv
@@ -267,8 +269,8 @@ class TwoStageRunner(OnPolicyRunner):
         if not path.exists():
             weights = dict(self.alg.policy.state_dict())
             save_state(path, {WEIGHTS: weights, "iter": 0, "infos": None}, iteration=0)
-        if not config.exists() and (text := _as_json(self.cfg)):
-            config.write_text(text, encoding="utf-8")
+        if not os.path.lexists(config) and (text := _as_json(self.cfg)):
+            write_text(config, text)
 
 
 def _as_json(config: Mapping[str, Any]) -> str:
