@@ -20,3 +20,9 @@ def one_torch_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Records of runs that were made here go to a folder of the tests, also those of their processes."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))

@@ -271,10 +271,9 @@ def test_an_agent_is_loaded_from_a_folder(tmp_path):
     for which in ("best", "last", 160):
         agent = Agent.load(tmp_path / "run", which)
         assert np.array_equal(agent.predict(observations), trained.predict(observations))
-    folder_config = json.loads((tmp_path / "run" / "config.json").read_text())
-    (tmp_path / "run" / "config.json").write_text(json.dumps({**folder_config, "device": "cuda:7"}))
+    RunFolder(tmp_path / "run").write_config(replace(config, device="cuda:7"))
     assert load_run(tmp_path / "run").policy.value_head.layer.weight.device.type == "cpu"  # wherever it was trained
-    (tmp_path / "run" / "config.json").write_text(json.dumps(folder_config))
+    RunFolder(tmp_path / "run").write_config(config)
     loaded = load_run(tmp_path / "run")
     assert loaded.step == 160 and loaded.step_dt == 0.02 and loaded.config == config
     fresh = Agent(Run(config, folder_at(tmp_path / "fresh", config)).learner.policy)

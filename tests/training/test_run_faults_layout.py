@@ -18,6 +18,7 @@ from striderl.training.agent import Agent
 from striderl.training.loading import load_run
 from striderl.training.run import Run
 from striderl.training.run_folder import RunFolder
+from striderl.training.seal import write_sealed
 
 GOOD = {"place": ("float32", slice(0, 2)), "speed": ("float32", slice(2, 4))}
 CHANGED = {
@@ -118,7 +119,7 @@ def test_an_agent_does_not_load_what_its_checkpoint_was_not_made_for(change, run
     specs = json.loads(path.read_text())
     place, speed = specs["observation"]["place"], specs["observation"]["speed"]
     changed = {"speed": speed, "place": place} if change == "swapped" else {"place": place, "velocity": speed}
-    path.write_text(json.dumps({**specs, "observation": changed}))
+    write_sealed(run_path, path.name, {**specs, "observation": changed})
     with pytest.raises(LayoutMismatch) as caught:
         Agent.load(run_path, "last")
     assert CHANGED[change][1] in str(caught.value)

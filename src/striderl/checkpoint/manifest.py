@@ -2,16 +2,18 @@
 
     {"format":"striderl-checkpoint","version":1,"striderl":"0.1.0","torch":"2.13.0","step":1234,"best":false,
      "files":{"tensors.safetensors":{"sha256":"…","size":4816},"state.json":{"sha256":"…","size":912}},
+     "seal":{"config.json":"<digest>","specs.json":"<digest>"},
      "checksum":"<sha256 of this text without its checksum>"}
 
-It is accepted only in the spelling in which it is written, so no flipped bit goes unnoticed.
+It is accepted only in the spelling in which it is written, so no flipped bit goes unnoticed. The seal has the digests
+of what lies beside the checkpoints in the folder of a run; checkpoints that were saved without one have none.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,8 @@ class Manifest:
     """Whether it was the best so far when it was saved."""
     files: Mapping[str, Member]
     """Every file but the manifest, by name."""
+    seal: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the run's own files by name, see `striderl.training.seal`; empty where nothing is sealed."""
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
@@ -58,9 +62,9 @@ def sealed(content: Mapping[str, Any]) -> bytes:
     return encode({**content, "checksum": hashlib.sha256(encode(dict(content))).hexdigest()})
 
 
-def unsealed(text: bytes, path: Path) -> dict[str, Any]:
+def unsealed(text: bytes, path: Path, *, max_bytes: int = MAX_MANIFEST_BYTES) -> dict[str, Any]:
     """Read what `sealed` wrote; anything else is refused."""
-    content = decode(text, path, max_bytes=MAX_MANIFEST_BYTES)
+    content = decode(text, path, max_bytes=max_bytes)
     if not isinstance(content, dict) or "checksum" not in content:
         raise CheckpointCorrupt(path, "it carries no checksum")
     checksum = content.pop("checksum")
@@ -85,6 +89,7 @@ def write_manifest(manifest: Manifest) -> bytes:
             "step": manifest.step,
             "best": manifest.best,
             "files": files,
+            **({"seal": dict(manifest.seal)} if manifest.seal else {}),
         }
     )
 
@@ -104,7 +109,11 @@ def read_manifest(text: bytes, path: Path) -> Manifest:
         raise CheckpointCorrupt(path, "its step, best or files are missing or of another type")
     if tuple(files) != MEMBERS:
         raise CheckpointCorrupt(path, f"it lists the files {list(files)[:5]}, wanted {list(MEMBERS)}")
-    return Manifest(step=step, best=best, files={name: _member(line, path) for name, line in files.items()})
+    seal = content.get("seal", {})
+    if not isinstance(seal, dict) or not all(isinstance(digest, str) for digest in seal.values()):
+        raise CheckpointCorrupt(path, f"its seal is not a table of digests: {str(seal)[:200]}")
+    members = {name: _member(line, path) for name, line in files.items()}
+    return Manifest(step=step, best=best, files=members, seal=seal)
 
 
 def _member(line: Any, path: Path) -> Member:

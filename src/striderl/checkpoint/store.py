@@ -56,6 +56,8 @@ class Checkpoint:
     """The layout of observations and actions it was saved with; see `striderl.checkpoint.layout`."""
     path: Path
     """The directory it was read from."""
+    seal: Mapping[str, str]
+    """Digests of the run's own files when it was saved; empty where nothing was sealed."""
 
 
 class _Found(NamedTuple):
@@ -98,9 +100,11 @@ class CheckpointStore:
         best: bool = False,
         config: Mapping[str, Any] | None = None,
         layout: Mapping[str, Any] | None = None,
+        seal: Mapping[str, str] | None = None,
     ) -> Path:
         """Save a state and return its directory; when that fails, everything saved before is as it was.
 
+        `seal` has digests of files that belong to the state and lie elsewhere; they are given back by `load`.
         Raises TypeError for a state that cannot be saved, with the place, and CheckpointError when the system refuses.
         """
         if type(step) is not int or not 0 <= step <= MAX_STEP:
@@ -112,15 +116,15 @@ class CheckpointStore:
         except OSError as error:
             raise self._write_error(step, error, payload) from error
         self.clean()
-        self._commit(path, payload, step=step, best=best)
+        self._commit(path, payload, step=step, best=best, seal=seal)
         self._delete_old(path)
         return path
 
-    def _commit(self, path: Path, payload: Payload, *, step: int, best: bool) -> None:
+    def _commit(self, path: Path, payload: Payload, *, step: int, best: bool, seal: Mapping[str, str] | None) -> None:
         """Write a checkpoint under another name, read it back, and only then give it its own."""
         temporary = self.directory / f"{TEMPORARY}{path.name}"
         try:
-            write_checkpoint(self._ops, temporary, payload, step=step, best=best)
+            write_checkpoint(self._ops, temporary, payload, step=step, best=best, seal=seal)
             verify_checkpoint(self._ops, temporary, max_bytes=payload.num_bytes * 2 + 2**30)
             if best:
                 # before the name is given: a pointer to nothing is ignored, but a best one without its pointer is lost
@@ -245,6 +249,11 @@ class CheckpointStore:
         """Return the newest checkpoint that has all its files, or None."""
         return next((found.path for found in reversed(self._found()) if self._has_all_files(found.path)), None)
 
+    def seal(self) -> Mapping[str, str]:
+        """Return the seal of the newest checkpoint that has all its files; empty where there is none."""
+        path = self.latest()
+        return {} if path is None else check_sizes(self._ops, path, max_bytes=self._limit()).seal
+
     def best(self) -> Path | None:
         """Return the best checkpoint, or None; where `best.json` is lost or damaged, the newest saved as the best."""
         try:
@@ -302,7 +311,12 @@ class CheckpointStore:
         manifest, parts = read_checkpoint(self._ops, path, max_bytes=self._limit())
         _check_name(path, manifest.step)
         return Checkpoint(
-            state=parts["state"], step=manifest.step, config=parts["config"], layout=parts["layout"], path=path
+            state=parts["state"],
+            step=manifest.step,
+            config=parts["config"],
+            layout=parts["layout"],
+            path=path,
+            seal=manifest.seal,
         )
 
     def _has_all_files(self, path: Path) -> bool:

@@ -47,14 +47,16 @@ class Payload:
         return len(self.text) + sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
 
-def write_checkpoint(ops: FileOps, folder: Path, payload: Payload, *, step: int, best: bool) -> None:
+def write_checkpoint(
+    ops: FileOps, folder: Path, payload: Payload, *, step: int, best: bool, seal: Mapping[str, str] | None = None
+) -> None:
     """Make a directory and write a checkpoint into it; the manifest last."""
     ops.make_directory(folder)
     files = {
         TENSORS: write_file(ops, folder / TENSORS, pieces(payload.tensors)),
         STATE: write_file(ops, folder / STATE, [memoryview(payload.text)]),
     }
-    manifest = write_manifest(Manifest(step=step, best=best, files=files))
+    manifest = write_manifest(Manifest(step=step, best=best, files=files, seal=seal or {}))
     write_file(ops, folder / MANIFEST, [memoryview(manifest)])
     ops.sync_directory(folder)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from striderl.cli.options import Run, parse
+from striderl.cli.options import Run, Trust, parse
 from striderl.cli.terminal import UsageError, message_of, say
 from striderl.data.naming import suggestion, unknown
 
@@ -69,6 +69,7 @@ class RecordOptions:
     """Shorter pieces are dropped."""
     seed: int = 7
     """The seed of the env."""
+    trust: Trust = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _record(words: list[str]) -> int:
     from striderl.envs.mujoco.quadruped_components import MOTION_SPEC
     from striderl.envs.tasks import make
 
-    loaded = load(options.run, options.checkpoint)
+    loaded = load(options.run, options.checkpoint, trust=options.trust)
     task = loaded.config.env
     config = quadruped_recorder_config(
         skip_seconds=options.skip_seconds, min_seconds=options.min_seconds, seed=options.seed
@@ -174,7 +175,7 @@ def _record(words: list[str]) -> int:
     whole = {**task.settings, "observe_motion": True, "motion_fields": MOTION_SPEC.names}
     try:
         moving = make(task.task, num_envs=options.num_envs, settings=whole)
-    except KeyError as error:  # the settings were good a moment ago, without what motions need
+    except (KeyError, TypeError) as error:  # the settings were good a moment ago, without what motions need
         raise UsageError(f"clips are recorded of quadruped tasks; {task.task!r} does not observe motions") from error
     with moving as env:
         num_steps = max(1, round(options.seconds / (env.step_dt or 1.0)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from striderl.cli.options import parse
+from striderl.cli.options import Trust, parse
 from striderl.cli.runs import find_run, load
 from striderl.cli.terminal import UsageError, message_of, say
 
@@ -42,6 +42,7 @@ class DatasetOptions:
     """'best', 'last', or a number of steps, for a run; its policy is sampled from, not played greedily."""
     seed: int = 0
     """Decides the learner, the envs and the actions."""
+    trust: Trust = False
 
 
 def record_dataset(words: list[str]) -> int:
@@ -135,7 +136,7 @@ def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, An
 
 def _of_run(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any]]:
     _require_source(options.source)
-    loaded = load(options.source, options.checkpoint)
+    loaded = load(options.source, options.checkpoint, trust=options.trust)
 
     from striderl.checkpoint.errors import LayoutMismatch
     from striderl.collect.behaviour_actor import BehaviourActor

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from striderl.cli.options import Run, parse
+from striderl.cli.options import Run, Trust, parse
 from striderl.cli.runs import load
 from striderl.cli.terminal import UsageError, message_of, say
 
@@ -27,6 +27,7 @@ class EvaluateOptions:
     """The seed of the envs."""
     json: bool = False
     """Print the numbers as JSON."""
+    trust: Trust = False
 
 
 def evaluate_run(words: list[str]) -> int:
@@ -41,7 +42,7 @@ def evaluate_run(words: list[str]) -> int:
         raise UsageError(f"episodes and num_envs are at least 1, found {options.episodes} and {options.num_envs}")
     if options.seed < 0:
         raise UsageError(f"--seed is not negative, found {options.seed}")
-    loaded = load(options.run, options.checkpoint)
+    loaded = load(options.run, options.checkpoint, trust=options.trust)
     numbers = _play(loaded, options)
     if options.json:
         say(json.dumps({"step": loaded.step, **numbers}, allow_nan=True))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from striderl.cli.options import Run, parse
+from striderl.cli.options import Run, Trust, parse
 from striderl.cli.runs import load
 from striderl.cli.terminal import UsageError, message_of, say
 
@@ -29,6 +29,7 @@ class ExportOptions:
     """'onnx' for onnxruntime, 'torch' for torch.export.load."""
     overwrite: bool = False
     """Replace a bundle that is there already."""
+    trust: Trust = False
 
 
 def export_run(words: list[str]) -> int:
@@ -39,7 +40,7 @@ def export_run(words: list[str]) -> int:
         command="export",
         description="Write a run's greedy policy as files that run without striderl, after checking each of them.",
     )
-    loaded = load(options.run, options.checkpoint)
+    loaded = load(options.run, options.checkpoint, trust=options.trust)
     folder = Path(options.output) if options.output else loaded.folder.export
     bundle = export_loaded(loaded, folder, formats=options.formats, overwrite=options.overwrite)
     for name, path in bundle.files.items():

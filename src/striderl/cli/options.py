@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 import tyro
 
 from striderl.cli.flag_errors import one_line_errors
+from striderl.cli.runs import TRUST
 
 OptionsT = TypeVar("OptionsT")
 
@@ -14,6 +15,8 @@ Run = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """A run on the command line."""
 Runs = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN …")]
 """Several of them."""
+Trust = Annotated[bool, tyro.conf.arg(help=TRUST)]
+"""Whether code that the files of a run name is imported."""
 
 
 def parse(kind: type[OptionsT], words: list[str], *, command: str, description: str) -> OptionsT:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from striderl.cli.options import Run, parse
+from striderl.cli.options import Run, Trust, parse
 from striderl.cli.runs import load
 from striderl.cli.terminal import UsageError, message_of, say
 
@@ -29,6 +29,7 @@ class ViewOptions:
     """The seed of the env."""
     output: str = ""
     """The video's file, .mp4 or .gif; in the run's folder 'videos' unless given."""
+    trust: Trust = False
 
 
 def play(words: list[str]) -> int:
@@ -36,7 +37,7 @@ def play(words: list[str]) -> int:
     from striderl.cli.window import NoDisplayError, Window
 
     options = _options(words, "play", "Watch a run's greedy policy in a window, or as a video without a display.")
-    loaded = load(options.run, options.checkpoint)
+    loaded = load(options.run, options.checkpoint, trust=options.trust)
     if not options.output:
         try:
             with Window(f"{loaded.config.env.task}, {loaded.step:,} steps") as window:
@@ -49,7 +50,7 @@ def play(words: list[str]) -> int:
 def record(words: list[str]) -> int:
     """Write a video."""
     options = _options(words, "record", "Write a video of a run's greedy policy.")
-    return _film(load(options.run, options.checkpoint), options, "record")
+    return _film(load(options.run, options.checkpoint, trust=options.trust), options, "record")
 
 
 def _options(words: list[str], command: str, description: str) -> ViewOptions:

@@ -19,6 +19,14 @@ ROOT = Path("runs")
 CHECKPOINTS = ("best", "last")
 """Which checkpoints have a name; all have a number."""
 
+TRUST = (
+    "Import the module that the run's files name, such as 'gymnasium:MODULE:ID'. Look at it first: importing runs "
+    "code. Runs that this user made on this machine need no such word."
+)
+"""What --trust does, wherever a run is read."""
+ACCEPT_CHANGES = "Go on although config.json or specs.json was changed since; what was changed is printed."
+"""What --accept-changes does."""
+
 
 def find_run(name: str | Path) -> Path:
     """Return the folder of a run; for a folder of runs, such as runs/cartpole, the newest of them."""
@@ -42,8 +50,8 @@ def known_runs(root: Path) -> list[Path]:
     return sorted(found.parent for depth in ("*", "*/*") for found in root.glob(f"{depth}/{CONFIG}"))
 
 
-def load(run: str | Path, checkpoint: str) -> LoadedRun:
-    """Load a run's policy; what is missing or damaged is a mistake of the command line, not a crash."""
+def load(run: str | Path, checkpoint: str, *, trust: bool = False) -> LoadedRun:
+    """Load a run's policy; what is missing, damaged or not trusted is a mistake of the command line, not a crash."""
     folder = find_run(run)  # before anything large is loaded: a wrong name is told at once
     if not checkpoint.isdigit() and checkpoint not in CHECKPOINTS:
         wanted = f"--checkpoint is {', '.join(map(repr, CHECKPOINTS))} or a number of env steps, found {checkpoint!r}"
@@ -53,8 +61,8 @@ def load(run: str | Path, checkpoint: str) -> LoadedRun:
     from striderl.training.loading import load_run
 
     try:
-        return load_run(folder, int(checkpoint) if checkpoint.isdigit() else checkpoint)
-    except (CheckpointError, OSError, ValueError, KeyError, ImportError) as error:
+        return load_run(folder, int(checkpoint) if checkpoint.isdigit() else checkpoint, trust=trust)
+    except (CheckpointError, OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise UsageError(f"{folder}: {message_of(error)}") from error
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import decode_json
-from striderl.cli.runs import find_run
+from striderl.cli.runs import ACCEPT_CHANGES, TRUST, find_run
 from striderl.cli.terminal import UsageError, complain, message_of, say
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
@@ -31,7 +31,9 @@ _log = logging.getLogger(__name__)
 
 _SETTING = "--env.settings."
 OWN_FLAGS = ("--resume", "--runs", "--algorithm")
-"""What the command takes besides settings."""
+"""What the command takes besides settings, with a value each."""
+RESUME_FLAGS = ("--trust", "--accept-changes")
+"""What is said about the folder of a run, without a value."""
 
 TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--runs FOLDER] [--SETTING VALUE] …
        striderl train --resume RUN [--SETTING VALUE] …
@@ -42,7 +44,8 @@ Train a policy. The recipe of the task has settings that learn; every one of the
                         or 'gymnasium:' and any id of Gymnasium
   --algorithm NAME      another algorithm than the usual one ('striderl list recipes')
   --runs FOLDER         where the folder of the run is made (default: runs)
-  --resume RUN          go on with a run that was stopped, instead of starting one
+  --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
+                        'striderl resume' has them
   --SETTING VALUE       any setting by its place in the config; the most useful:
       --seed 1                          another seed
       --env.num-envs 64                 how many envs learn together
@@ -59,11 +62,13 @@ Train a policy. The recipe of the task has settings that learn; every one of the
 The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM and Ctrl-C
 save the run and end it with exit code 143 or 130; 'striderl resume RUN' goes on exactly there."""
 
-RESUME_HELP = """usage: striderl resume RUN [--SETTING VALUE] …
+RESUME_HELP = """usage: striderl resume RUN [--trust] [--accept-changes] [--SETTING VALUE] …
 
 Go on with a run from its newest good checkpoint, as if it had never been stopped.
 
   RUN                   the folder of a run, or of several (runs/cartpole: the newest of them)
+  --trust               {trust}
+  --accept-changes      {accept_changes}
   --SETTING VALUE       change a setting from here on, such as --plan.total-steps 2000000 for a run that has ended"""
 
 
@@ -73,8 +78,11 @@ def train(words: list[str]) -> int:
         words, given = _take(words, *OWN_FLAGS)
         if "--resume" in given:
             return _resume(given["--resume"], words, signals)
+        for flag in RESUME_FLAGS:
+            if flag in words:
+                raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
         if not words or words[0] in ("-h", "--help"):
-            say(TRAIN_HELP.format(tasks=_wrapped(task_names())))
+            say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
             return 0 if words else 2
         if words[0].startswith("-"):
             raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
@@ -91,18 +99,19 @@ def _check_plain_flags(words: list[str]) -> None:
     """Raise for a flag that is nearly one of the command's own; all others are settings, and are looked at later."""
     for word in words:
         flag = word.partition("=")[0]
-        near = difflib.get_close_matches(flag, OWN_FLAGS, n=1, cutoff=0.85)
+        near = difflib.get_close_matches(flag, (*OWN_FLAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
         if near and "." not in flag:
             raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
 
 
 def resume(words: list[str]) -> int:
     """Go on with a run; returns the exit code."""
+    flags, words = [word for word in words if word in RESUME_FLAGS], [w for w in words if w not in RESUME_FLAGS]
     if not words or words[0] in ("-h", "--help"):
-        say(RESUME_HELP)
+        say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
         return 0 if words else 2
     with StopSignals() as signals:
-        return _resume(words[0], words[1:], signals)
+        return _resume(words[0], [*words[1:], *flags], signals)
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -164,9 +173,9 @@ def _value(text: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _wrapped(names: list[str]) -> str:
-    """Return names as lines that fit under each other in the help."""
-    return ("\n" + 24 * " ").join(textwrap.wrap(", ".join(names), 90))
+def _wrapped(text: str) -> str:
+    """Return a text as lines that fit under each other in the help."""
+    return ("\n" + 24 * " ").join(textwrap.wrap(text, 90))
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -179,7 +188,7 @@ def _start(config: RunConfig[Any, Any], root: Path, signals: StopSignals) -> int
         config = replace(config, dataset=str(Path(config.dataset).resolve()))
     try:
         folder = new_run_folder(config, root)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"no folder for the run: {message_of(error)}") from error
     try:
         run = _build(config, folder, signals)
@@ -192,28 +201,23 @@ def _start(config: RunConfig[Any, Any], root: Path, signals: StopSignals) -> int
 def _resume(name: str, words: list[str], signals: StopSignals) -> int:
     path = find_run(name)  # before anything large is loaded: a wrong name is told at once
 
-    from striderl.checkpoint.errors import CheckpointError
-    from striderl.training.config_json import ConfigError
     from striderl.training.run_config import read_run_config
     from striderl.training.run_folder import RunFolder
 
-    folder = RunFolder(path)
+    folder, accept = RunFolder(path), "--accept-changes" in words
     try:
-        before = read_run_config(folder.path)
-    except (ConfigError, OSError) as error:
+        before = read_run_config(folder.path, trust="--trust" in words, accept_changes=accept)
+        sealed, edits = _trained_with(before, folder)
+    except (ValueError, OSError) as error:
         raise UsageError(message_of(error)) from error
-    config = overridden(before, words, prog=f"striderl resume {name}")
-    _check_same_parts(before, config, folder)
-    run = _build(config, folder, signals)
-    try:
-        run.restore()
-    except (CheckpointError, ValueError, KeyError) as error:
-        run.close()
-        said = message_of(error)
-        if isinstance(error, KeyError) and " " not in said:  # a bare name: something is missing in what was saved
-            said = f"its checkpoint has no entry {said!r}; it was saved by another version of striderl"
-        raise UsageError(f"{folder.path} cannot be resumed: {said}") from error
-    if config != before:
+    config = overridden(before, [word for word in words if word not in RESUME_FLAGS], prog=f"striderl resume {name}")
+    _check_same_parts(sealed, config, folder)
+    run = _build(config, folder, signals, accept_changes=accept)
+    _restore(run, changed=[*edits, *_changes(before, config)])
+    if edits:
+        say(f"{folder.path}: accepted {'; '.join(edits)}")
+        _write_config(run, before)
+    if config != sealed:
         run.trainer.go_on()
     if run.trainer.finished:
         run.close()
@@ -222,30 +226,74 @@ def _resume(name: str, words: list[str], signals: StopSignals) -> int:
         say(f"{folder.path} has ended: {why}. A longer plan goes on: {longer} N")
         return 0
     if config != before:
-        try:
-            folder.write_config(config)
-        except OSError as error:
-            run.close()
-            raise UsageError(f"{folder.path} cannot be written: {message_of(error)}") from error
+        _write_config(run, config)
     return _drive(run)
+
+
+def _trained_with(config: RunConfig[Any, Any], folder: RunFolder) -> tuple[RunConfig[Any, Any], list[str]]:
+    """Return the config that the run has accepted last, and what was edited in the file since, as 'was → is'."""
+    from striderl.training.run_config import CONFIG_FILE, RunConfig
+    from striderl.training.seal import accepted_content, changes
+
+    edits = changes(folder.path, CONFIG_FILE)
+    accepted = accepted_content(folder.path, CONFIG_FILE) if edits else None
+    return (config if accepted is None else RunConfig.from_dict(accepted)), edits
+
+
+def _changes(before: RunConfig[Any, Any], config: RunConfig[Any, Any]) -> list[str]:
+    from striderl.training.config_json import to_plain
+    from striderl.training.seal import differences
+
+    return differences(to_plain(before), to_plain(config))
+
+
+def _restore(run: Run, changed: list[str]) -> None:
+    """Go on from the newest checkpoint; settings that do not fit it end the command with a sentence."""
+    from striderl.checkpoint.errors import CheckpointError
+
+    try:
+        run.restore()
+    except (CheckpointError, ValueError, KeyError, TypeError, RuntimeError, IndexError) as error:
+        run.close()
+        _log.debug("while restoring", exc_info=True)
+        said = message_of(error).partition("\n")[0] if changed else message_of(error)
+        if isinstance(error, KeyError) and " " not in said:  # a bare name: something is missing in what was saved
+            said = f"its checkpoint has no entry {said!r}; it was saved by another version of striderl"
+        blamed = f" with {'; '.join(changed)}" if changed else ""
+        raise UsageError(f"{run.folder.path} cannot be resumed{blamed}: {said}") from error
+
+
+def _write_config(run: Run, config: RunConfig[Any, Any]) -> None:
+    try:
+        run.folder.write_config(config)
+    except OSError as error:
+        run.close()
+        raise UsageError(f"{run.folder.path} cannot be written: {message_of(error)}") from error
 
 
 def _check_same_parts(before: RunConfig[Any, Any], config: RunConfig[Any, Any], folder: RunFolder) -> None:
     """Raise for changes after which nothing of what is saved would fit."""
-    if before.policy != config.policy:
-        raise UsageError(f"{folder.path} goes on with the policy that it has; for another one start a new run")
+    from striderl.training.config_json import ConfigError
+    from striderl.training.run_config import check_same_parts
+
+    try:
+        check_same_parts(before, config, where=str(folder.path))
+    except ConfigError as error:
+        raise UsageError(message_of(error)) from error
     had, wanted = before.env.num_envs, config.env.num_envs
     if had != wanted and not config.dataset:
         raise UsageError(f"{folder.path} goes on with its {had} envs, found --env.num-envs {wanted}; start a new run")
 
 
-def _build(config: RunConfig[Any, Any], folder: RunFolder, signals: StopSignals) -> Run:
+def _build(
+    config: RunConfig[Any, Any], folder: RunFolder, signals: StopSignals, *, accept_changes: bool = False
+) -> Run:
     """Build the run; parts that do not fit are a mistake of the command line, and named without a traceback."""
     from striderl.checkpoint.errors import CheckpointError
     from striderl.training.run import Run
 
     try:
-        return Run(config, folder, signals=signals)
+        return Run(config, folder, signals=signals, accept_changes=accept_changes)
     # a dataset that is damaged, or of another task, is a CheckpointError
     except (KeyError, ValueError, TypeError, ImportError, RuntimeError, OSError, CheckpointError) as error:
         _log.debug("while building the run", exc_info=True)

@@ -20,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.checkpoint.safe_files import member, read_json
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import decode_json, member, read_json
+from striderl.checkpoint.trust import require_trust
 from striderl.data.actions import ActionSpec, DictActionSpec, action_spec_from_space
 from striderl.data.naming import missing_extra
 from striderl.data.specs import ObsSpec, torch_dtype
@@ -32,13 +34,16 @@ class MinariReader:
 
     has_final_obs = True
 
-    def __init__(self, dataset: Any, *, download: bool = False, keep_float64: bool = False) -> None:
+    def __init__(
+        self, dataset: Any, *, download: bool = False, keep_float64: bool = False, trust: bool = False
+    ) -> None:
         """Open a dataset by id or folder, or take one that is open.
 
         download: whether a dataset that is not here may be fetched.
         keep_float64: keep float64 observations instead of storing them as float32.
+        trust: whether a dataset without spaces may name the env that has them; building it imports its module.
         """
-        self.dataset = _opened(dataset, download) if isinstance(dataset, (str, Path)) else dataset
+        self.dataset = _opened(dataset, download, trust) if isinstance(dataset, (str, Path)) else dataset
         spec = ObsSpec.from_space(self.dataset.observation_space)
         narrow = {
             name: part if keep_float64 or part.dtype != "float64" else replace(part, dtype="float32")
@@ -92,7 +97,7 @@ class MinariReader:
         return _as_tensor(value, self.action_spec.tensor.dtype)
 
 
-def _opened(dataset: str | Path, download: bool) -> Any:
+def _opened(dataset: str | Path, download: bool, trust: bool) -> Any:
     try:
         minari = importlib.import_module("minari")
     except ImportError as error:
@@ -100,11 +105,28 @@ def _opened(dataset: str | Path, download: bool) -> Any:
     path = Path(dataset)
     for folder in (path, path / "data"):
         if (folder / "metadata.json").is_file():
-            read_json(folder / "metadata.json", constant=float)  # Minari reads it again, without limits
+            _require_trust(folder, trust)
             for file in folder.rglob("*"):
                 member(folder, file.relative_to(folder).as_posix())
             return minari.MinariDataset(folder)
-    return minari.load_dataset(str(dataset), download=download)
+    here = Path(importlib.import_module("minari.storage.datasets_root_dir").get_dataset_path(str(dataset))) / "data"
+    if download and not here.exists():
+        minari.download_dataset(str(dataset))
+    if (here / "metadata.json").is_file():
+        _require_trust(here, trust)
+    return minari.load_dataset(str(dataset))
+
+
+def _require_trust(folder: Path, trust: bool) -> None:
+    """Raise UntrustedFile where Minari would build the env that the metadata names, to ask it for its spaces."""
+    path = folder / "metadata.json"
+    metadata = read_json(path, constant=float)  # Minari reads it again, without limits
+    if not isinstance(metadata, dict):
+        raise FileRefused(path, f"it holds {type(metadata).__name__}, wanted a table")
+    if not {"observation_space", "action_space"} <= set(metadata):
+        named = decode_json(str(metadata.get("env_spec", "{}")).encode(), path)
+        module = named.get("entry_point") if isinstance(named, dict) else named
+        require_trust(path, metadata, [str(module)[:200]], trust=trust)
 
 
 def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -47,6 +47,26 @@ def make(
         if name in (settings or {}):
             raise ValueError(f"settings: {name!r} is not one of them; give it as make({task!r}, {name}=…)")
     return TASKS[task](num_envs, device, settings or {})
+
+
+def modules_named(task: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return the modules that `make` would import for a task, beyond what is installed and registered.
+
+    'gymnasium:module:Id-v0' names one. So may a setting of such a task, where its env builds another env by its id.
+    """
+    inner = task.removeprefix("gymnasium:")
+    named = [inner] if ":" in inner else []
+    if task.startswith("gymnasium:"):
+        named += [text for text in _texts(settings) if re.match(r"[A-Za-z_][\w.]*:", text)]
+    return [name.partition(":")[0] for name in named]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)
 
 
 def _unknown_task(task: str) -> str:

@@ -68,7 +68,8 @@ class Agent:
         """Play the policy of a run's folder: the 'best', the 'last', or that of a number of env steps."""
         from striderl.training.loading import load_run  # a run knows all algorithms; an agent alone needs none
 
-        return cls(load_run(run, which, device=str(device)).policy, device=device, seed=seed)
+        # of the policy alone nothing is imported that the run names, so there is nothing to trust
+        return cls(load_run(run, which, device=str(device), trust=True).policy, device=device, seed=seed)
 
     def predict(self, obs: Any) -> Any:
         """Return the greedy actions for a dict of arrays, or a flat array of all components in a row."""

@@ -41,7 +41,7 @@ from striderl.training.run_config import CONFIG_FILE, read_run_config
 from striderl.training.run_folder import RunFolder
 from striderl.training.run_specs import SPECS_FILE, read_specs
 from striderl.training.runners.build_parts import build_policy
-from striderl.training.runners.config_generations import read_train_config
+from striderl.training.runners.config_generations import read_train_config, without_functions
 from striderl.training.runners.partial_load import weights_in
 from striderl.training.runners.run_files import load_state
 
@@ -86,7 +86,7 @@ class RunStudents:
         checkpoint = store.load("last")
         if checkpoint.path.name == known:
             return None  # the newest is damaged, and the one before it is at hand
-        config = read_run_config(folder)
+        config = read_run_config(folder, trust=True)  # the student alone is built: nothing that it names is imported
         obs_spec, action_spec, _ = read_specs(folder)
         entry = algorithm_entry(config.algorithm_name)
         policy = entry.policy(replace(config, device="cpu"), obs_spec, action_spec)
@@ -111,7 +111,8 @@ class RunStudents:
     def _model(self, folder: Path) -> StudentPolicy:
         """Return a student of the right shape, built once."""
         if self._policy is None:
-            config = read_train_config(self._train_cfg if self._train_cfg is not None else _saved_config(folder))
+            given = self._train_cfg if self._train_cfg is not None else without_functions(_saved_config(folder))
+            config = read_train_config(given)
             self._policy = build_policy(config, self._env, torch.device("cpu"), seed=0)
         return self._policy
 

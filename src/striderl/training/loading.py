@@ -13,9 +13,10 @@ from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.training.algorithm_table import algorithm_entry
-from striderl.training.run_config import RunConfig, read_run_config
+from striderl.training.run_config import RunConfig, check_same_parts, read_run_config
 from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import read_specs, run_layout
+from striderl.training.run_specs import SPECS_FILE, read_plain_specs, run_layout, specs_of
+from striderl.training.seal import check_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +43,22 @@ class LoadedRun:
         check_layout(self.layout, now, where=f"the run {self.folder.path}")
 
 
-def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cpu") -> LoadedRun:
-    """Load a run's policy: the 'best' (the last one, where none was saved as the best), the 'last', or of a step."""
+def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cpu", trust: bool = False) -> LoadedRun:
+    """Load a run's policy: the 'best' (the last one, where none was saved as the best), the 'last', or of a step.
+
+    Nothing that the folder names is imported here. But the config that is returned may name a module, which is imported
+    as soon as its task is built: such a run is refused unless this user made it on this machine, or with `trust`.
+    """
     root = RunFolder(folder)
-    config = read_run_config(root.path)
-    obs_spec, action_spec, step_dt = read_specs(root.path)
+    config = read_run_config(root.path, trust=trust)
+    specs = read_plain_specs(root.path)
+    obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
     checkpoint = _checkpoint(root, which)
     layout = run_layout(obs_spec, action_spec, normalize_obs=config.policy.normalize_obs)
     check_layout(checkpoint.layout, layout, where=str(checkpoint.path))
+    check_digest(root.path / SPECS_FILE, specs, checkpoint.seal, checkpoint.path)
+    if checkpoint.seal:
+        check_same_parts(RunConfig.from_dict(checkpoint.config), config, where=str(root.path))
     entry = algorithm_entry(config.algorithm_name)
     policy = entry.policy(replace(config, device=device), obs_spec, action_spec)
     policy.load_state_dict(entry.weights(checkpoint.state))

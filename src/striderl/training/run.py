@@ -27,6 +27,7 @@ from torch import Tensor
 from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import CheckpointStore
+from striderl.checkpoint.trust import content_digest
 from striderl.collect.actors import Acted, Actor
 from striderl.data import tree
 from striderl.envs.tasks import make
@@ -38,7 +39,7 @@ from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_loggers
 from striderl.training.algorithm_entry import Learner
 from striderl.training.algorithm_table import algorithm_entry
-from striderl.training.config_json import to_plain
+from striderl.training.config_json import ConfigError, to_plain
 from striderl.training.consumers.consumer import Consumer
 from striderl.training.consumers.evaluate import Evaluate
 from striderl.training.consumers.log import Log
@@ -47,12 +48,15 @@ from striderl.training.consumers.save import Save
 from striderl.training.consumers.stop import Stop
 from striderl.training.consumers.stop_rules import Budget, Threshold
 from striderl.training.consumers.video import Video
+from striderl.training.distributed import is_main_rank
 from striderl.training.fault_report import FAULTS_FILE, FaultReport
 from striderl.training.guard import DivergedError
 from striderl.training.record import Record
 from striderl.training.run_config import CONFIG_FILE, RunConfig
 from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import SPECS_FILE, run_layout, write_specs
+from striderl.training.run_lock import FolderLock, FolderLockedError
+from striderl.training.run_specs import SPECS_FILE, plain_specs, read_plain_specs, run_layout, write_specs
+from striderl.training.seal import accepted_content, write_sealed
 from striderl.training.signals import Interrupted, StopSignals
 from striderl.training.trainer import Trainer
 
@@ -86,8 +90,28 @@ class Run:
         *,
         signals: StopSignals | None = None,
         watchers: Sequence[Consumer] = (),
+        accept_changes: bool = False,
     ) -> None:
-        """Build the parts; what does not fit is named here. `watchers` see every record before it is logged."""
+        """Take the folder's lock and build the parts; what does not fit is named here.
+
+        watchers: see every record before it is logged.
+        accept_changes: whether specs.json is written anew where it is not as the run has left it.
+        """
+        self.lock = FolderLock(folder.path) if is_main_rank() else None
+        try:
+            self._build(config, folder, signals, watchers, accept_changes)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _build(
+        self,
+        config: RunConfig[Any, Any],
+        folder: RunFolder,
+        signals: StopSignals | None,
+        watchers: Sequence[Consumer],
+        accept_changes: bool,
+    ) -> None:
         require_device(config.device)
         folder.check_files()
         if config.num_threads:
@@ -99,9 +123,7 @@ class Run:
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)
         self.env = _make_env(config, config.env.num_envs)
         self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env)
-        if not self.store.steps() or not (folder.path / SPECS_FILE).exists():
-            # beside checkpoints they stay what they were: an env that has changed is refused by `restore`
-            write_specs(folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
+        self._specs = self._sealed_specs(accept_changes)
         self.evaluation = self._evaluation()
         self.log = Log(*self._loggers())
         for logger in self.log.loggers:
@@ -123,6 +145,19 @@ class Run:
         self._trouble: set[str] = set()
 
     # -- the parts -----------------------------------------------------------------------------------------------------
+
+    def _sealed_specs(self, accept_changes: bool) -> Any:
+        """Write specs.json where it is missing, and return what is sealed with every checkpoint."""
+        env, path = self.env, self.folder.path
+        if self.store.steps() and (path / SPECS_FILE).exists():
+            # beside checkpoints they stay what they were: an env that has changed is refused by `restore`
+            try:
+                return read_plain_specs(path)
+            except ConfigError:
+                if not accept_changes:
+                    raise
+        write_specs(path, env.obs_spec, env.action_spec, env.step_dt)
+        return plain_specs(env.obs_spec, env.action_spec, env.step_dt)
 
     def _loggers(self) -> list[Logger]:
         settings = self.config.logging
@@ -195,7 +230,8 @@ class Run:
         step, config = int(state["env_steps"]) or int(state["num_updates"]), to_plain(self.config)
         try:
             self._restore_folder()
-            self.store.save(state, step=step, best=name == "best", config=config, layout=self._layout())
+            seal = {CONFIG_FILE: content_digest(config), SPECS_FILE: content_digest(self._specs)}
+            self.store.save(state, step=step, best=name == "best", config=config, layout=self._layout(), seal=seal)
         except (CheckpointError, OSError) as error:
             self._complain(error, step)
             return
@@ -221,8 +257,14 @@ class Run:
         self.folder.path.mkdir(parents=True, exist_ok=True)
         self.folder.write_config(self.config)
         self.folder.write_versions()
-        write_specs(self.folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
+        write_sealed(self.folder.path, SPECS_FILE, self._specs)
         _log.warning("%s was deleted during the run; it is made again, without what was lost", self.folder.path)
+        if self.lock is not None and not self.lock.guards_the_folder():
+            self.lock.release()
+            try:
+                self.lock = FolderLock(self.folder.path)
+            except FolderLockedError as error:
+                _log.error("%s", error)
 
     def _layout(self) -> dict[str, Any]:
         normalized = self.config.policy.normalize_obs
@@ -259,6 +301,7 @@ class Run:
 
     def drive(self) -> Outcome:
         """Train until the run is over or a signal comes; everything is closed afterwards."""
+        self._seal_config()
         try:
             while not self.trainer.finished and not self.signals.received:
                 self._advance()
@@ -269,6 +312,15 @@ class Run:
             return self._leave(str(error), 1)
         finally:
             self.close()
+
+    def _seal_config(self) -> None:
+        """Let config.json be what is trained with: a run that is built in a program may be given another config."""
+        config = to_plain(self.config)
+        try:
+            if content_digest(accepted_content(self.folder.path, CONFIG_FILE)) != content_digest(config):
+                self.folder.write_config(self.config)
+        except (OSError, ConfigError) as error:
+            _log.error("%s is not written: %s. Training goes on", self.folder.path / CONFIG_FILE, error)
 
     def _advance(self) -> None:
         try:
@@ -290,10 +342,17 @@ class Run:
         )
 
     def close(self) -> None:
-        """Close loggers and envs; calling it twice is fine."""
-        self._faults.close()
-        self.trainer.close()
-        self.env.close()  # a run from a dataset has no collector that would
+        """Close loggers and envs and give the folder free; calling it twice is fine."""
+        try:
+            self._faults.close()
+            self.trainer.close()
+            self.env.close()  # a run from a dataset has no collector that would
+        finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
 
 
 class Stoppable:

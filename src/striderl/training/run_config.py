@@ -19,14 +19,17 @@ from typing import Any, Generic, Literal, TypeVar
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.algorithms.tppo import TPPOConfig
 from striderl.checkpoint.errors import FileRefused
-from striderl.checkpoint.safe_files import decode_json, read_json
+from striderl.checkpoint.safe_files import decode_json
+from striderl.checkpoint.trust import require_trust
 from striderl.collect.collector_config import CollectorConfig
 from striderl.data.checked_fields import check_field_types, check_num_threads
 from striderl.data.naming import unknown
+from striderl.envs.tasks import modules_named
 from striderl.execution.modes import MODES
 from striderl.training.algorithm_table import algorithm_entry, check_algorithm
 from striderl.training.config_json import ConfigError, from_plain, to_plain
 from striderl.training.policy_settings import PolicySettings
+from striderl.training.seal import differences, read_plain, read_sealed
 from striderl.training.teacher_run import TeacherRun
 
 AlgorithmT = TypeVar("AlgorithmT")
@@ -257,17 +260,34 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         return from_plain(cls, data, "config", given)
 
 
-def read_run_config(folder: str | Path) -> RunConfig[Any, Any]:
-    """Read the config of a run's folder."""
+def check_same_parts(before: RunConfig[Any, Any], now: RunConfig[Any, Any], *, where: str) -> None:
+    """Raise ConfigError where nothing of what was saved with one config would fit another."""
+    if before.policy != now.policy:
+        listed = "; ".join(differences(to_plain(before.policy), to_plain(now.policy)))
+        raise ConfigError(f"{where} goes on with the policy that it has ({listed}); for another one start a new run")
+    for name in ("algorithm_name", "terms"):
+        had, found = getattr(before, name), getattr(now, name)
+        if had != found:
+            raise ConfigError(f"{where} goes on with {name} = {had!r}, found {found!r}; start a new run")
+
+
+def read_run_config(folder: str | Path, *, trust: bool = False, accept_changes: bool = False) -> RunConfig[Any, Any]:
+    """Read the config of a run's folder, as the run has left it.
+
+    trust: whether a task of the form 'gymnasium:module:Id' is accepted from a folder that was not made by this user on
+        this machine; building it imports the module.
+    accept_changes: whether a config that was changed since is read as it is; otherwise it raises RunChangedError.
+    """
     folder = Path(folder)
     path = folder / CONFIG_FILE
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {str(folder)!r}")
     if not os.path.lexists(path):
         raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}")
+    content = (read_plain if accept_changes else read_sealed)(folder, CONFIG_FILE)
     try:
-        return RunConfig.from_dict(read_json(path, constant=float))
-    except FileRefused as error:
-        raise ConfigError(str(error)) from error
+        config = RunConfig.from_dict(content)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    require_trust(path, content, modules_named(config.env.task, config.env.settings), trust=trust)
+    return config

@@ -4,6 +4,8 @@ runs/cartpole/2026-01-31_12-00-00/
   config.json            all settings; a resumed run begins with them
   versions.json          of Python and packages, and the git commit of the working directory
   specs.json             what the policy sees and does
+  seal.json              both as the run left them: a later change is named
+  run.lock               names the process that trains; locked while it does
   metrics.csv            the numbers of every iteration; metrics.jsonl has the same. After 64 MB the rows go on in a new
                          file, and those before are metrics.part1.csv, metrics.part2.csv, …
   faults.jsonl           what was not finite: component, env, step and value; there only if there was something
@@ -19,12 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from striderl import __version__
-from striderl.checkpoint.safe_files import check_plain, write_json, write_text
+from striderl.checkpoint.safe_files import check_plain, write_json
+from striderl.checkpoint.trust import remember
+from striderl.envs.tasks import modules_named
 from striderl.export.commit import current_commit
 from striderl.loggers.line_file import parts_of
+from striderl.training.config_json import to_plain
 from striderl.training.fault_report import FAULTS_FILE
 from striderl.training.run_config import CONFIG_FILE, RunConfig
 from striderl.training.run_specs import SPECS_FILE
+from striderl.training.seal import SEAL_FILE, write_sealed
 
 VERSIONS_FILE = "versions.json"
 _PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
@@ -67,8 +73,11 @@ class RunFolder:
         return self.path / "plots" / "curves.png"
 
     def write_config(self, config: RunConfig[Any, Any]) -> None:
-        """Write the settings, whole or not at all."""
-        write_text(self.path / CONFIG_FILE, config.to_json())
+        """Write the settings, whole or not at all, and seal them; one that names a module is recorded as made here."""
+        content = to_plain(config)
+        if modules_named(config.env.task, config.env.settings):
+            remember(self.path / CONFIG_FILE, content)
+        write_sealed(self.path, CONFIG_FILE, content)
 
     def write_versions(self) -> None:
         """Write what the run is made with."""
@@ -79,7 +88,7 @@ class RunFolder:
 
     def check_files(self) -> None:
         """Raise FileRefused where a file that the run writes or appends to is a link or anything but a plain file."""
-        for name in (CONFIG_FILE, VERSIONS_FILE, SPECS_FILE):
+        for name in (CONFIG_FILE, VERSIONS_FILE, SPECS_FILE, SEAL_FILE):
             check_plain(self.path / name)
         for path in (self.csv, self.json_lines, self.path / FAULTS_FILE):
             for part in parts_of(path):

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.layout import describe
-from striderl.checkpoint.safe_files import read_json, write_json
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.training.config_json import ConfigError, from_plain, to_plain
+from striderl.training.seal import read_sealed, write_sealed
 
 SPECS_FILE = "specs.json"
 """The file's name."""
@@ -28,28 +27,38 @@ def run_layout(obs_spec: ObsSpec, action_spec: ActionSpec, *, normalize_obs: boo
     return describe(obs_spec, action_spec, normalized=seen if normalize_obs else [])
 
 
-def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> None:
-    """Write both specs and the seconds per step (0 where time has no meaning)."""
-    content = {
+def plain_specs(obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> dict[str, Any]:
+    """Return the content of the file."""
+    return {
         "observation": {name: to_plain(part) for name, part in obs_spec.items()},
         "action": _plain_action(action_spec),
         "step_dt": step_dt,
     }
-    write_json(folder / SPECS_FILE, content)
+
+
+def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> None:
+    """Write both specs and the seconds per step (0 where time has no meaning), and seal them."""
+    write_sealed(folder, SPECS_FILE, plain_specs(obs_spec, action_spec, step_dt))
 
 
 def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
-    """Read observation, action and seconds per step."""
-    path = Path(folder) / SPECS_FILE
-    if not os.path.lexists(path):
+    """Read observation, action and seconds per step, as the run has left them."""
+    return specs_of(read_plain_specs(folder), Path(folder) / SPECS_FILE)
+
+
+def read_plain_specs(folder: Path) -> Any:
+    """Read the content of the file, as the run has left it."""
+    if not os.path.lexists(Path(folder) / SPECS_FILE):
         raise FileNotFoundError(f"{str(folder)!r} has no {SPECS_FILE}: this run never got as far as building its env")
+    return read_sealed(Path(folder), SPECS_FILE)
+
+
+def specs_of(content: Any, path: Path) -> tuple[ObsSpec, ActionSpec, float]:
+    """Return observation, action and seconds per step out of the content of the file."""
     try:
-        content = read_json(path)
         parts = {str(name): from_plain(ComponentSpec, part, name) for name, part in content["observation"].items()}
         return ObsSpec(parts), _read_action(content["action"]), float(content["step_dt"])
-    except FileRefused as error:
-        raise ConfigError(str(error)) from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} is damaged: {error!r}") from error
 
 

