@@ -6,7 +6,8 @@
 
 What is converted: Dict and Tuple observations become components named 'outer/inner', a plain one becomes 'obs'; float64
 components are stored as float32 unless `keep_float64`; rewards are float32; Discrete values are int64; images stay
-uint8. Actions are passed on as they are, in the dtype of the action space, and never clipped.
+uint8. Actions are passed on in the dtype of the action space, clipped to a Box's bounds: a Gaussian policy samples
+outside of them, and what it sampled is what is stored and learned from.
 
 Seeds: env i gets the stream `env_seed_sequence(seed, first_env_index + i)`; the same seed gives the same bits for any
 number of workers and any start method. Gymnasium's own env checker is left out of envs made by id (it costs more than
