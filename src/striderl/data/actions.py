@@ -1,5 +1,6 @@
-"""What an action is: a box of real numbers, one or several choices, or a named mixture of these; and what an env does
-with a box of them before its actuators (`ActuationSpec`).
+"""What an action is: a box of real numbers, one or several choices, or a named mixture of these.
+
+What an env does with a box of them on the way to its actuators is an `ActuationSpec`.
 
 A discrete spec may name the observation component that says which choices are allowed now (`mask`), so that masks
 are stored, replayed and exported with everything else that was observed.

@@ -1,8 +1,10 @@
 """The deterministic policy as a plain function of tensors: what is exported.
 
-    joints [B, 12] ─┐                                                            ┌─▶ action [B, 12]     the mode
-    image [B, …]   ─┤─▶ normalise ─▶ encode ─▶ estimate ─▶ remember ─▶ head ─────┤
-    state/… [B, …] ─┘                                                            └─▶ next_state/… [B, …]
+    joints [B, 12] ─┐                                                               ┌─▶ action [B, 12]     the mode
+    image [B, …]   ─┤─▶ normalise ─▶ encode ─▶ estimate ─▶ remember ─▶ head ─▶ clip ─┤
+    state/… [B, …] ─┘                                                               └─▶ next_state/… [B, …]
+
+Real-valued actions are clipped to the bounds that the description declares.
 
 Which components are inputs is found out by asking the policy: one that cannot reach the action or the memory, such as a
 critic's privileged component or one that an estimator always replaces, is no input and is given as zeros inside.
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from striderl.data.actions import ActionSpec, DictActionSpec, PlainActionSpec
 from striderl.data.specs import ObsSpec, TensorSpec, torch_dtype
 from striderl.networks.distribution import Distribution
+from striderl.networks.head import ActionClip
 
 
 class ExportablePolicy(Protocol):
@@ -87,6 +90,7 @@ class GreedyStep(nn.Module):
         super().__init__()
         self.policy = policy
         self.layout = layout
+        self.clip = ActionClip(policy.action_spec)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the actions and the next state."""
@@ -98,7 +102,7 @@ class GreedyStep(nn.Module):
         idle = {name: zeros(part, batch) for name, part in layout.idle_states.items()}
         memo = self.policy.settled(torch.zeros(batch))
         distribution, new_state, _ = self.policy.act(obs, {**state, **idle}, memo)
-        mode = distribution.mode()
+        mode = self.clip(distribution.mode())
         parts = (
             {"action": mode} if isinstance(mode, Tensor) else {f"action/{key}": value for key, value in mode.items()}
         )

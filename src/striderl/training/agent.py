@@ -6,8 +6,8 @@
     agent.reset(dones)                                forget where an episode ended; agent.reset() forgets everything
 
 One env or many: observations without a batch dimension give an action without one. Real-valued actions are clipped to
-the bounds of their spec: they are for an env, not for a storage. The agent keeps the memory of a recurrent policy; apart
-from that it is a pure function of observation, seed and the number of calls to `sample`.
+the bounds of their spec: they are for an env, not for a storage. The agent keeps the memory of a recurrent policy;
+apart from that it is a pure function of observation, seed and the number of calls to `sample`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Agent:
         return cls(load_run(run, which, device=str(device)).policy, device=device, seed=seed)
 
     def predict(self, obs: Any) -> Any:
-        """Return the greedy actions, within their bounds, for a dict of arrays, or a flat array of all components in a row."""
+        """Return the greedy actions for a dict of arrays, or a flat array of all components in a row, clipped."""
         tensors, single = self._read(obs)
         like = torch.zeros(self._envs(), device=self.device)
         distribution = self._act(tensors, self.policy.settled(like))

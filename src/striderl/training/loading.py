@@ -9,13 +9,14 @@ from typing import Any
 from striderl.checkpoint.errors import CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import Checkpoint, CheckpointStore
+from striderl.data.actions import ActuationSpec
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.training.algorithm_table import algorithm_entry
 from striderl.training.run_config import RunConfig, read_run_config
 from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import read_specs, run_layout
+from striderl.training.run_specs import read_actuation, read_specs, run_layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class LoadedRun:
     """Seconds per step of the task; 0 where time has no meaning."""
     layout: dict[str, Any]
     """What its observations and actions are made of."""
+    actuation: ActuationSpec | None = None
+    """What its env does with actions; None where that is unknown."""
 
     def check_env(self, env: VecEnv) -> None:
         """Raise LayoutMismatch, with every difference by name, for an env that shows or takes something else."""
@@ -54,7 +57,15 @@ def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cp
     policy = entry.policy(replace(config, device=device), obs_spec, action_spec)
     policy.load_state_dict(entry.weights(checkpoint.state))
     policy.eval()
-    return LoadedRun(config=config, folder=root, policy=policy, step=checkpoint.step, step_dt=step_dt, layout=layout)
+    return LoadedRun(
+        config=config,
+        folder=root,
+        policy=policy,
+        step=checkpoint.step,
+        step_dt=step_dt,
+        layout=layout,
+        actuation=read_actuation(root.path),
+    )
 
 
 def _checkpoint(root: RunFolder, which: str | int) -> Checkpoint:

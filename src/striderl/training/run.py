@@ -94,7 +94,7 @@ class Run:
         self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env)
         if not self.store.steps() or not (folder.path / SPECS_FILE).exists():
             # beside checkpoints they stay what they were: an env that has changed is refused by `restore`
-            write_specs(folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
+            self._write_specs()
         self.evaluation = self._evaluation()
         self.log = Log(*make_loggers(("csv", "jsonl", *config.logging.trackers), folder.path))
         for logger in self.log.loggers:
@@ -205,8 +205,12 @@ class Run:
         self.folder.path.mkdir(parents=True, exist_ok=True)
         self.folder.write_config(self.config)
         self.folder.write_versions()
-        write_specs(self.folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
+        self._write_specs()
         _log.warning("%s was deleted during the run; it is made again, without what was lost", self.folder.path)
+
+    def _write_specs(self) -> None:
+        env = self.env
+        write_specs(self.folder.path, env.obs_spec, env.action_spec, env.step_dt, env.actuation)
 
     def _layout(self) -> dict[str, Any]:
         normalized = self.config.policy.normalize_obs

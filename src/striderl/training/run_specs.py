@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from striderl.checkpoint.layout import describe
-from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
+from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.training.config_json import ConfigError, from_plain, to_plain
@@ -26,12 +26,19 @@ def run_layout(obs_spec: ObsSpec, action_spec: ActionSpec, *, normalize_obs: boo
     return describe(obs_spec, action_spec, normalized=seen if normalize_obs else [])
 
 
-def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> None:
-    """Write both specs and the seconds per step (0 where time has no meaning)."""
+def write_specs(
+    folder: Path,
+    obs_spec: ObsSpec,
+    action_spec: ActionSpec,
+    step_dt: float,
+    actuation: ActuationSpec | None = None,
+) -> None:
+    """Write both specs, the seconds per step (0 where time has no meaning), and what the env does with actions."""
     content = {
         "observation": {name: to_plain(part) for name, part in obs_spec.items()},
         "action": _plain_action(action_spec),
         "step_dt": step_dt,
+        "actuation": to_plain(actuation),
     }
     (folder / SPECS_FILE).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -39,14 +46,31 @@ def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_d
 def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
     """Read observation, action and seconds per step."""
     path = Path(folder) / SPECS_FILE
-    if not path.is_file():
-        raise FileNotFoundError(f"{str(folder)!r} has no {SPECS_FILE}: this run never got as far as building its env")
+    content = _content(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         parts = {str(name): from_plain(ComponentSpec, part, name) for name, part in content["observation"].items()}
         return ObsSpec(parts), _read_action(content["action"]), float(content["step_dt"])
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is damaged: {error!r}") from error
+
+
+def read_actuation(folder: Path) -> ActuationSpec | None:
+    """Read what the env does with actions; None where it did not state it, and in files of older versions."""
+    plain = _content(Path(folder) / SPECS_FILE).get("actuation")
+    return None if plain is None else from_plain(ActuationSpec, plain, "actuation")
+
+
+def _content(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        folder = str(path.parent)
+        raise FileNotFoundError(f"{folder!r} has no {SPECS_FILE}: this run never got as far as building its env")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is damaged: {error!r}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} is damaged: wanted a table, found {type(content).__name__}")
+    return content
 
 
 def _plain_action(spec: ActionSpec) -> dict[str, Any]:
