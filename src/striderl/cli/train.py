@@ -68,6 +68,8 @@ Go on with a run from its newest good checkpoint, as if it had never been stoppe
 
 def train(words: list[str]) -> int:
     """Start a run, or resume one with --resume; returns the exit code."""
+    # what a policy does with images and discrete observations by itself is shown where it is decided
+    logging.getLogger("striderl.policies.component_defaults").setLevel(logging.INFO)
     with StopSignals() as signals:
         words, given = _take(words, *OWN_FLAGS)
         if "--resume" in given:

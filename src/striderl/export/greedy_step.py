@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec, DictActionSpec, PlainActionSpec
-from striderl.data.specs import ObsSpec, TensorSpec, torch_dtype
+from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, torch_dtype
 from striderl.networks.distribution import Distribution
 from striderl.networks.head import ActionClip
 
@@ -148,6 +148,10 @@ def probe(spec: TensorSpec, *lead: int, generator: torch.Generator) -> Tensor:
         allowed = torch.rand(shape, generator=generator) < 0.7
         allowed[..., 0] = True  # a mask that allows nothing has no meaning
         return allowed
+    if isinstance(spec, ComponentSpec) and spec.num_choices:
+        counts, starts = torch.tensor(spec.num_choices), torch.tensor(spec.first_choice or (0,) * spec.size)
+        drawn = (torch.rand((*lead, spec.size), generator=generator) * counts).long() + starts
+        return drawn.reshape(shape).to(dtype)
     return torch.randint(0, 256 if dtype == torch.uint8 else 2, shape, generator=generator).to(dtype)
 
 

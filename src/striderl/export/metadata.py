@@ -65,12 +65,16 @@ class ExportMetadata:
 
 def describe_component(name: str, part: ComponentSpec) -> dict[str, Any]:
     """Return one input of the observation."""
+    choices = {"num_choices": list(part.num_choices)} if part.num_choices else {}
+    starts = {"first_choice": list(part.first_choice)} if part.first_choice else {}
     return {
         "name": name,
         "shape": list(part.shape),
         "dtype": part.dtype,
         "scale": part.scale,
         "group": part.group,
+        **choices,
+        **starts,
     }
 
 
@@ -139,7 +143,12 @@ def spec_of(metadata: Mapping[str, Any], entry: str = "observations") -> ObsSpec
     return ObsSpec(
         {
             part["name"]: ComponentSpec(
-                shape=tuple(part["shape"]), dtype=part["dtype"], group=part["group"], scale=part["scale"]
+                shape=tuple(part["shape"]),
+                dtype=part["dtype"],
+                group=part["group"],
+                scale=part["scale"],
+                num_choices=tuple(part.get("num_choices", ())),
+                first_choice=tuple(part.get("first_choice", ())),
             )
             for part in metadata[entry]
         }

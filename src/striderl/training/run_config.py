@@ -219,12 +219,18 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         return json.dumps(to_plain(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> RunConfig[Any, Any]:
-        """Read a config; what is not right is named with its place."""
+    def from_json(cls, text: str, *, stored: bool = False) -> RunConfig[Any, Any]:
+        """Read a config; what is not right is named with its place.
+
+        `stored`: a run's own file, which has every setting of its version; one that came later is off there.
+        """
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
             raise ConfigError(f"the config is not JSON: {error}") from error
+        if stored and isinstance(data, dict) and isinstance(data.get("policy"), dict):
+            # before these settings there were, images were flattened and choices entered as numbers
+            data["policy"] = {"flatten_images": True, "one_hot": False, **data["policy"]}
         return cls.from_dict(data)
 
     @classmethod
@@ -253,6 +259,6 @@ def read_run_config(folder: str | Path) -> RunConfig[Any, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}")
     try:
-        return RunConfig.from_json(path.read_text(encoding="utf-8"))
+        return RunConfig.from_json(path.read_text(encoding="utf-8"), stored=True)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
