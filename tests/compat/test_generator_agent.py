@@ -81,6 +81,13 @@ def test_the_four_classes_on_each_algorithm(which):
     assert len(agent.sample(x.numpy())) == 3 and agent.sample_step == 3
 
 
+def test_actions_of_an_agent_are_within_the_bounds_of_the_env():
+    env = make("pendulum", num_envs=2)
+    policy = Policy(env.obs_spec, env.action_spec, PolicyConfig(head_settings={"init_std": 9.0}))
+    found = Agent(Algorithm(PPO(policy, PPOConfig(num_mini_batches=2)))).sample(np.zeros((64, 3), np.float32))
+    assert np.abs(found).max() == 2.0
+
+
 def test_sync_target_copies_the_model():
     core, _ = build("dqn")
     with torch.no_grad():

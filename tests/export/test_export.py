@@ -140,11 +140,15 @@ def exported(tmp_path_factory) -> Callable[[str], tuple[Policy, Bundle]]:
 
 
 def greedy(policy: Policy, obs: dict[str, np.ndarray], state: dict[str, torch.Tensor]) -> tuple[Any, Any]:
-    """The reference: the pure policy, one step, deterministic."""
+    """The reference: the pure policy, one step, deterministic, clipped to the bounds that the bundle declares."""
     with torch.no_grad():
         memo = policy.settled(torch.zeros(len(obs["joints"])))
         distribution, state, _ = policy.act(tensors(obs), state, memo)
-    return distribution.mode(), state
+    mode = distribution.mode()
+    if isinstance(policy.action_spec, BoxSpec):
+        low, high = (torch.from_numpy(bound) for bound in policy.action_spec.bounds())
+        mode = mode.clamp(low, high)
+    return mode, state
 
 
 def difference(found: Any, wanted: Any) -> float:
@@ -383,9 +387,14 @@ def test_metadata_is_inside_and_beside(exported):
             "dtype": "float32",
             "kind": "box",
             "names": ["hip", "knee", "foot"],
-            "scale": [0.25, 0.5, 1.0],
             "low": [-1.0, None, 0.0],
             "high": [1.0, 1.0, 1.0],
+            "clipped": True,
+            "target": None,
+            "scale": [0.25, 0.5, 1.0],
+            "offset": None,
+            "target_low": None,
+            "target_high": None,
         }
     ]
     assert [part["name"] for part in inside["states"]] == ["actor/1_Remember/hidden", "actor/1_Remember/cell"]

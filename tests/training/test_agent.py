@@ -293,3 +293,26 @@ def test_what_cannot_be_played_is_explained():
 def test_a_flat_array_of_the_wrong_size_is_told_the_actors_layout():
     with pytest.raises(ValueError, match=r"flat array \[7\] or \[N, 7\] with command=3, joints=4"):
         Agent(build()).predict(np.zeros((2, 6)))
+
+
+@pytest.mark.parametrize("bounds", [(-1.0, 1.0), ((-0.5, -float("inf")), (float("inf"), 0.25))])
+def test_actions_for_an_env_are_within_their_bounds(bounds):
+    # a Gaussian of std 3 leaves [-1, 1] in most samples; what the agent hands out may not
+    box = BoxSpec(shape=(2,), low=bounds[0], high=bounds[1])
+    policy = build(box, head_settings={"init_std": 3.0})
+    with torch.no_grad():
+        policy.head.mean_layer.linear.bias.copy_(torch.tensor([-4.0, 4.0]))
+    agent, raw = Agent(policy), Agent(build(BOX, head_settings={"init_std": 3.0}))
+    raw.policy.load_state_dict(policy.state_dict())
+    low, high = box.bounds()
+    obs = observe(64)
+    for found, wanted in ((agent.predict(obs), raw.predict(obs)), (agent.sample(obs), raw.sample(obs))):
+        assert (found >= low).all() and (found <= high).all() and (wanted != found).any()
+        np.testing.assert_array_equal(found, np.clip(wanted, low, high))
+
+
+def test_the_box_part_of_a_dict_action_is_clipped():
+    spec = DictActionSpec({"move": BoxSpec(shape=(2,), low=-0.1, high=0.1), "jump": DiscreteSpec(n=3)})
+    agent = Agent(build(spec))
+    found = agent.sample(observe(16))
+    assert np.abs(found["move"]).max() <= 0.1 and set(found["jump"].tolist()) <= {0, 1, 2}

@@ -60,8 +60,7 @@ def export_loaded(loaded: LoadedRun, folder: Path, *, formats: tuple[str, ...], 
         return export_policy(
             loaded.policy,
             folder,
-            # a task whose time has no unit still has an order of steps: one per second
-            metadata=ExportMetadata(dt=loaded.step_dt or 1.0, extra=extra),
+            metadata=ExportMetadata(dt=loaded.step_dt or None, actuation=loaded.actuation, extra=extra),
             formats=formats,
             overwrite=overwrite,
         )

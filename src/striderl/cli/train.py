@@ -74,6 +74,8 @@ Go on with a run from its newest good checkpoint, as if it had never been stoppe
 
 def train(words: list[str]) -> int:
     """Start a run, or resume one with --resume; returns the exit code."""
+    # what a policy does with images and discrete observations by itself is shown where it is decided
+    logging.getLogger("striderl.policies.component_defaults").setLevel(logging.INFO)
     with StopSignals() as signals:
         words, given = _take(words, *OWN_FLAGS)
         if "--resume" in given:
@@ -237,7 +239,7 @@ def _trained_with(config: RunConfig[Any, Any], folder: RunFolder) -> tuple[RunCo
 
     edits = changes(folder.path, CONFIG_FILE)
     accepted = accepted_content(folder.path, CONFIG_FILE) if edits else None
-    return (config if accepted is None else RunConfig.from_dict(accepted)), edits
+    return (config if accepted is None else RunConfig.from_stored(accepted)), edits
 
 
 def _changes(before: RunConfig[Any, Any], config: RunConfig[Any, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from striderl.compat.policy_checks import checked_numbers
 from striderl.data import tree
 from striderl.data.batch import Batch
 from striderl.data.specs import torch_dtype
+from striderl.networks.head import ActionClip
 from striderl.storage.replay import ReplaySample
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
@@ -156,6 +157,7 @@ class Agent:
             raise TypeError(f"Agent wants an Algorithm, found {type(alg).__name__}; wrap it: Agent(Algorithm(…))")
         self.alg = alg
         self.player = Player(alg.core, seed)
+        self._clip = ActionClip(alg.core.policy.action_spec)
         self.sample_step = 0
         """Env steps for which actions were sampled."""
         self.learn_step = 0
@@ -199,7 +201,8 @@ class Agent:
         self._memory = acted.state or None
         if exploring:
             self.sample_step = self.player.env_step
-        actions = tree.map(lambda value: value.cpu().numpy(), acted.actions)
+        actions = self._clip(tree.map(lambda value: value.cpu(), acted.actions))
+        actions = tree.map(lambda value: value.numpy(), actions)
         return tree.map(lambda value: value[0], actions) if single else actions
 
     def _columns(self, data: Any) -> dict[str, Any]:

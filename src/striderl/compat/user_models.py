@@ -224,7 +224,7 @@ def critic_from_model(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSp
 
 
 def _actor(obs_spec: ObsSpec, action_spec: ActionSpec, head: ModelHead) -> ActorPolicy:
-    config = ActorConfig(obs=tuple(obs_spec), hidden_dims=())
+    config = ActorConfig(obs=tuple(obs_spec), hidden_dims=(), flatten_images=True, one_hot=False)
     return ActorPolicy(obs_spec, action_spec, config, make_head=lambda size: head)
 
 
@@ -248,7 +248,14 @@ def policy_from_model(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSp
         raise TypeError(f"a model acts by choices or real numbers, found {type(action_spec).__name__}")
     one_per_row(_single(_value(model, x)), x.shape[:-1], f"{type(model).__name__}.value(x)")
     names = tuple(obs_spec)
-    config = PolicyConfig(actor_obs=names, critic_obs=names, actor_hidden_dims=(), critic_hidden_dims=())
+    config = PolicyConfig(
+        actor_obs=names,
+        critic_obs=names,
+        actor_hidden_dims=(),
+        critic_hidden_dims=(),
+        flatten_images=True,
+        one_hot=False,
+    )
     policy = Policy(obs_spec, action_spec, config)
     kind = "logits" if isinstance(action_spec, DiscreteSpec) else "gaussian"
     policy.head = ModelHead(ModelPart(model, _action, x), action_spec, kind)

@@ -1,5 +1,7 @@
 """What an action is: a box of real numbers, one or several choices, or a named mixture of these.
 
+What an env does with a box of them on the way to its actuators is an `ActuationSpec`.
+
 A discrete spec may name the observation component that says which choices are allowed now (`mask`), so that masks
 are stored, replayed and exported with everything else that was observed.
 """
@@ -7,7 +9,7 @@ are stored, replayed and exported with everything else that was observed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,27 @@ class BoxSpec:
         low = np.broadcast_to(np.asarray(self.low, np.float32), (int(np.prod(self.shape)),)).reshape(self.shape)
         high = np.broadcast_to(np.asarray(self.high, np.float32), (int(np.prod(self.shape)),)).reshape(self.shape)
         return low.copy(), high.copy()
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether any entry has a finite bound, so that there is something to clip to."""
+        return bool(np.isfinite(np.asarray(self.low)).any() or np.isfinite(np.asarray(self.high)).any())
+
+    def clip_bounds(self, dtype: Any = np.float32) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return low and high of the action's shape, rounded inwards: what is clipped in `dtype` lies in the box.
+
+        The nearest float32 of a float64 bound may lie outside of it. For whole numbers the bounds are float64.
+        """
+        kind = np.dtype(dtype)
+        size = (int(np.prod(self.shape)),)
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), size) for bound in (self.low, self.high))
+        if kind.kind != "f":
+            return np.ceil(low).reshape(self.shape), np.floor(high).reshape(self.shape)
+        lower, upper = low.astype(kind), high.astype(kind)
+        up, down = np.asarray(np.inf, kind), np.asarray(-np.inf, kind)
+        lower = np.where(lower.astype(np.float64) < low, np.nextafter(lower, up), lower)
+        upper = np.where(upper.astype(np.float64) > high, np.nextafter(upper, down), upper)
+        return lower.reshape(self.shape), upper.reshape(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +135,58 @@ class DictActionSpec:
 
     def __hash__(self) -> int:
         return hash(tuple(self.parts.items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActuationSpec:
+    """What an env does with a box action on the way to its actuators, as far as the env states it; None is unknown.
+
+    target = offset + scale · (action, clipped to the bounds of its `BoxSpec`), then clipped to target_low, target_high
+
+    Every tuple has one number, or name, per entry of the action (flattened), in its order.
+    """
+
+    target: str | None = None
+    """What is set: 'joint_position' (rad), 'joint_velocity', 'torque' (Nm), or 'control' of a MuJoCo actuator."""
+    scale: tuple[float, ...] | None = None
+    """Units of target per unit of action."""
+    offset: tuple[float, ...] | None = None
+    """The target that action zero stands for."""
+    target_low: tuple[float, ...] | None = None
+    """The lower limit of targets; None where the env does not limit them, or does not state it."""
+    target_high: tuple[float, ...] | None = None
+    """The upper limit."""
+    joint_names: tuple[str, ...] | None = None
+    """The joints that the entries drive."""
+    default_joint_pos: tuple[float, ...] | None = None
+    """The joints' default pose, rad."""
+    joint_stiffness: tuple[float, ...] | None = None
+    """kp of the joints' position controllers, Nm/rad, before any randomisation."""
+    joint_damping: tuple[float, ...] | None = None
+    """kd of them, Nm s/rad."""
+    command_names: tuple[str, ...] | None = None
+    """The commands that the task gives to the policy; not one per entry."""
+
+    def __post_init__(self) -> None:
+        lengths: dict[str, int] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None or field.name == "target":
+                continue
+            kind = str if field.name.endswith("_names") else float
+            object.__setattr__(self, field.name, tuple(kind(entry) for entry in value))
+            if field.name != "command_names":
+                lengths[field.name] = len(value)
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"ActuationSpec wants one entry per action in every field, found {lengths}")
+
+    def check(self, spec: BoxSpec) -> None:
+        """Raise ValueError unless there is one entry per entry of this action."""
+        size = spec.tensor.size
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and field.name not in ("target", "command_names") and len(value) != size:
+                raise ValueError(f"ActuationSpec.{field.name} has {len(value)} entries for an action of {size}")
 
 
 PlainActionSpec = BoxSpec | DiscreteSpec | MultiDiscreteSpec

@@ -96,6 +96,21 @@ class ComponentSpec(TensorSpec):
     """Who the simulator made it for: 'policy', 'critic' (privileged), 'teacher', 'motion', 'action_mask', …"""
     scale: float = 1.0
     """What the simulator multiplied the physical quantity by; kept for export metadata, never applied here."""
+    num_choices: tuple[int, ...] = ()
+    """Of a Discrete or MultiDiscrete component: how many values each entry (flattened) can have; else empty."""
+    first_choice: tuple[int, ...] = ()
+    """Of such a component: the lowest value of each entry; empty where all start at 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "num_choices", as_shape(self.num_choices))
+        object.__setattr__(self, "first_choice", tuple(int(number) for number in self.first_choice))
+        if self.num_choices and (len(self.num_choices) != self.size or min(self.num_choices) < 1):
+            raise ValueError(
+                f"num_choices wants a positive number for each of the {self.size} entries, found {self.num_choices}"
+            )
+        if self.first_choice and len(self.first_choice) != len(self.num_choices):
+            raise ValueError(f"first_choice has {len(self.first_choice)} numbers for {len(self.num_choices)} entries")
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +208,7 @@ class ObsSpec(Mapping[str, ComponentSpec]):
         leaves = list(space_leaves(space))
         if leaves and leaves[0][0] == "":
             leaves = [("obs", leaves[0][1])]
-        return cls({name: ComponentSpec(shape=spec.shape, dtype=spec.dtype, group=group) for name, spec in leaves})
+        return cls({name: replace(spec, group=group) for name, spec in leaves})
 
     # -- parts of a spec ---------------------------------------------------------------------------------------------
 
@@ -281,7 +296,7 @@ def flatten_names(obs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield name, value
 
 
-def space_leaves(space: Any, prefix: str = "") -> Iterator[tuple[str, TensorSpec]]:
+def space_leaves(space: Any, prefix: str = "") -> Iterator[tuple[str, ComponentSpec]]:
     """Yield ('outer/inner', spec) for each leaf of a Gymnasium space; a plain space has the name ''."""
     kind = type(space).__name__
     if kind == "Dict":
@@ -291,9 +306,27 @@ def space_leaves(space: Any, prefix: str = "") -> Iterator[tuple[str, TensorSpec
         for position, inner in enumerate(space.spaces):
             yield from space_leaves(inner, f"{prefix}/{position}" if prefix else str(position))
     elif kind in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
-        yield prefix, TensorSpec(shape=tuple(space.shape), dtype=dtype_name(space.dtype))
+        num_choices, first_choice = _choices(space, kind)
+        yield (
+            prefix,
+            ComponentSpec(
+                shape=tuple(space.shape),
+                dtype=dtype_name(space.dtype),
+                num_choices=num_choices,
+                first_choice=first_choice,
+            ),
+        )
     else:
         raise TypeError(
             f"observation space {kind} at {prefix or 'the top'!r} has no fixed-size tensor form; "
             "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or wrap the env"
         )
+
+
+def _choices(space: Any, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many values each entry of a Discrete or MultiDiscrete space has, and where they start if not at 0."""
+    if kind not in ("Discrete", "MultiDiscrete"):
+        return (), ()
+    counts = np.asarray(space.n if kind == "Discrete" else space.nvec).reshape(-1)
+    starts = np.broadcast_to(np.asarray(getattr(space, "start", 0)).reshape(-1), counts.shape)
+    return tuple(map(int, counts)), tuple(map(int, starts)) if starts.any() else ()

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.data.actions import ActionSpec
+from striderl.data.actions import ActionSpec, ActuationSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 
 Obs = dict[str, Tensor]
@@ -76,6 +76,8 @@ class VecEnv(ABC):
     """Steps after which an episode is truncated; 0 when there is no limit."""
     step_dt: float
     """Seconds of simulated time per step; 0 when time has no meaning."""
+    actuation: ActuationSpec | None = None
+    """What the env does with an action before its actuators, for a run's files and exports; None where unknown."""
     first_env_index: int = 0
     """The global index of env 0, when several processes each hold a part of the envs; seeds follow it."""
 

@@ -37,6 +37,7 @@ from striderl.export.metadata import (
     as_properties,
     describe_action,
     describe_component,
+    describe_joints,
     describe_state,
 )
 from striderl.export.packages import require_package
@@ -80,8 +81,9 @@ def export_policy(
 ) -> Bundle:
     """Write the deterministic policy as a bundle, after checking every format against it over `num_steps` steps.
 
-    The policy itself is not changed: a copy on the CPU, in eval mode, is exported. The steps are random unless
-    `trace_obs` [T, B, …] brings those of a real rollout. Raises ParityError, and writes nothing, when any output of any
+    Real-valued actions are clipped to the bounds of the action spec, in every format and in the stored trace. The
+    policy itself is not changed: a copy on the CPU, in eval mode, is exported. The steps are random unless `trace_obs`
+    [T, B, …] brings those of a real rollout. Raises ParityError, and writes nothing, when any output of any
     format is further than `tolerance` from the policy's.
     """
     target = Path(folder)
@@ -125,6 +127,8 @@ def describe(layout: ExportLayout, metadata: ExportMetadata) -> dict[str, Any]:
         "training_layout": [describe_component(name, part) for name, part in layout.training.items()],
         "states": [describe_state(name, spec) for name, spec in layout.states.items()],
         "actions": [describe_action(name, spec, metadata) for name, spec in layout.actions.items()],
+        **describe_joints(layout.actions, metadata),
+        "observation_names": list(layout.observations),
         "extra": dict(metadata.extra),
     }
     json.dumps(description, allow_nan=False)  # what JSON cannot hold is told before the work begins

@@ -1,8 +1,10 @@
 """The deterministic policy as a plain function of tensors: what is exported.
 
-    joints [B, 12] ─┐                                                            ┌─▶ action [B, 12]     the mode
-    image [B, …]   ─┤─▶ normalise ─▶ encode ─▶ estimate ─▶ remember ─▶ head ─────┤
-    state/… [B, …] ─┘                                                            └─▶ next_state/… [B, …]
+    joints [B, 12] ─┐                                                               ┌─▶ action [B, 12]     the mode
+    image [B, …]   ─┤─▶ normalise ─▶ encode ─▶ estimate ─▶ remember ─▶ head ─▶ clip ─┤
+    state/… [B, …] ─┘                                                               └─▶ next_state/… [B, …]
+
+Real-valued actions are clipped to the bounds that the description declares.
 
 Which components are inputs is found out by asking the policy: one that cannot reach the action or the memory, such as a
 critic's privileged component or one that an estimator always replaces, is no input and is given as zeros inside.
@@ -18,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec, DictActionSpec, PlainActionSpec
-from striderl.data.specs import ObsSpec, TensorSpec, torch_dtype
+from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, torch_dtype
 from striderl.networks.distribution import Distribution
+from striderl.networks.head import ActionClip
 
 
 class ExportablePolicy(Protocol):
@@ -87,6 +90,7 @@ class GreedyStep(nn.Module):
         super().__init__()
         self.policy = policy
         self.layout = layout
+        self.clip = ActionClip(policy.action_spec)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the actions and the next state."""
@@ -98,7 +102,7 @@ class GreedyStep(nn.Module):
         idle = {name: zeros(part, batch) for name, part in layout.idle_states.items()}
         memo = self.policy.settled(torch.zeros(batch))
         distribution, new_state, _ = self.policy.act(obs, {**state, **idle}, memo)
-        mode = distribution.mode()
+        mode = self.clip(distribution.mode())
         parts = (
             {"action": mode} if isinstance(mode, Tensor) else {f"action/{key}": value for key, value in mode.items()}
         )
@@ -144,6 +148,10 @@ def probe(spec: TensorSpec, *lead: int, generator: torch.Generator) -> Tensor:
         allowed = torch.rand(shape, generator=generator) < 0.7
         allowed[..., 0] = True  # a mask that allows nothing has no meaning
         return allowed
+    if isinstance(spec, ComponentSpec) and spec.num_choices:
+        counts, starts = torch.tensor(spec.num_choices), torch.tensor(spec.first_choice or (0,) * spec.size)
+        drawn = (torch.rand((*lead, spec.size), generator=generator) * counts).long() + starts
+        return drawn.reshape(shape).to(dtype)
     return torch.randint(0, 256 if dtype == torch.uint8 else 2, shape, generator=generator).to(dtype)
 
 

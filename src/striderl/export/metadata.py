@@ -3,16 +3,21 @@
 One description is written twice, as JSON beside the model and key by key inside the ONNX file, so that neither can be
 lost without the other; the JSON file also has the 'parity' that was measured:
 
-    {"format": 1, "striderl": "0.1.0", "torch": "2.13.0", "commit": "…", "dt": 0.02,
+    {"format": 1, "striderl": "0.1.0", "torch": "2.13.0", "commit": "…", "dt": 0.02,      null: time has no unit
      "observations": [{"name": "joints", "shape": [12], "dtype": "float32", "scale": 1.0, "group": "policy"}, …],
      "unused_observations": ["velocity"],
      "training_layout": [{"name": "joints", …}, {"name": "velocity", …}],      what the actor was given, in a row
      "states": [{"name": "actor/0_Remember/hidden", "input": "state/…", "output": "next_state/…", "shape": […], …}],
-     "actions": [{"output": "action", "kind": "box", "shape": [12], "names": ["hip", …], "scale": [0.25, …],
-                  "low": [null, …], "high": [null, …]}],
+     "actions": [{"output": "action", "kind": "box", "shape": [12], "names": ["hip", …], "low": [-5.0, …], "high": […],
+                  "clipped": true, "target": "joint_position", "scale": [0.25, …], "offset": [0.1, …],
+                  "target_low": […], "target_high": […]}],
+     "joint_names": […], "joint_stiffness": […], "joint_damping": […], "default_joint_pos": […], "action_scale": […],
+     "action_offset": […], "command_names": […], "observation_names": ["joints", …],       mjlab's names, in JSON
      "extra": {…}}
 
-Scales are told, not applied: a component is what the simulator gave, an action what the network gave.
+A component is what the simulator gave, with its scale in it; an action is what the network gave, clipped to low and
+high where these are numbers. What the robot's controllers are given is `offset + scale · action`, within target_low and
+target_high. Everything that the env did not state is null, and nothing is invented in its place.
 """
 
 from __future__ import annotations
@@ -20,14 +25,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import decode_json
-from striderl.data.actions import BoxSpec, DiscreteSpec, PlainActionSpec
+from striderl.data.actions import ActuationSpec, BoxSpec, DiscreteSpec, PlainActionSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 
 FORMAT = 1
@@ -36,32 +41,42 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ExportMetadata:
-    """What only the one who exports knows."""
+    """What the network does not show; of an env: `ExportMetadata(dt=env.step_dt or None, actuation=env.actuation)`."""
 
-    dt: float
-    """Seconds between two actions."""
-    action_scale: float | tuple[float, ...] = 1.0
-    """What the env multiplies actions by before they reach the motors; one number, or one per entry."""
+    dt: float | None = None
+    """Seconds between two actions; None where time has no unit, or it is unknown."""
+    actuation: ActuationSpec | None = None
+    """What the env does with actions before its actuators; None where it is unknown."""
+    action_scale: float | tuple[float, ...] | None = None
+    """What actions are multiplied by, one number or one per entry, where `actuation` does not state it."""
     action_names: tuple[str, ...] = ()
-    """Joint or channel names, when the action spec does not have them."""
+    """Joint or channel names, when neither the action spec nor `actuation` has them."""
     commit: str = ""
     """The version of the code that trained the policy; empty takes the commit of the git checkout one works in."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Anything else that JSON can hold: gains, default pose, the name of the robot."""
 
     def __post_init__(self) -> None:
-        if not (self.dt > 0.0 and math.isfinite(self.dt)):
-            raise ValueError(f"ExportMetadata.dt is the time between two actions in seconds, found {self.dt}")
+        if self.dt is not None and not (self.dt > 0.0 and math.isfinite(self.dt)):
+            raise ValueError(
+                f"ExportMetadata.dt is the time between two actions in seconds, or None if unknown, found {self.dt}"
+            )
+        if self.action_scale is not None and self.actuation is not None and self.actuation.scale is not None:
+            raise ValueError("ExportMetadata: actuation states the scale of actions already; leave action_scale out")
 
 
 def describe_component(name: str, part: ComponentSpec) -> dict[str, Any]:
     """Return one input of the observation."""
+    choices = {"num_choices": list(part.num_choices)} if part.num_choices else {}
+    starts = {"first_choice": list(part.first_choice)} if part.first_choice else {}
     return {
         "name": name,
         "shape": list(part.shape),
         "dtype": part.dtype,
         "scale": part.scale,
         "group": part.group,
+        **choices,
+        **starts,
     }
 
 
@@ -80,19 +95,49 @@ def describe_action(output: str, spec: PlainActionSpec, metadata: ExportMetadata
     """Return one output; bounds that are infinite are null, because JSON has no infinity."""
     common = {"output": output, "shape": list(spec.tensor.shape), "dtype": spec.tensor.dtype}
     if isinstance(spec, BoxSpec):
-        size = spec.tensor.size
-        low, high = spec.bounds()
+        low, high = spec.clip_bounds()
+        stated = actuation_of(spec, metadata)
         return {
             **common,
             "kind": "box",
             "names": list(_names(output, spec, metadata)),
-            "scale": _per_entry(metadata.action_scale, size, "action_scale"),
             "low": [_finite(number) for number in low.reshape(-1)],
             "high": [_finite(number) for number in high.reshape(-1)],
+            "clipped": spec.is_bounded,
+            "target": stated.target,
+            "scale": _listed(stated.scale),
+            "offset": _listed(stated.offset),
+            "target_low": _listed(stated.target_low),
+            "target_high": _listed(stated.target_high),
         }
     if isinstance(spec, DiscreteSpec):
         return {**common, "kind": "discrete", "n": spec.n, "mask": spec.mask}
     return {**common, "kind": "multi_discrete", "nvec": list(spec.nvec), "mask": spec.mask}
+
+
+def describe_joints(actions: Mapping[str, PlainActionSpec], metadata: ExportMetadata) -> dict[str, Any]:
+    """Return what is said about the robot as a whole, under the names that mjlab's files have."""
+    boxes = [spec for spec in actions.values() if isinstance(spec, BoxSpec)]
+    stated = actuation_of(boxes[0], metadata) if len(actions) == len(boxes) == 1 else ActuationSpec()
+    return {
+        "joint_names": _listed(stated.joint_names),
+        "joint_stiffness": _listed(stated.joint_stiffness),
+        "joint_damping": _listed(stated.joint_damping),
+        "default_joint_pos": _listed(stated.default_joint_pos),
+        "action_scale": _listed(stated.scale),
+        "action_offset": _listed(stated.offset),
+        "command_names": _listed(stated.command_names),
+    }
+
+
+def actuation_of(spec: BoxSpec, metadata: ExportMetadata) -> ActuationSpec:
+    """Return what is stated about a box action: by the env, or its scale by who exports."""
+    stated = metadata.actuation or ActuationSpec()
+    stated.check(spec)
+    if metadata.action_scale is None:
+        return stated
+    scale = _per_entry(metadata.action_scale, spec.tensor.size, "action_scale")
+    return replace(stated, scale=tuple(scale))
 
 
 def spec_of(metadata: Mapping[str, Any], entry: str = "observations") -> ObsSpec:
@@ -100,7 +145,12 @@ def spec_of(metadata: Mapping[str, Any], entry: str = "observations") -> ObsSpec
     return ObsSpec(
         {
             part["name"]: ComponentSpec(
-                shape=tuple(part["shape"]), dtype=part["dtype"], group=part["group"], scale=part["scale"]
+                shape=tuple(part["shape"]),
+                dtype=part["dtype"],
+                group=part["group"],
+                scale=part["scale"],
+                num_choices=tuple(part.get("num_choices", ())),
+                first_choice=tuple(part.get("first_choice", ())),
             )
             for part in metadata[entry]
         }
@@ -124,10 +174,15 @@ def from_properties(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _names(output: str, spec: BoxSpec, metadata: ExportMetadata) -> tuple[str, ...]:
-    names = spec.names or metadata.action_names
+    stated = metadata.actuation.joint_names if metadata.actuation is not None else None
+    names = spec.names or stated or metadata.action_names
     if names and len(names) != spec.tensor.size:
         raise ValueError(f"{output!r} has {spec.tensor.size} entries, ExportMetadata.action_names has {len(names)}")
     return names
+
+
+def _listed(values: Sequence[Any] | None) -> list[Any] | None:
+    return None if values is None else list(values)
 
 
 def _per_entry(value: float | Sequence[float], size: int, what: str) -> list[float]:

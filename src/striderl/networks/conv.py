@@ -147,12 +147,14 @@ class Conv2dHeadModel(nn.Module):
         use_maxpool: bool = False,
         normlayer: NormLayer | None = None,
         scale_uint8: bool = True,
+        channels_last: bool = False,
     ) -> None:
-        """Build the layers for images of this shape (C, H, W)."""
+        """Build the layers for images of this shape: (C, H, W), or with `channels_last` (H, W, C)."""
         super().__init__()
         if len(image_shape) != 3:
             raise ValueError(f"image_shape must be (channels, height, width), found {tuple(image_shape)}")
-        in_channels, height, width = (int(size) for size in image_shape)
+        in_channels, height, width = (int(image_shape[axis]) for axis in ((2, 0, 1) if channels_last else (0, 1, 2)))
+        self.channels_last = channels_last
         self.image_shape = (in_channels, height, width)
         self.conv = Conv2dModel(
             in_channels, channels, kernel_sizes, strides, paddings, nonlinearity, use_maxpool, normlayer, scale_uint8
@@ -166,7 +168,9 @@ class Conv2dHeadModel(nn.Module):
         self.head = MlpModel(self.conv.conv_out_size(height, width), hidden_sizes, output_size, nonlinearity)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the features of images [..., C, H, W] of any dtype."""
+        """Return the features of images [..., C, H, W], or [..., H, W, C] with `channels_last`, of any dtype."""
+        if self.channels_last:
+            input = input.movedim(-1, -3)
         if tuple(input.shape[-3:]) != self.image_shape:
             raise ValueError(f"Conv2dHeadModel wants images [..., {self.image_shape}], found {tuple(input.shape)}")
         maps: Tensor = self.conv(input)

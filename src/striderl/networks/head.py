@@ -1,15 +1,16 @@
-"""What turns features into a distribution of actions."""
+"""What turns features into a distribution of actions, and what keeps actions within the bounds of their spec."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
 
+from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec, as_shape
@@ -60,6 +61,41 @@ def read_mask(obs: Mapping[str, Tensor], component: str) -> Tensor | None:
     if component not in obs:
         raise KeyError(unknown("action mask", component, obs, where="the observation given to the head"))
     return obs[component]
+
+
+class ActionClip(nn.Module):
+    """Clip actions to the bounds of their spec, part by part; choices and parts without finite bounds pass.
+
+    For what leaves the library: an env, a user's own loop, an exported program. Storage and log-probabilities are of
+    the action that was sampled.
+    """
+
+    def __init__(self, spec: ActionSpec) -> None:
+        """Precompute the bounds of the bounded parts."""
+        super().__init__()
+        parts = spec.parts if isinstance(spec, DictActionSpec) else {"": spec}
+        self.clipped = tuple(name for name, part in parts.items() if isinstance(part, BoxSpec) and part.is_bounded)
+        """The parts that have bounds; a plain action is the part ''."""
+        for number, name in enumerate(self.clipped):
+            box = parts[name]
+            assert isinstance(box, BoxSpec)
+            for side, bound in zip(("low", "high"), box.clip_bounds()):
+                self.register_buffer(f"{side}_{number}", torch.from_numpy(bound.copy()), persistent=False)
+
+    def forward(self, actions: Tensor | Mapping[str, Tensor]) -> Any:
+        """Return actions [..., *shape], or a dict of them, within their bounds; NaN stays NaN."""
+        if not self.clipped:
+            return actions
+        if isinstance(actions, Tensor):
+            return self._clip(actions, 0)
+        return {
+            name: self._clip(value, self.clipped.index(name)) if name in self.clipped else value
+            for name, value in actions.items()
+        }
+
+    def _clip(self, action: Tensor, number: int) -> Tensor:
+        low, high = self.get_buffer(f"low_{number}"), self.get_buffer(f"high_{number}")
+        return torch.minimum(torch.maximum(action, low.to(action.dtype)), high.to(action.dtype))
 
 
 class BoxLayer(nn.Module):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from striderl.policies.q_function import QFunctionConfig as QFunctionConfig
     from striderl.policies.run_reader import read_run as read_run
     from striderl.policies.stages import NormalizeObs as NormalizeObs
+    from striderl.policies.stages import OneHot as OneHot
     from striderl.policies.stages import Override as Override
     from striderl.policies.stages import Remember as Remember
     from striderl.policies.transfer.load import input_columns as input_columns
@@ -134,6 +135,7 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "stages": [
             "NormalizeObs",
+            "OneHot",
             "Override",
             "Remember",
         ],

@@ -25,6 +25,7 @@ from striderl.networks.head import Head
 from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
 from striderl.policies.arguments import as_names
+from striderl.policies.component_defaults import component_defaults
 from striderl.policies.estimate_checks import check_order
 from striderl.policies.head_settings import build_head
 from striderl.policies.lean_calls import lean_call, run_body
@@ -62,6 +63,10 @@ class ActorConfig:
     """The head for real-valued actions: 'gaussian', 'squashed_gaussian', 'beta' or 'deterministic'."""
     head_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of that head by name."""
+    flatten_images: bool = False
+    """Give images to the layers as plain numbers; otherwise each that no stage encodes gets a CNN of its own."""
+    one_hot: bool = True
+    """Turn Discrete and MultiDiscrete components into one-hot vectors; otherwise they enter as the numbers they are."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "obs", as_names(self.obs, "ActorConfig.obs"))
@@ -87,9 +92,13 @@ class ActorPolicy(nn.Module):
         check_order(config.stages)
         self.actor_inputs = obs_spec.select(config.obs)
         self.critic_inputs = ObsSpec({})
-        self.actor = Pipeline(self.actor_inputs, config.stages, obs_spec, name="actor")
+        defaults = component_defaults(
+            self.actor_inputs, config.stages, flatten_images=config.flatten_images, one_hot=config.one_hot
+        )
+        defaults.log("actor")
+        self.actor = Pipeline(self.actor_inputs, config.stages, obs_spec, name="actor", defaults=defaults)
         self.actor_body = MlpModel(self.actor.output_spec.size, config.hidden_dims, None, config.activation)
-        self._plain = plain_component(self.actor_inputs, config.stages)
+        self._plain = plain_component(self.actor)
         size = self.actor_body.output_size
         self.head: Head[Any] = (
             build_head(action_spec, size, config.head, config.head_settings) if make_head is None else make_head(size)
@@ -156,7 +165,7 @@ class ActorPolicy(nn.Module):
         return features, {**state, **outer(passed.state, "actor")}, outer(passed.aux, "actor"), dict(given.obs)
 
 
-def plain_component(inputs: ObsSpec, stages: tuple[StageRecipe, ...]) -> str:
+def plain_component(pipeline: Pipeline) -> str:
     """Return the one component that goes into the layers as it is; empty when there are stages or several."""
-    (name, *others) = inputs
-    return name if not stages and not others and len(inputs[name].shape) == 1 else ""
+    (name, *others) = pipeline.input_spec
+    return name if not pipeline.stages and not others and len(pipeline.input_spec[name].shape) == 1 else ""

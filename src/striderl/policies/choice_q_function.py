@@ -12,8 +12,8 @@ from striderl.data.specs import ObsSpec
 from striderl.networks.ensemble import EnsembleMlp
 from striderl.ops.moments import AllReduce
 from striderl.policies.policy import masked
-from striderl.policies.q_function import QFunctionConfig
-from striderl.policies.stage import Flow, Obs, Passed, Pipeline, flat_features, only
+from striderl.policies.q_function import QFunctionConfig, critic_pipeline
+from striderl.policies.stage import Flow, Obs, Passed, flat_features, only
 
 
 class ChoiceQFunction(nn.Module):
@@ -31,7 +31,7 @@ class ChoiceQFunction(nn.Module):
         if wanted == QFunctionConfig.obs:
             wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
         self.inputs = obs_spec.select(wanted)
-        self.pipeline = Pipeline(self.inputs, config.stages, obs_spec, name="critic")
+        self.pipeline = critic_pipeline(self.inputs, obs_spec, config, "critic")
         self.members = EnsembleMlp(
             config.num_members,
             self.pipeline.output_spec.size,

@@ -12,7 +12,7 @@ numbers. The policy keeps nothing and draws nothing: see `stage.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,7 @@ from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
 from striderl.networks.value_heads import ValueHead
 from striderl.ops.moments import AllReduce
 from striderl.policies.arguments import as_names
+from striderl.policies.component_defaults import component_defaults
 from striderl.policies.estimate_checks import check_order
 from striderl.policies.head_settings import build_head
 from striderl.policies.lean_calls import lean_call, run_body
@@ -79,6 +80,10 @@ class PolicyConfig:
     """A sample is the mode, for learners that explore in another way; log-probabilities stay those of the head."""
     num_values: int = 1
     """How many values the critic predicts, one per reward group."""
+    flatten_images: bool = False
+    """Give images to the layers as plain numbers; otherwise each that no stage encodes gets a CNN of its own."""
+    one_hot: bool = True
+    """Turn Discrete and MultiDiscrete components into one-hot vectors; otherwise they enter as the numbers they are."""
 
     def __post_init__(self) -> None:
         # one name or one size may be given without a tuple around it, as anywhere else in this library
@@ -125,12 +130,22 @@ class Policy(nn.Module):
         for stages in (config.trunk, config.actor, config.critic):
             check_order(stages)
         both = obs_spec.select([*self.actor_inputs, *self.critic_inputs])
-        self.trunk = Pipeline(both, config.trunk, obs_spec, name="trunk")
+        defaults = component_defaults(
+            both,
+            (*config.trunk, *config.actor, *config.critic),
+            flatten_images=config.flatten_images,
+            one_hot=config.one_hot,
+        )
+        defaults.log("policy")
+        self.trunk = Pipeline(both, config.trunk, obs_spec, name="trunk", defaults=replace(defaults, at_end=False))
         shared, raw = self.trunk.output_spec, not config.trunk
         _check_leak(shared, self.actor_inputs, both)
-        self.actor = Pipeline(_still_there(shared, self.actor_inputs), config.actor, obs_spec, raw=raw, name="actor")
-        self.critic = Pipeline(
-            _still_there(shared, self.critic_inputs), config.critic, obs_spec, raw=raw, name="critic"
+        self.actor, self.critic = (
+            Pipeline(_still_there(shared, seen), recipes, obs_spec, raw=raw, name=name, defaults=defaults)
+            for name, seen, recipes in (
+                ("actor", self.actor_inputs, config.actor),
+                ("critic", self.critic_inputs, config.critic),
+            )
         )
         activation = config.activation
         self.actor_body = MlpModel(self.actor.output_spec.size, config.actor_hidden_dims, None, activation)
@@ -141,7 +156,7 @@ class Policy(nn.Module):
                 raise KeyError(unknown("component", name, obs_spec, where="the observation, where action masks are,"))
         self.head: Head[Any] = ModeHead(head) if config.deterministic else head
         self.value_head = ValueHead(self.critic_body.output_size, config.num_values)
-        self._has_stages = bool(config.trunk or config.actor or config.critic)
+        self._has_stages = any(len(pipeline.stages) > 0 for pipeline in self._pipelines().values())
         self._actor_reads = self._critic_reads = _reads(self.actor.output_spec)
         if list(self.critic.output_spec) != list(self.actor.output_spec):
             self._critic_reads = _reads(self.critic.output_spec)

@@ -21,6 +21,7 @@ from striderl.networks.mlp import as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
 from striderl.policies.actor_policy import plain_component
 from striderl.policies.arguments import as_names
+from striderl.policies.component_defaults import component_defaults
 from striderl.policies.policy import masked
 from striderl.policies.stage import (
     Flow,
@@ -58,6 +59,10 @@ class QFunctionConfig:
     """Renormalise the input and each hidden layer over the batch; for `CrossQ` only, which keeps the statistics."""
     renorm_warmup: int = 100_000
     """Gradient steps in which that is plain batch normalisation."""
+    flatten_images: bool = False
+    """Give images to the layers as plain numbers; otherwise each that no stage encodes gets a CNN of its own."""
+    one_hot: bool = True
+    """Turn Discrete and MultiDiscrete components into one-hot vectors; otherwise they enter as the numbers they are."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "obs", as_names(self.obs, "QFunctionConfig.obs"))
@@ -80,8 +85,8 @@ class QFunction(nn.Module):
         if wanted == QFunctionConfig.obs:
             wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
         self.inputs = obs_spec.select(wanted)
-        self.pipeline = Pipeline(self.inputs, config.stages, obs_spec, name="critic")
-        self._plain = plain_component(self.inputs, config.stages)
+        self.pipeline = critic_pipeline(self.inputs, obs_spec, config, "critic")
+        self._plain = plain_component(self.pipeline)
         size = self.pipeline.output_spec.size + action_spec.tensor.size
         self.members: EnsembleMlp | RenormEnsembleMlp = _members(config, size)
         self._event_dims = len(action_spec.shape)
@@ -121,6 +126,13 @@ class QFunction(nn.Module):
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Return the values of actions in single steps [B, …], for Q-functions without memory."""
         return self.value(self.features(obs, {})[0], action)
+
+
+def critic_pipeline(inputs: ObsSpec, obs_spec: ObsSpec, config: QFunctionConfig, name: str) -> Pipeline:
+    """Build the stages of a critic, with what is added for images and discrete components."""
+    defaults = component_defaults(inputs, config.stages, flatten_images=config.flatten_images, one_hot=config.one_hot)
+    defaults.log(name)
+    return Pipeline(inputs, config.stages, obs_spec, name=name, defaults=defaults)
 
 
 def _members(config: QFunctionConfig, size: int) -> EnsembleMlp | RenormEnsembleMlp:

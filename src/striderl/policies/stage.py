@@ -117,6 +117,18 @@ class StageRecipe(Protocol):
         ...
 
 
+class StageDefaults(Protocol):
+    """What a list of stages adds by itself; see `component_defaults.py`."""
+
+    def adapted(self, recipe: StageRecipe, spec: ObsSpec) -> StageRecipe | None:
+        """Return a recipe fitted to what is added later, or None where nothing is left of it."""
+        ...
+
+    def before(self, recipe: StageRecipe | None, spec: ObsSpec) -> tuple[StageRecipe, ...]:
+        """Return what comes before this recipe, or, for None, at the end of the list."""
+        ...
+
+
 class Pipeline(nn.Module):
     """Stages in a row; state, memo and aux of stage i are kept under its position and name, '1_Remember/hidden'."""
 
@@ -128,27 +140,34 @@ class Pipeline(nn.Module):
         *,
         raw: bool = True,
         name: str = "",
+        defaults: StageDefaults | None = None,
     ) -> None:
         """Build each stage for what the one before gives; `raw` tells whether components come as the env gave them.
 
-        `name` is what the list is called in error messages.
+        `name` is what the list is called in error messages; `defaults` may add stages.
         """
         super().__init__()
         self._prefix = f"{name}/" if name else ""
         self.input_spec = spec
         self.stages = nn.ModuleDict()
-        for position, recipe in enumerate(recipes):
-            stage = recipe.build(spec, spec if whole is None else whole)
-            if stage.wants_raw and not (raw and position == 0):
-                raise ValueError(
-                    f"{type(recipe).__name__} learns from raw observations and must be the first stage; "
-                    "put it first in the trunk, or first in both lists when there is no trunk"
-                )
-            self.stages[f"{position}_{saved_name(recipe)}"] = stage
-            spec = stage.output_spec
         self.output_spec = spec
+        for given in (*recipes, None):
+            wanted = () if defaults is None else defaults.before(given, self.output_spec)
+            recipe = given if given is None or defaults is None else defaults.adapted(given, self.output_spec)
+            for each in wanted if recipe is None else (*wanted, recipe):
+                self._append(each, self.output_spec if whole is None else whole, raw=raw)
         found = self.named_stages()
         self._memories = {name: (stage.state_spec(), stage.input_spec) for name, stage in found if stage.state_spec()}
+
+    def _append(self, recipe: StageRecipe, whole: ObsSpec, *, raw: bool) -> None:
+        position, stage = len(self.stages), recipe.build(self.output_spec, whole)
+        if stage.wants_raw and not (raw and position == 0):
+            raise ValueError(
+                f"{type(recipe).__name__} learns from raw observations and must be the first stage; "
+                "put it first in the trunk, or first in both lists when there is no trunk"
+            )
+        self.stages[f"{position}_{saved_name(recipe)}"] = stage
+        self.output_spec = stage.output_spec
 
     def forward(self, flow: Flow, first: int = 0, last: int | None = None) -> Passed:
         """Run all stages, or those from position `first` to before `last`."""

@@ -1,4 +1,4 @@
-"""The small stages: normalise, remember, override."""
+"""The small stages: normalise, one-hot, remember, override."""
 
 from __future__ import annotations
 
@@ -72,6 +72,60 @@ class NormalizeStage(Stage):
                 normalizer = self.normalizers[module_key(name)]
                 assert isinstance(normalizer, EmpiricalNormalization)
                 normalizer.update(obs[name], valid, all_reduce)
+
+
+# -- OneHot ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHot:
+    """Replace discrete components by vectors of zeros with a one in the place of the value, entry after entry."""
+
+    components: tuple[str, ...]
+    """Which components; their specs have `num_choices`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "components", as_names(self.components, "OneHot.components"))
+
+    def build(self, spec: ObsSpec, whole: ObsSpec) -> OneHotStage:
+        """Build the stage."""
+        return OneHotStage(self, spec)
+
+
+class OneHotStage(Stage):
+    """A MultiDiscrete([3, 2]) value (2, 0) becomes [0, 0, 1, 1, 0]; a value that there is not becomes zeros."""
+
+    def __init__(self, recipe: OneHot, spec: ObsSpec) -> None:
+        super().__init__()
+        self.input_spec = spec
+        self.components = spec.select(recipe.components).names
+        without = [name for name in self.components if not spec[name].num_choices]
+        if without:
+            raise ValueError(f"OneHot wants components with num_choices; {without} have none in their ComponentSpec")
+        self.output_spec = ObsSpec({name: self._output(name, part) for name, part in spec.items()})
+        for number, name in enumerate(self.components):
+            part = spec[name]
+            starts = part.first_choice or (0,) * len(part.num_choices)
+            ranges = [torch.arange(count) + start for start, count in zip(starts, part.num_choices)]
+            entries = [torch.full((count,), entry) for entry, count in enumerate(part.num_choices)]
+            self.register_buffer(f"value_{number}", torch.cat(ranges), persistent=False)
+            self.register_buffer(f"entry_{number}", torch.cat(entries), persistent=False)
+
+    def _output(self, name: str, part: ComponentSpec) -> ComponentSpec:
+        if name not in self.components:
+            return part
+        return replace(part, shape=(sum(part.num_choices),), dtype="float32", num_choices=(), first_choice=())
+
+    def forward(self, flow: Flow) -> Passed:
+        """Return the components with one-hot vectors in the place of values."""
+        obs = dict(flow.obs)
+        for number, name in enumerate(self.components):
+            if name in obs:  # a trunk is also run for the actor alone, without the critic's components
+                value, lead = obs[name], obs[name].dim() - len(self.input_spec[name].shape)
+                flat = value.reshape(*value.shape[:lead], -1)
+                entries = flat[..., self.get_buffer(f"entry_{number}")]
+                obs[name] = (entries == self.get_buffer(f"value_{number}")).to(torch.float32)
+        return Passed(obs, {}, {})
 
 
 # -- Remember ----------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from striderl.networks.mlp import MlpModel
 from striderl.networks.value_heads import ValueHead
 from striderl.ops.moments import AllReduce
 from striderl.policies.policy import masked
-from striderl.policies.q_function import QFunctionConfig
-from striderl.policies.stage import Flow, Obs, Passed, Pipeline, flat_features, only
+from striderl.policies.q_function import QFunctionConfig, critic_pipeline
+from striderl.policies.stage import Flow, Obs, Passed, flat_features, only
 
 
 class ValueFunction(nn.Module):
@@ -24,7 +24,7 @@ class ValueFunction(nn.Module):
         if wanted == QFunctionConfig.obs:
             wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
         self.inputs = obs_spec.select(wanted)
-        self.pipeline = Pipeline(self.inputs, config.stages, obs_spec, name="value")
+        self.pipeline = critic_pipeline(self.inputs, obs_spec, config, "value")
         self.body = MlpModel(self.pipeline.output_spec.size, config.hidden_dims, None, config.activation)
         self.head = ValueHead(self.body.output_size)
 

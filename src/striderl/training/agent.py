@@ -5,8 +5,9 @@
     action = agent.sample({"joints": joints})         exploring, for training
     agent.reset(dones)                                forget where an episode ended; agent.reset() forgets everything
 
-One env or many: observations without a batch dimension give an action without one. The agent keeps the memory of a
-recurrent policy; apart from that it is a pure function of observation, seed and the number of calls to `sample`.
+One env or many: observations without a batch dimension give an action without one. Real-valued actions are clipped to
+the bounds of their spec: they are for an env, not for a storage. The agent keeps the memory of a recurrent policy;
+apart from that it is a pure function of observation, seed and the number of calls to `sample`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.export.array_layout import read_arrays, require_dones
 from striderl.networks.distribution import Distribution
+from striderl.networks.head import ActionClip
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.facade import StatefulMutex
@@ -54,6 +56,7 @@ class Agent:
         self.seed = seed
         self.num_samples = 0
         """How often `sample` was called."""
+        self._clip = ActionClip(self.policy.action_spec).to(self.device)
         self._noise = _noise_of(self.policy)
         masks = () if isinstance(self.policy, MutexPolicy) else self.policy.head.mask_components
         self._required = (*self.policy.actor_inputs, *masks)
@@ -72,14 +75,14 @@ class Agent:
         return cls(load_run(run, which, device=str(device), trust=True).policy, device=device, seed=seed)
 
     def predict(self, obs: Any) -> Any:
-        """Return the greedy actions for a dict of arrays, or a flat array of all components in a row."""
+        """Return the greedy actions for a dict of arrays, or a flat array of all components in a row, clipped."""
         tensors, single = self._read(obs)
         like = torch.zeros(self._envs(), device=self.device)
         distribution = self._act(tensors, self.policy.settled(like))
-        return _as_arrays(distribution.mode(), single)
+        return _as_arrays(self._clip(distribution.mode()), single)
 
     def sample(self, obs: Any) -> Any:
-        """Return exploring actions, drawn from the policy's distribution."""
+        """Return exploring actions, drawn from the policy's distribution and clipped to their bounds."""
         tensors, single = self._read(obs)
         noise = self._source.at(self.num_samples)
         self.num_samples += 1
@@ -88,7 +91,7 @@ class Agent:
         if draw is None:
             draw = {name.removeprefix("action/"): value for name, value in noise.items() if name.startswith("action/")}
         with torch.no_grad():
-            actions = distribution.sample(draw)
+            actions = self._clip(distribution.sample(draw))
         return _as_arrays(actions, single)
 
     def reset(self, dones: Any = None) -> None:

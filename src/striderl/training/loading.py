@@ -9,13 +9,14 @@ from typing import Any
 from striderl.checkpoint.errors import CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import Checkpoint, CheckpointStore
+from striderl.data.actions import ActuationSpec
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.training.algorithm_table import algorithm_entry
 from striderl.training.run_config import RunConfig, check_same_parts, read_run_config
 from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import SPECS_FILE, read_plain_specs, run_layout, specs_of
+from striderl.training.run_specs import SPECS_FILE, actuation_of, read_plain_specs, run_layout, specs_of
 from striderl.training.seal import check_digest
 
 
@@ -35,6 +36,8 @@ class LoadedRun:
     """Seconds per step of the task; 0 where time has no meaning."""
     layout: dict[str, Any]
     """What its observations and actions are made of."""
+    actuation: ActuationSpec | None = None
+    """What its env does with actions; None where that is unknown."""
 
     def check_env(self, env: VecEnv) -> None:
         """Raise LayoutMismatch, with every difference by name, for an env that shows or takes something else."""
@@ -58,12 +61,20 @@ def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cp
     check_layout(checkpoint.layout, layout, where=str(checkpoint.path))
     check_digest(root.path / SPECS_FILE, specs, checkpoint.seal, checkpoint.path)
     if checkpoint.seal:
-        check_same_parts(RunConfig.from_dict(checkpoint.config), config, where=str(root.path))
+        check_same_parts(RunConfig.from_stored(checkpoint.config), config, where=str(root.path))
     entry = algorithm_entry(config.algorithm_name)
     policy = entry.policy(replace(config, device=device), obs_spec, action_spec)
     policy.load_state_dict(entry.weights(checkpoint.state))
     policy.eval()
-    return LoadedRun(config=config, folder=root, policy=policy, step=checkpoint.step, step_dt=step_dt, layout=layout)
+    return LoadedRun(
+        config=config,
+        folder=root,
+        policy=policy,
+        step=checkpoint.step,
+        step_dt=step_dt,
+        layout=layout,
+        actuation=actuation_of(specs),
+    )
 
 
 def _checkpoint(root: RunFolder, which: str | int) -> Checkpoint:

@@ -1,7 +1,8 @@
 """`PolicySettings`: the networks of a run in a few plain words, and how they become a `Policy`.
 
 observation ─ normalise ─ encode some components ─ remember (lstm, gru) ─ hidden layers ─ head
-              if wanted   'encoders'               'kind'                 actor's and critic's own
+              if wanted   'encoders', a CNN for    'kind'                 actor's and critic's own
+                          other images, one-hot
 """
 
 from __future__ import annotations
@@ -80,6 +81,10 @@ class PolicySettings:
     """The number of its layers."""
     encoders: tuple[EncoderSettings, ...] = ()
     """Networks for single components; the critic, where it sees the component, has one of its own."""
+    flatten_images: bool = False
+    """Give images to the layers as plain numbers; otherwise each without an encoder gets a CNN of its own."""
+    one_hot: bool = True
+    """Turn Discrete and MultiDiscrete components into one-hot vectors; otherwise they enter as the numbers they are."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -107,6 +112,8 @@ def build_policy(settings: PolicySettings, obs_spec: ObsSpec, action_spec: Actio
         head=settings.head,
         head_settings=head_settings(settings, action_spec),
         num_values=num_values,
+        flatten_images=settings.flatten_images,
+        one_hot=settings.one_hot,
     )
     return Policy(obs_spec, action_spec, config)
 
@@ -122,6 +129,8 @@ def actor_config(settings: PolicySettings, obs_spec: ObsSpec, given: Mapping[str
         activation=settings.activation,
         head=settings.head,
         head_settings=given,
+        flatten_images=settings.flatten_images,
+        one_hot=settings.one_hot,
     )
 
 
@@ -133,6 +142,8 @@ def q_function_config(settings: PolicySettings, obs_spec: ObsSpec) -> QFunctionC
         stages=_stages(settings, obs_spec.select(critic_obs)),
         hidden_dims=settings.critic_hidden_dims,
         activation=settings.activation,
+        flatten_images=settings.flatten_images,
+        one_hot=settings.one_hot,
     )
 
 

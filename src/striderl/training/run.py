@@ -55,7 +55,7 @@ from striderl.training.record import Record
 from striderl.training.run_config import CONFIG_FILE, RunConfig
 from striderl.training.run_folder import RunFolder
 from striderl.training.run_lock import FolderLock, FolderLockedError
-from striderl.training.run_specs import SPECS_FILE, plain_specs, read_plain_specs, run_layout, write_specs
+from striderl.training.run_specs import SPECS_FILE, read_plain_specs, run_layout, write_specs
 from striderl.training.seal import accepted_content, write_sealed
 from striderl.training.signals import Interrupted, StopSignals
 from striderl.training.trainer import Trainer
@@ -156,8 +156,7 @@ class Run:
             except ConfigError:
                 if not accept_changes:
                     raise
-        write_specs(path, env.obs_spec, env.action_spec, env.step_dt)
-        return plain_specs(env.obs_spec, env.action_spec, env.step_dt)
+        return write_specs(path, env.obs_spec, env.action_spec, env.step_dt, env.actuation)
 
     def _loggers(self) -> list[Logger]:
         settings = self.config.logging

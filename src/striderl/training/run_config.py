@@ -244,6 +244,17 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         return cls.from_dict(data)
 
     @classmethod
+    def from_stored(cls, data: Any) -> RunConfig[Any, Any]:
+        """Build the config of a run from what it has stored, which has every setting of its version.
+
+        Settings that came later are as if they had been off: before `flatten_images` and `one_hot` there were, images
+        were flattened and discrete observations entered as numbers.
+        """
+        if isinstance(data, Mapping) and isinstance(data.get("policy"), Mapping):
+            data = {**data, "policy": {"flatten_images": True, "one_hot": False, **data["policy"]}}
+        return cls.from_dict(data)
+
+    @classmethod
     def from_dict(cls, data: Any) -> RunConfig[Any, Any]:
         """Build a config from plain data."""
         if not isinstance(data, Mapping):
@@ -286,7 +297,7 @@ def read_run_config(folder: str | Path, *, trust: bool = False, accept_changes: 
         raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}")
     content = (read_plain if accept_changes else read_sealed)(folder, CONFIG_FILE)
     try:
-        config = RunConfig.from_dict(content)
+        config = RunConfig.from_stored(content)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     require_trust(path, content, modules_named(config.env.task, config.env.settings), trust=trust)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from striderl.checkpoint.layout import describe
-from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
+from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.training.config_json import ConfigError, from_plain, to_plain
@@ -27,18 +27,25 @@ def run_layout(obs_spec: ObsSpec, action_spec: ActionSpec, *, normalize_obs: boo
     return describe(obs_spec, action_spec, normalized=seen if normalize_obs else [])
 
 
-def plain_specs(obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> dict[str, Any]:
-    """Return the content of the file."""
-    return {
+def write_specs(
+    folder: Path,
+    obs_spec: ObsSpec,
+    action_spec: ActionSpec,
+    step_dt: float,
+    actuation: ActuationSpec | None = None,
+) -> dict[str, Any]:
+    """Write both specs, the seconds per step (0 where time has no meaning) and what the env does with actions.
+
+    The file is sealed; its content is returned.
+    """
+    content = {
         "observation": {name: to_plain(part) for name, part in obs_spec.items()},
         "action": _plain_action(action_spec),
         "step_dt": step_dt,
+        "actuation": to_plain(actuation),
     }
-
-
-def write_specs(folder: Path, obs_spec: ObsSpec, action_spec: ActionSpec, step_dt: float) -> None:
-    """Write both specs and the seconds per step (0 where time has no meaning), and seal them."""
-    write_sealed(folder, SPECS_FILE, plain_specs(obs_spec, action_spec, step_dt))
+    write_sealed(folder, SPECS_FILE, content)
+    return content
 
 
 def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
@@ -60,6 +67,12 @@ def specs_of(content: Any, path: Path) -> tuple[ObsSpec, ActionSpec, float]:
         return ObsSpec(parts), _read_action(content["action"]), float(content["step_dt"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} is damaged: {error!r}") from error
+
+
+def actuation_of(content: Mapping[str, Any]) -> ActuationSpec | None:
+    """Return what the env does with actions; None where it did not state it, and in files of older versions."""
+    plain = content.get("actuation")
+    return None if plain is None else from_plain(ActuationSpec, plain, "actuation")
 
 
 def _plain_action(spec: ActionSpec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an action of a Gymnasium env has to be, and where its rows are stored."""
+"""What an action of a Gymnasium env has to be, and where its rows are stored, clipped to the bounds of its space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from striderl.data.actions import DiscreteSpec, MultiDiscreteSpec, PlainActionSpec
+from striderl.data.actions import BoxSpec, DiscreteSpec, MultiDiscreteSpec, PlainActionSpec
 from striderl.envs.workers.layout import Array
 
 _TRUE = b"\x01"
@@ -25,7 +25,23 @@ class ActionPart(NamedTuple):
     num_choices: Array | None
     """How many choices there are, uint64; None for real numbers."""
     rows: Array
-    """This env's rows of the buffer."""
+    """This env's rows of the buffer, in the dtype of the space."""
+    low: Array | None = None
+    """The lower bounds; None where nothing is clipped."""
+    high: Array | None = None
+    """The upper bounds."""
+
+    def store(self, values: Array) -> None:
+        """Write actions [N, …] to the rows, clipped where the space is bounded; NaN is passed on as it is."""
+        rows = self.rows
+        given = values if values.shape == rows.shape else values.reshape(rows.shape)
+        if self.low is None or self.high is None:
+            rows[...] = given
+        elif rows.dtype.kind == "f":
+            np.maximum(given, self.low, out=rows, casting="unsafe")
+            np.minimum(rows, self.high, out=rows)
+        else:
+            rows[...] = np.minimum(np.maximum(given, self.low), self.high)
 
     def allows(self, values: Array) -> bool:
         """Tell whether all choices are from 0 to their number; a few are looked at one by one, which is quicker."""
@@ -42,7 +58,10 @@ class ActionPart(NamedTuple):
         """Return the part of a spec."""
         tensor = spec.tensor
         shown = f"actions[{name!r}]" if name else "actions"
-        return cls(shown, (len(rows), *tensor.shape), tensor.dtype == "int64", _num_choices(spec), rows)
+        low = high = None
+        if isinstance(spec, BoxSpec) and spec.is_bounded:
+            low, high = spec.clip_bounds(rows.dtype)
+        return cls(shown, (len(rows), *tensor.shape), tensor.dtype == "int64", _num_choices(spec), rows, low, high)
 
 
 def _num_choices(spec: PlainActionSpec) -> Array | None:

@@ -6,7 +6,8 @@
 
 What is converted: Dict and Tuple observations become components named 'outer/inner', a plain one becomes 'obs'; float64
 components are stored as float32 unless `keep_float64`; rewards are float32; Discrete values are int64; images stay
-uint8. Actions are passed on as they are, in the dtype of the action space, and never clipped.
+uint8. Actions are passed on in the dtype of the action space, clipped to a Box's bounds: a Gaussian policy samples
+outside of them, and what it sampled is what is stored and learned from.
 
 Seeds: env i gets the stream `env_seed_sequence(seed, first_env_index + i)`; the same seed gives the same bits for any
 number of workers and any start method. Gymnasium's own env checker is left out of envs made by id (it costs more than
@@ -19,13 +20,14 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from striderl.data.actions import action_spec_from_space
-from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
+from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, space_leaves
 from striderl.envs.gymnasium.backend import Backend, InProcess
 from striderl.envs.gymnasium.building import check_arguments, make_factories, user_error
 from striderl.envs.gymnasium.rows import EnvFacts, EnvRows
@@ -93,7 +95,7 @@ class GymnasiumEnv(EnvRows):
             raise user_error(violation) from None
         facts = EnvFacts(
             layout=layout,
-            obs_spec=_obs_spec(layout),
+            obs_spec=_obs_spec(layout, backend.description.observation_space),
             action_spec=action_spec_from_space(backend.description.action_space, mask=action_mask),
             info_spec={**info_keys, "valid": TensorSpec(dtype="bool")},
             device=torch.device(device),
@@ -161,12 +163,13 @@ def _layout(backend: Backend, info_keys: Mapping[str, TensorSpec], mask: str, ke
     )
 
 
-def _obs_spec(layout: Layout) -> ObsSpec:
-    return ObsSpec(
-        {
-            leaf.name: ComponentSpec(
-                shape=leaf.shape, dtype=leaf.dtype, group="action_mask" if leaf.name == layout.mask else "policy"
-            )
-            for leaf in layout.observation
-        }
-    )
+def _obs_spec(layout: Layout, space: Any) -> ObsSpec:
+    """Describe the components as they are stored, with the choices of the space's discrete parts."""
+    parts = {name or "obs": part for name, part in space_leaves(space)}
+    found: dict[str, ComponentSpec] = {}
+    for leaf in layout.observation:
+        if leaf.name == layout.mask:
+            found[leaf.name] = ComponentSpec(shape=leaf.shape, dtype=leaf.dtype, group="action_mask")
+        else:
+            found[leaf.name] = replace(parts[leaf.name], dtype=leaf.dtype)
+    return ObsSpec(found)

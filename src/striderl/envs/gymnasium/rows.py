@@ -258,7 +258,7 @@ class EnvRows(AsyncVecEnv):
         values: Array = action.numpy() if action.is_cpu else action.cpu().numpy()
         if not part.allows(values):
             self._refuse_choice(values, np.asarray(part.num_choices, np.int64), part.name)
-        part.rows[...] = values if values.shape == part.rows.shape else values.reshape(part.rows.shape)
+        part.store(values)
 
     def _refuse_choice(self, values: Array, num_choices: Array, name: str) -> None:
         bad = (values < 0) | (values >= num_choices)

@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.data.actions import ActuationSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.mujoco.base import Float, Int, MujocoConfig, MujocoEnv
+from striderl.envs.mujoco.config import control_spec
 from striderl.envs.mujoco.randomize import Randomization
 
 
@@ -53,6 +55,7 @@ class Locomotion(MujocoEnv):
         super().__init__(
             model, config, obs_spec=spec, reward_weights=reward_weights, randomize=randomize, persistent=persistent
         )
+        self.actuation = _actuation(model)
         self._reset_noise_scale, self._normal_velocities = reset_noise_scale, normal_velocities
         self.x_velocity: Float = self.state_array("x_velocity")
         """Speed along x over the last step, m/s."""
@@ -82,6 +85,21 @@ class Locomotion(MujocoEnv):
     def metrics(self) -> dict[str, Tensor]:
         """Return the speed along x over the last step; right after a reset still that of the episode before."""
         return {"x_velocity": torch.from_numpy(self.x_velocity.astype(np.float32)).to(self.device)}
+
+
+def _actuation(model: Any) -> ActuationSpec:
+    """Describe `apply_action`: controls as they are, which MuJoCo clips to their ranges."""
+    low, high = control_spec(model).bounds()
+    is_joint = model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT
+    names = [model.joint(int(index)).name for index in model.actuator_trnid[:, 0]] if is_joint.all() else []
+    return ActuationSpec(
+        target="control",
+        scale=(1.0,) * model.nu,
+        offset=(0.0,) * model.nu,
+        target_low=tuple(low) if np.isfinite(low).all() else None,
+        target_high=tuple(high) if np.isfinite(high).all() else None,
+        joint_names=tuple(names) if all(names) and names else None,
+    )
 
 
 def load_gymnasium_model(file: str) -> Any:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from striderl.data.actions import BoxSpec
+from striderl.data.actions import ActuationSpec, BoxSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, TensorSpec
 from striderl.envs.mujoco.base import Arrays, Bool, Float, Int, MujocoConfig, MujocoEnv, Rows
@@ -118,6 +118,7 @@ class QuadrupedEnv(MujocoEnv):
             info_spec=info_spec,
             randomize=[*config.randomize, *sensor_noise(spec, config.noise_level)],
         )
+        self.actuation = _actuation(config)
         self.ground = ground
         self.robot = RobotState(self.simulation, config.robot)
         self._default_pose, self._target_limits = config.robot.default_pose, config.robot.joint_limits.T
@@ -295,6 +296,24 @@ class QuadrupedEnv(MujocoEnv):
         self.now.foot_height[rows] = feet[:, :, 2] - self.ground.height(feet[:, :, 0], feet[:, :, 1])
         self.now.foot_height[rows] -= self.config.robot.foot_radius
         self.now.base_height[rows] = trunk[:, 2] - self.ground.height(trunk[:, 0], trunk[:, 1])
+
+
+def _actuation(config: QuadrupedConfig) -> ActuationSpec:
+    """Describe `apply_action`: the servos' targets, their limits and their gains."""
+    robot = config.robot
+    low, high = robot.joint_limits.T
+    return ActuationSpec(
+        target="joint_position",
+        scale=(config.action_scale,) * 12,
+        offset=tuple(robot.default_pose),
+        target_low=tuple(low),
+        target_high=tuple(high),
+        joint_names=JOINT_NAMES,
+        default_joint_pos=tuple(robot.default_pose),
+        joint_stiffness=(robot.stiffness,) * 12,
+        joint_damping=(robot.damping,) * 12,
+        command_names=("command",),
+    )
 
 
 def _soft_limits(config: QuadrupedConfig) -> tuple[Float, Float]:

@@ -34,6 +34,7 @@ from striderl.data.actions import BoxSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec
 from striderl.envs.rsl_rl import control
+from striderl.envs.rsl_rl.actuation import find_actuation
 from striderl.envs.rsl_rl.extras import as_flags, as_reward, look_up, read_info, read_log, split_step
 from striderl.envs.rsl_rl.obs import (
     Generation,
@@ -333,6 +334,7 @@ class RslRlEnv(VecEnv):
         self._clip_actions = clip_actions
         self._num_actions = int(self._env.num_actions)
         bound = float("inf") if clip_actions is None else float(clip_actions)
+        self.actuation = find_actuation(self._env, self._num_actions)
         self.action_spec = BoxSpec(shape=(self._num_actions,), low=-bound, high=bound)
 
     def _log_what_was_found(self) -> None:

@@ -59,6 +59,7 @@ def compose(
             activation=activation,
             head_settings=head,
             deterministic=deterministic,
+            flatten_images=True,  # these classes name what they encode; weights of older libraries fit them
         ),
     )
 

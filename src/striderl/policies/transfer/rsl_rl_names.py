@@ -64,6 +64,7 @@ def policy_from_rsl_rl(
         critic_hidden_dims=_hidden_sizes(foreign.critic),
         activation=activation,
         head_settings={"std_type": foreign.std_type},
+        flatten_images=True,  # a checkpoint of flat vectors
     )
     policy = Policy(spaces.obs, spaces.action, config)
     load_rsl_rl(policy, foreign)

@@ -220,6 +220,7 @@ def _model_config(pair: ModelPair, spec: ObsSpec, sets: ObsSets) -> PolicyConfig
         activation=pair.actor.activation,
         head=pair.head,
         head_settings=pair.head_settings,
+        flatten_images=True,  # the config names what is encoded
     )
 
 

@@ -46,6 +46,7 @@ class DatasetEnv(VecEnv):
         self.info_spec: Mapping[str, TensorSpec] = {VALID: TensorSpec(dtype="bool")}
         self.gives_final_obs = dataset.spec.final_obs
         self.max_episode_length, self.step_dt, self.first_env_index = 0, like.step_dt, like.first_env_index
+        self.actuation = like.actuation
         self._blank = {
             name: torch.zeros((self.num_envs, *part.shape), dtype=torch_dtype(part.dtype), device=self.device)
             for name, part in self.obs_spec.items()
