@@ -99,12 +99,12 @@ def _read_jsonl(path: Path) -> list[dict[str, float]]:
     for line in read_lines(path):
         try:
             row = decode_json(line, path)
-            rows.append({name: math.nan if value is None else float(value) for name, value in row.items()})
-            rows[-1]["step"] = int(row["step"])
+            found = {name: math.nan if value is None else float(value) for name, value in row.items()}
+            rows.append({**found, "step": int(row["step"])})
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             damaged += 1
     _warn_of(damaged, path)
-    return [row for row in rows if "step" in row]
+    return rows
 
 
 def _read_csv(path: Path) -> list[dict[str, float]]:
