@@ -73,7 +73,7 @@ def offences(source: str) -> list[tuple[int, str]]:
 
 
 def whole_name(function: ast.expr, known: dict[str, str]) -> str:
-    """Return 'json.loads' for json.loads, j.loads after `import json as j`, and loads after `from json import loads`."""
+    """Return json.loads as "json.loads", whether imported as a module, under another name, or from one."""
     parts: list[str] = []
     while isinstance(function, ast.Attribute):
         parts.append(function.attr)

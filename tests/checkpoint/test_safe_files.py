@@ -1,4 +1,4 @@
-"""The one opener of files: links, pipes, devices, sizes, text and JSON are refused by name, and nothing is left half."""
+"""The one opener of files: links, pipes, sizes, text and JSON are refused by name, and nothing is left half."""
 
 from __future__ import annotations
 

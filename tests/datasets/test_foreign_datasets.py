@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from striderl.checkpoint.errors import FileRefused
 from striderl.data.actions import BoxSpec, DictActionSpec
+from striderl.datasets.lerobot_frames import decoded_pictures
 from striderl.datasets.lerobot_reader import LeRobotReader
 from striderl.datasets.minari_reader import MinariReader
 from striderl.datasets.rollout_dataset import RolloutDataset
@@ -283,3 +286,85 @@ def test_what_is_no_lerobot_dataset_is_refused(tmp_path):
     path.write_text(json.dumps(info))
     with pytest.raises(ValueError, match="'action'"):
         LeRobotReader(root)
+
+
+# -- datasets that somebody made to do harm ----------------------------------------------------------------------------
+
+
+def changed_info(root: Path, **changes: Any) -> Path:
+    path = root / "meta" / "info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return root
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("/etc/passwd", "inside this folder"),
+        ("../outside.parquet", "inside this folder"),
+        ("data/../../outside.parquet", "inside this folder"),
+        ("link/outside.parquet", "leads out of the folder"),
+        ("", "inside this folder"),
+        ("{root}/x", "wanted fields such as"),
+        ("data/{0.__class__}", "wanted fields such as"),
+        ("data/{NUMBER:999999999999d}", "wanted fields such as"),
+        ("data/{NUMBER!r}", "wanted fields such as"),
+    ],
+)
+def test_lerobot_paths_that_leave_the_dataset_are_refused(tmp_path, version, template, reason):
+    root = make_lerobot(tmp_path / "toy", version, "video")
+    number = "file_index" if version == "v3.0" else "episode_index"
+    table = next((root / "data").rglob("*.parquet"))
+    (tmp_path / "outside.parquet").write_bytes(table.read_bytes())
+    (root / "link").symlink_to(tmp_path)
+    for entry in ("data_path", "video_path"):
+        original = (root / "meta" / "info.json").read_text()
+        changed_info(root, **{entry: template.replace("NUMBER", number)})
+        with pytest.raises(ValueError, match=reason):
+            list(LeRobotReader(root))
+        (root / "meta" / "info.json").write_text(original)
+
+
+@pytest.mark.parametrize("name", ["data", "meta/episodes", "video"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_links_and_pipes_in_a_lerobot_dataset_are_refused(tmp_path, name, kind):
+    root = make_lerobot(tmp_path / "toy", "v3.0", "video")
+    path = next((root / "videos").rglob("*.mp4")) if name == "video" else next((root / name).rglob("*.parquet"))
+    outside = tmp_path / path.name
+    path.rename(outside)
+    path.symlink_to(outside) if kind == "link" else os.mkfifo(path)
+    with pytest.raises(ValueError, match=f"{path.name}' is refused"):
+        list(LeRobotReader(root))
+
+
+@pytest.mark.parametrize("place", ["/etc/hostname", "../secret.png", "link.png"])
+def test_pictures_outside_of_a_lerobot_dataset_are_refused(tmp_path, place):
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "link.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(FileRefused):
+        decoded_pictures([{"bytes": None, "path": place}], tmp_path / "toy")
+
+
+@pytest.mark.parametrize("name", ["meta/info.json", "meta/episodes.jsonl"])
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff", b"{", b'{"a": 1, "a": 2}'])
+def test_deep_or_damaged_json_of_a_lerobot_dataset_is_a_named_error(tmp_path, name, text):
+    root = make_lerobot(tmp_path / "toy", "v2.1", "image")
+    (root / name).write_bytes(text)
+    with pytest.raises(FileRefused, match=Path(name).name):
+        LeRobotReader(root)
+
+
+def test_deep_json_and_links_of_a_minari_dataset_are_named_errors(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(MinariDataset=lambda folder: FakeMinari()))
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "metadata.json").write_text("{}")
+    assert len(MinariReader(tmp_path / "toy")) == 3
+    (tmp_path / "outside.hdf5").touch()
+    (tmp_path / "toy" / "main_data.hdf5").symlink_to(tmp_path / "outside.hdf5")
+    with pytest.raises(FileRefused, match="main_data"):
+        MinariReader(tmp_path / "toy")
+    (tmp_path / "toy" / "metadata.json").write_text("[" * 100_000)
+    with pytest.raises(FileRefused, match="metadata"):
+        MinariReader(tmp_path / "toy")

@@ -140,7 +140,9 @@ def test_a_log_that_becomes_a_link_while_it_is_written_is_noticed(tmp_path):
     assert target.read_text() == '{"step":1,"a":1.0}\n'
 
 
-@pytest.mark.parametrize("line", ["[" * 100_000, '{"step":' + "[" * 100_000, '{"step": 1e999}', '{"step": 1, "a": [1]}'])
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"step":' + "[" * 100_000, '{"step": 1e999}', '{"step": 1, "a": [1]}']
+)
 def test_a_deep_or_senseless_row_is_left_out_and_never_a_recursion_error(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n' + line + '\n{"step": 2}\n{"step": 3}\n')

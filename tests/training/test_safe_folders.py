@@ -1,4 +1,4 @@
-"""Run folders that hold other things, links or hostile files: nothing is lost, nothing is followed, errors have names."""
+"""Run folders with other things, links or hostile files: nothing is lost, nothing is followed, errors have names."""
 
 from __future__ import annotations
 
@@ -148,7 +148,15 @@ def test_the_code_state_is_not_written_through_a_link(tmp_path):
 
 # -- a run folder with links -------------------------------------------------------------------------------------------
 
-WRITTEN = ["metrics.csv", "metrics.jsonl", "metrics.part1.csv", "faults.jsonl", "config.json", "specs.json", "versions.json"]
+WRITTEN = [
+    "metrics.csv",
+    "metrics.jsonl",
+    "metrics.part1.csv",
+    "faults.jsonl",
+    "config.json",
+    "specs.json",
+    "versions.json",
+]
 
 
 @pytest.mark.parametrize("kind", ["link", "link to nowhere", "pipe", "directory", "device"])
@@ -265,7 +273,7 @@ def test_deep_or_damaged_json_in_a_run_folder_is_a_named_error(tmp_path, text, r
 
 def test_a_config_as_text_has_the_same_limits():
     for text in DEEP:
-        with pytest.raises(ConfigError, match="nested too deeply|not JSON"):
+        with pytest.raises(ConfigError, match=r"nested too deeply|not JSON"):
             RunConfig.from_json(text)
 
 

@@ -126,7 +126,7 @@ def _array(part: IO[bytes], entry: zipfile.ZipInfo, path: str | Path, kinds: str
     if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize != rest:
         raise FileRefused(path, f"the array {name!r} says its shape is {shape} of {dtype}, but has {rest} bytes")
     flat = np.zeros(math.prod(shape), dtype)
-    _fill(memoryview(flat.view(np.uint8)) if rest else memoryview(b""), part, entry, path)
+    _fill(flat.view(np.uint8).data if rest else memoryview(b""), part, entry, path)
     return np.ascontiguousarray(flat.reshape(shape, order="F" if fortran else "C")).reshape(shape)
 
 

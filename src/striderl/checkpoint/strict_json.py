@@ -38,7 +38,7 @@ def decode(
     except UnicodeDecodeError as error:
         raise CheckpointCorrupt(path, f"byte {error.start} is not UTF-8 text") from None
     except (ValueError, MemoryError) as error:
-        raise CheckpointCorrupt(path, f"the text is not the JSON this library writes ({error})") from None
+        raise CheckpointCorrupt(path, f"it is not JSON, or not the JSON that is read here ({error})") from None
     if text.count(b"[") + text.count(b"{") > max_depth and not _is_flat(value, max_depth):
         raise CheckpointCorrupt(path, too_deep)
     return value
