@@ -27,6 +27,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import replacing
+
 _log = logging.getLogger(__name__)
 
 MAX_RECORDS = 10_000
@@ -82,7 +85,7 @@ def remember(path: str | Path, content: Any) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         _write(folder / content_digest(content), {"file": str(Path(path).absolute()), "time": _now()})
         _prune(folder)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+    except (OSError, RuntimeError, FileRefused) as error:  # RuntimeError: there is no home directory
         _log.warning("%s is not recorded as made here, so reading it will ask for --trust: %s", path, error)
 
 
@@ -95,11 +98,9 @@ def _records() -> Path:
 
 def _write(path: Path, about: dict[str, str]) -> None:
     """Write a record for this user's eyes alone, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps(about) + "\n")
-    os.replace(temporary, path)
+    with replacing(path, several_writers=True) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(f"{json.dumps(about)}\n".encode())
 
 
 def _prune(folder: Path) -> None:

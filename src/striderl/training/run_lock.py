@@ -23,7 +23,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from striderl.checkpoint.safe_files import open_append
+from striderl.checkpoint.safe_files import decode_json, open_append
 
 _log = logging.getLogger(__name__)
 
@@ -128,9 +128,9 @@ def _holder() -> bytes:
 def _refusal(folder: Path, descriptor: int) -> str:
     """Name the holder, as far as it can be read: it may be about to write its name."""
     try:
-        found = json.loads(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
+        found = decode_json(os.pread(descriptor, MAX_HOLDER_BYTES, 0), folder / LOCK_FILE)
         pid, host, since, command = (str(found[name]) for name in ("pid", "host", "since", "command"))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return f"{str(folder)!r} is being trained by another process; wait for its end or stop it"
     if pid == str(os.getpid()) and host == socket.gethostname():
         return f"{str(folder)!r} is being trained by this process, since {since}; close() that run or runner first"

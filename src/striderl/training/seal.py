@@ -67,7 +67,7 @@ def read_plain(folder: Path, name: str) -> Any:
     try:
         return read_json(folder / name, constant=float)
     except FileRefused as error:
-        raise ConfigError(f"{folder / name} is not JSON that can be read: {error.reason}") from error
+        raise ConfigError(str(error)) from error
 
 
 def write_sealed(folder: Path, name: str, content: Any) -> None:
