@@ -78,7 +78,7 @@ def test_a_value_that_there_is_not_is_all_zeros():
 
 def test_components_without_choices_are_refused_by_name():
     spec = ObsSpec.from_flat(3)
-    with pytest.raises(ValueError, match="num_choices.*'obs'"):
+    with pytest.raises(ValueError, match=r"num_choices.*'obs'"):
         OneHot(components=("obs",)).build(spec, spec)
     with pytest.raises(ValueError, match="for each of the 2 entries"):
         ComponentSpec(shape=(2,), dtype="int64", num_choices=(3,))

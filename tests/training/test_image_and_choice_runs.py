@@ -1,4 +1,4 @@
-"""Images and discrete observations through whole runs: train, save, go on, play and export, on-policy and from replay."""
+"""Images and discrete observations in whole runs: train, save, resume, load and export; on-policy and from replay."""
 
 from __future__ import annotations
 
