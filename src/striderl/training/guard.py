@@ -4,6 +4,9 @@
       ▲                                             no:  back to the copy, counted and reported
       └──────────────────────────────────────────────┘
 
+The copy also serves an update that an error or an interrupt ended in the middle: `restore` puts it back, and the update is
+made again.
+
 A gradient that is not finite is skipped by the optimiser and changes nothing. This is for the rest: finite gradients
 whose step overflows, in parameters, optimiser, targets or normalisers. The next iteration learns from other data, so a
 run gets over it; one that does not, for many iterations in a row, ends with `DivergedError`, standing at the last
@@ -83,11 +86,29 @@ class Guard:
                 "the parameters. The last good state is in place. Look for rewards or observations of extreme size "
                 "(faults.jsonl), or lower the learning rate"
             )
+        self.keep()
+
+    def keep(self) -> None:
+        """Copy what was learned, for `restore`."""
         self._good = self.algorithm.state_dict()
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """The copy; empty where there is none."""
+        return self._good
+
+    def restore(self) -> None:
+        """Put the copy back: what has changed since then was interrupted half-way, and is done again."""
+        self.algorithm.load_state_dict(self._good)
+
+    def forget(self) -> None:
+        """Let go of the copy."""
+        self._good = {}
 
     def after(self, faults: FaultReport, *, env_steps: int, num_updates: int) -> bool:
         """Look at what the gradient steps have done, take them back if need be, and tell whether that was so."""
-        was, now = _look(self._good), _look(self.algorithm.state_dict())
+        present = self.algorithm.state_dict()
+        was, now = _look(self._good), _look(present)
         # what was not finite before is not of this update
         broken = (torch.isfinite(was.sums) & ~torch.isfinite(now.sums)).any()
         # in float64, where counts are exact
@@ -105,7 +126,8 @@ class Guard:
             self.num_rollbacks += 1
             said = f"the gradient steps before update {num_updates} broke what was learned and are taken back"
             faults.add_learned("parameters", 1, said, **at)
-        self._good = {}
+        else:
+            self._good = present
         fruitless = rolled_back or (sum(skipped) > 0 and sum(taken) == 0)
         self.num_fruitless = self.num_fruitless + 1 if fruitless else 0
         return rolled_back

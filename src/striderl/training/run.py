@@ -14,6 +14,7 @@ begin and the log says so (tier B).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import sys
@@ -255,10 +256,8 @@ class Run:
             self.close()
 
     def _advance(self) -> None:
-        try:
+        with contextlib.suppress(Interrupted):  # of an evaluation or a video; it is done again after the resume
             self.trainer.advance()
-        except Interrupted:
-            self.trainer.repeat_consumer()
 
     def _leave(self, reason: str, exit_code: int) -> Outcome:
         """Save before the end of the plan; a run that has not taken a step begins anew instead."""
