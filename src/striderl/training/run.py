@@ -111,7 +111,8 @@ class Run:
             self._save(),
         ]
         self.trainer: Trainer = self.learner.trainer(consumers)
-        self.trainer.regime.guard.patience = config.stop.bad_iterations
+        guard = self.trainer.regime.guard
+        guard.patience, guard.min_valid = config.stop.bad_iterations, config.stop.min_valid
         self._faults.write_to(folder.path / FAULTS_FILE)
         self._saved: tuple[Any, ...] = ()
         self._trouble: set[str] = set()
@@ -249,6 +250,10 @@ class Run:
                 self._advance()
             if self.signals.received:
                 return self._leave(self.signals.name, self.signals.exit_code)
+            guard = self.trainer.regime.guard
+            fruitless = guard.why_fruitless(min(guard.patience, self.trainer.iteration))
+            if fruitless:
+                return self._leave(fruitless, 1)
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
         except DivergedError as error:
             return self._leave(str(error), 1)

@@ -91,14 +91,18 @@ class StopSettings:
     max_seconds: float = 0.0
     """The run ends after this many seconds of collecting and learning; 0 means no limit."""
     bad_iterations: int = 100
-    """The run ends when nothing could be learned in so many iterations in a row: all gradients were not finite."""
+    """The run ends with an error when nothing could be learned in so many iterations in a row, or in all of them: no
+    gradient was finite, or next to no sample was valid."""
+    min_valid: float = 0.01
+    """When no more than this fraction of an iteration's samples is valid, because the rewards or observations of the
+    others are bad numbers (faults.jsonl), nothing could be learned in it; 0 means when none is."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        if self.times < 1 or self.max_seconds < 0.0 or self.bad_iterations < 1:
+        if self.times < 1 or self.max_seconds < 0.0 or self.bad_iterations < 1 or not 0.0 <= self.min_valid < 1.0:
             raise ValueError(
-                "StopSettings: times and bad_iterations >= 1 and max_seconds >= 0, found "
-                f"{self.times}, {self.bad_iterations} and {self.max_seconds}"
+                "StopSettings: times and bad_iterations >= 1, max_seconds >= 0 and min_valid in [0, 1), found "
+                f"{self.times}, {self.bad_iterations}, {self.max_seconds} and {self.min_valid}"
             )
 
 

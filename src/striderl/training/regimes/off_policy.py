@@ -33,7 +33,7 @@ from striderl.envs.async_env import AsyncVecEnv
 from striderl.envs.vec_env import VecEnv
 from striderl.execution.interrupts import check_interrupt
 from striderl.execution.modes import Eager, Mode, mode_of
-from striderl.storage.pickers import Prioritized
+from striderl.storage.pickers import NothingValidError, Prioritized
 from striderl.storage.replay import Replay, ReplaySample
 from striderl.training.checks import check_collector
 from striderl.training.guard import Guard
@@ -100,14 +100,20 @@ class Learner:
         """Begin an iteration; `copy` is what was learned before it, as the algorithm's `state_dict`."""
         self._copy, self._since, self._drawn, self._broken, self._most_since = copy, [], None, False, 0
 
-    def step(self, number: int) -> None:
-        """Sample, update, and give the priorities back; `number` counts gradient steps since the run began."""
+    def step(self, number: int) -> bool:
+        """Sample, update, and give the priorities back; `number` counts gradient steps since the run began.
+
+        Returns False, with nothing done, while the replay has no valid step to sample.
+        """
         self.mend()
         self._played = self.recorded is not None and self.recorded.play(number)
         if self._played:
             self._copy = {}  # recordings keep no samples
-            return
-        sample = self._drawn = self._drawn or self.replay.sample(self.batch_size)
+            return True
+        try:
+            sample = self._drawn = self._drawn or self.replay.sample(self.batch_size)
+        except NothingValidError:
+            return False
         self._broken = True
         try:
             numbers = dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
@@ -124,6 +130,7 @@ class Learner:
         if len(self._numbers) == _FOLD:
             self._fold()
         self._last = sample.data
+        return True
 
     def _count(self, number: int, sample: ReplaySample) -> None:
         """Keep what a gradient step was taken with, up to a limit of memory."""
@@ -186,12 +193,14 @@ class _Iteration:
 
     num_rounds: int
     """Rounds that are not finished."""
+    num_valid: Tensor
+    """How many valid steps there were before the iteration."""
+    largest: Tensor | None = None
+    """The largest priority before the iteration."""
     num_updates: int = 0
     """Gradient steps left in the present round; 0 before its env steps are taken."""
     collected: bool = False
     """Whether the env steps of the present round are taken, and the next one is not begun."""
-    largest: Tensor | None = None
-    """The largest priority before the iteration."""
 
 
 class OffPolicyRegime:
@@ -257,7 +266,8 @@ class OffPolicyRegime:
             self.guard.before()
             self._learner.begin(self.guard.kept)
             largest = picker.largest if isinstance(picker, Prioritized) else None
-            self._iteration = _Iteration(plan.num_steps_per_env // plan.train_every, largest=largest)
+            num_valid = self.collector.statistics.num_steps.clone()
+            self._iteration = _Iteration(plan.num_steps_per_env // plan.train_every, num_valid, largest)
         iteration = self._iteration
         while iteration.num_rounds:
             if not iteration.num_updates:
@@ -265,14 +275,14 @@ class OffPolicyRegime:
             started = time.perf_counter()
             while iteration.num_updates:
                 check_interrupt()
-                self._learner.step(self.tally.num_updates)
-                self.tally.num_updates += 1
+                self.tally.num_updates += self._learner.step(self.tally.num_updates)
                 iteration.num_updates -= 1
             self.tally.learning_seconds += time.perf_counter() - started
             iteration.num_rounds -= 1
         self.tally.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
         self._iteration = None
-        if take_back_if_broken(self.guard, self.tally, self.collector.env.device):
+        valid = self.collector.statistics.num_steps - iteration.num_valid
+        if take_back_if_broken(self.guard, self.tally, self.collector.env.device, valid, self.tally.num_steps):
             self.collector.reset()  # the broken policy may have driven envs, and its own memory, anywhere
             if isinstance(picker, Prioritized) and iteration.largest is not None:
                 picker.limit(iteration.largest)  # errors of broken parameters are no priorities

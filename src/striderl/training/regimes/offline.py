@@ -50,6 +50,7 @@ class OfflineRegime:
         self._updates_left = 0
         """Gradient steps of the iteration under way; 0 between iterations."""
         self._fingerprint = _fingerprint(dataset)
+        self._num_valid = dataset.read.valid(dataset.read.chronological()).sum()
 
     def run(self, phase: str, iteration: int) -> None:
         """Take the gradient steps of an iteration."""
@@ -63,11 +64,10 @@ class OfflineRegime:
         started = time.perf_counter()
         while self._updates_left:
             check_interrupt()
-            self._learner.step(self.tally.num_updates)
-            self.tally.num_updates += 1
+            self.tally.num_updates += self._learner.step(self.tally.num_updates)
             self._updates_left -= 1
         self.tally.numbers = self._learner.finish()
-        take_back_if_broken(self.guard, self.tally, self.dataset.read.device)
+        take_back_if_broken(self.guard, self.tally, self.dataset.read.device, self._num_valid, len(self.dataset))
         self.guard.forget()
         self.tally.learning_seconds += time.perf_counter() - started
 

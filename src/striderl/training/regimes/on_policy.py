@@ -159,7 +159,8 @@ class OnPolicyRegime:
         self.tally.numbers |= {f"train/{name}": value for name, value in numbers.items()}
         self._prepared = None
         self.tally.num_updates += self.algorithm.num_updates_per_rollout
-        take_back_if_broken(self.guard, self.tally, self.collector.env.device)
+        valid = newest_rollout(self.storage)["valid"].sum()
+        take_back_if_broken(self.guard, self.tally, self.collector.env.device, valid, self.tally.num_steps)
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out what means nothing before the first episode has ended; warn when final observations were lost."""
@@ -253,9 +254,15 @@ def collected_numbers(collector: Collector) -> dict[str, Tensor]:
     return {f"collect/{name}": value for name, value in found.items() if name != "steps"}
 
 
-def take_back_if_broken(guard: Guard, tally: Tally, device: torch.device) -> bool:
-    """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'."""
-    taken_back = guard.after(tally.faults, env_steps=tally.env_steps, num_updates=tally.num_updates)
+def take_back_if_broken(
+    guard: Guard, tally: Tally, device: torch.device, valid: Tensor, num_samples: int
+) -> bool:
+    """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'.
+
+    `valid` [] is how many of the iteration's `num_samples` new samples count.
+    """
+    at = {"env_steps": tally.env_steps, "num_updates": tally.num_updates}
+    taken_back = guard.after(tally.faults, **at, valid=valid, num_samples=num_samples)
     counts = {"bad_samples": tally.faults.num_bad_samples, **guard.counts()}
     tally.numbers |= {
         f"faults/{name}": torch.full((), count, dtype=torch.float64, device=device) for name, count in counts.items()
