@@ -10,6 +10,7 @@ The settings of the algorithm and of the plan have the types that `algorithm_nam
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from striderl.training.algorithm_table import algorithm_entry, check_algorithm
 from striderl.training.config_json import ConfigError, from_plain, to_plain
 from striderl.training.policy_settings import PolicySettings
 from striderl.training.teacher_run import TeacherRun
+
+_log = logging.getLogger(__name__)
 
 AlgorithmT = TypeVar("AlgorithmT")
 PlanT = TypeVar("PlanT")
@@ -61,7 +64,7 @@ class EvaluationSettings:
     num_episodes: int = 10
     """How many episodes are played."""
     num_envs: int = 10
-    """In how many envs they are played."""
+    """In how many envs they are played; at most one per episode."""
     seed: int = 100
     """The seed of those envs; the same for every evaluation."""
     at_end: bool = True
@@ -194,7 +197,7 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     """Threads of torch on the CPU; 1 is fastest for small networks, 0 leaves torch's own choice."""
     mode: str = "auto"
     """How updates are run: 'eager'; 'compiled', faster in long runs, after tens of seconds of compiling; 'graphed', as
-    CUDA graphs; or 'auto', which is graphed on a CUDA device and eager elsewhere."""
+    CUDA graphs; or 'auto', which is graphed on a CUDA device and eager elsewhere, unless the algorithm has a mode."""
     tf32: bool = False
     """Let matrix products on a GPU round their factors to TF32, which has 10 bits where float32 has 23: about twice as
     fast. A switch of torch for the whole process; False leaves it as it is."""
@@ -205,7 +208,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         if self.seed < 0 or self.num_threads < 0:
             raise ValueError(f"seed and num_threads are not negative, found {self.seed} and {self.num_threads}")
         if self.mode not in MODES:
-            raise ValueError(unknown("mode", self.mode, MODES, where="RunConfig"))
+            raise ConfigError(unknown("mode", self.mode, MODES, where="RunConfig"))
+        self._check_mode()
         if self.collector.seed not in (0, self.seed):
             raise ValueError(f"collector.seed={self.collector.seed} has no effect: set the seed of the run")
         if self.collector.previous_step:
@@ -217,6 +221,17 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
             raise ValueError("settings of rnd have no effect without it; add 'rnd' to the terms")
         if self.teacher.run and not isinstance(self.algorithm, TPPOConfig):
             raise ValueError(f"teacher.run has no effect: {self.algorithm_name} has no teacher; choose 'tppo'")
+
+    def _check_mode(self) -> None:
+        """Raise where the mode of the algorithm is none, or not the run's: one of the two would have no effect."""
+        own = getattr(self.algorithm, "mode", "")  # learners from replay have one, others leave it to the run
+        if own and own not in MODES:
+            raise ConfigError(unknown("mode", own, MODES, where="algorithm.mode: RunConfig"))
+        if own and self.mode not in ("auto", own):
+            raise ConfigError(
+                f"mode={self.mode!r} and algorithm.mode={own!r}: a run has one way of running updates. "
+                "Set mode, and leave algorithm.mode empty"
+            )
 
     def to_json(self) -> str:
         """Return the config as text."""
@@ -242,10 +257,25 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         except KeyError as error:
             raise ConfigError(str(error.args[0])) from error
         given = {
-            "algorithm": from_plain(entry.config, data.get("algorithm", {}), "algorithm"),
+            "algorithm": from_plain(entry.config, _without_old_mode(data), "algorithm"),
             "plan": from_plain(entry.plan, data.get("plan", {}), "plan"),
         }
         return from_plain(cls, data, "config", given)
+
+
+def _without_old_mode(data: Mapping[str, Any]) -> Any:
+    """Return the settings of the algorithm; an 'eager' that gave way to the run's mode when it was written does so now.
+
+    Configs of before 'algorithm.mode' could be left empty have that word in every file.
+    """
+    settings = data.get("algorithm", {})
+    if not isinstance(settings, Mapping) or settings.get("mode") != "eager":
+        return settings
+    mode = data.get("mode", "auto")
+    if mode in ("auto", "eager"):
+        return settings
+    _log.warning("algorithm.mode='eager' of the saved config gives way to mode=%r, as it did when it was written", mode)
+    return {**settings, "mode": ""}
 
 
 def read_run_config(folder: str | Path) -> RunConfig[Any, Any]:
