@@ -59,7 +59,5 @@ def make_logger(name: str, make: Callable[[Path], Logger], folder: Path) -> Logg
         return make(folder)
     # whatever a tracker's client throws, a library that calls sys.exit included: training must not notice
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        _log.warning(
-            "logger %s cannot be made: %s: %s. Training goes on without it", name, type(error).__name__, error
-        )
+        _log.warning("logger %s cannot be made: %s: %s. Training goes on without it", name, type(error).__name__, error)
         return None

@@ -292,9 +292,13 @@ class OffPolicyRegime:
         """Collect the steps before a round of gradient steps, and with overlap begin the first one after it."""
         if not iteration.collected:
             self.algorithm.explore(self.tally.env_steps, random=False)
-            count_collected(self.collector, self.plan.train_every * self.collector.env.num_envs, self.storage, self.tally)
+            count_collected(
+                self.collector, self.plan.train_every * self.collector.env.num_envs, self.storage, self.tally
+            )
             iteration.collected = True
-        if self.plan.overlap and iteration.num_rounds > 1:  # nothing is under way when an iteration ends, and may be saved
+        if (
+            self.plan.overlap and iteration.num_rounds > 1
+        ):  # nothing is under way when an iteration ends, and may be saved
             self.algorithm.explore(self.tally.env_steps, random=False)
             self.collector.launch()
         iteration.num_updates, iteration.collected = self.plan.num_updates_per_round, False

@@ -254,9 +254,7 @@ def collected_numbers(collector: Collector) -> dict[str, Tensor]:
     return {f"collect/{name}": value for name, value in found.items() if name != "steps"}
 
 
-def take_back_if_broken(
-    guard: Guard, tally: Tally, device: torch.device, valid: Tensor, num_samples: int
-) -> bool:
+def take_back_if_broken(guard: Guard, tally: Tally, device: torch.device, valid: Tensor, num_samples: int) -> bool:
     """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'.
 
     `valid` [] is how many of the iteration's `num_samples` new samples count.
