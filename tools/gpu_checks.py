@@ -95,7 +95,7 @@ def rollout(device: str, actor_of: Callable[[Counting], Any], *, guard: bool) ->
         torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.no_grad():
-            collector._collect_steps(64 * 24, storage)
+            collector._take_steps(collector._begin_steps(64 * 24, storage))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return storage

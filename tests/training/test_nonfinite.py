@@ -109,7 +109,7 @@ def test_two_bad_numbers_do_not_cancel_out():
         previous=obs, reward=reward, terminated=still, truncated=still, valid=~still, obs=obs, final_obs=None, step=4
     )
     assert found.valid.tolist() == [False, False, True] and found.reward.tolist() == [0.0, 0.0, 2.0]
-    assert quarantine.faults() == [Fault("reward", 0, 4, pytest.approx(1e30), 2)]
+    assert quarantine.faults() == [Fault("reward", env, 4, pytest.approx(1e30), 1) for env in (0, 1)]
 
 
 def test_an_env_that_is_sick_when_a_run_is_saved_is_sick_when_it_goes_on():
@@ -259,3 +259,82 @@ def test_a_learning_rate_that_overflows_ends_the_run_with_a_reason(tmp_path, cap
     lines = read_faults(tmp_path / "run" / "faults.jsonl")
     assert [line["component"] for line in lines if line["component"] == "parameters"] == ["parameters"] * 5
     assert caplog.text.count("are taken back") == 1
+
+
+# -- nothing to learn from ---------------------------------------------------------------------------------------------
+
+
+class Sick(Poisoned):
+    """Gives a bad reward in every step of some envs, and in the others never."""
+
+    def __init__(self, inner, envs):
+        super().__init__(inner, Injection("reward", 0, -1))
+        self.envs = list(envs)
+
+    def after(self, step):
+        step.reward[self.envs] = math.nan
+
+
+def sick_run(path, monkeypatch, kind="cartpole", envs=range(4), iterations=6, **stop):
+    config = config_of(kind)
+    task = config.env.task
+
+    def build(num_envs, device, settings):
+        env = tasks.make(task, num_envs=num_envs, settings=settings)
+        return Sick(env, envs) if num_envs == 4 else env
+
+    monkeypatch.setitem(tasks.TASKS, "sick", build)
+    plan = replace(config.plan, total_iterations=iterations)
+    stop = replace(config.stop, **{"bad_iterations": 3, **stop})
+    config = replace(config, env=replace(config.env, task="sick"), plan=plan, stop=stop)
+    return Run(config, folder_at(path, config))
+
+
+@pytest.mark.parametrize("kind", ["cartpole", "pendulum_lstm", "dqn", "sac"])
+@pytest.mark.parametrize("iterations", [2, 6])
+def test_a_run_without_valid_samples_is_no_success(tmp_path, monkeypatch, kind, iterations):
+    # with a patience of 3 the longer one is ended, and of the shorter one all iterations were fruitless
+    run = sick_run(tmp_path / "run", monkeypatch, kind, iterations=iterations)
+    outcome, count = run.drive(), min(3, iterations)
+    assert outcome.exit_code == 1 and outcome.saved
+    # four envs, eight steps an iteration
+    assert f"nothing was learned in {count} iterations in a row: 0 of {32 * count} samples were valid" in outcome.reason
+    assert "most often bad: reward of env 0 (" in outcome.reason and "3 more envs were bad too" in outcome.reason
+    assert str(tmp_path / "run" / "faults.jsonl") in outcome.reason
+    assert run.trainer.iteration == count and run.store.load("last").state["iteration"] == count
+
+
+@pytest.mark.parametrize(("envs", "min_valid", "code"), [(range(3), 0.01, 0), (range(3), 0.3, 1), ((), 0.3, 0)])
+def test_how_few_valid_samples_are_too_few_is_a_setting(tmp_path, monkeypatch, envs, min_valid, code):
+    # three of four envs are bad, so a quarter of the samples is valid
+    outcome = sick_run(tmp_path / "run", monkeypatch, envs=envs, min_valid=min_valid).drive()
+    assert outcome.exit_code == code
+    assert ("24 of 96 samples were valid" in outcome.reason) == bool(code)
+
+
+def test_few_valid_samples_without_bad_numbers_are_how_the_env_is():
+    algorithm, report = Breaking(), FaultReport()
+    guard = Guard(algorithm, patience=1)
+    for valid, fruitless in ((1, 0), (0, 1)):  # of a thousand; such as with `wait_reset`
+        guard.before()
+        guard.after(report, env_steps=0, num_updates=0, valid=torch.tensor(valid), num_samples=1000)
+        assert guard.num_fruitless == fruitless
+    with pytest.raises(DivergedError, match=r"0 of 1000 samples were valid; the envs, or the dataset, mark"):
+        guard.before()
+
+
+def test_every_env_that_was_bad_is_named(tmp_path, monkeypatch):
+    sick_run(tmp_path / "run", monkeypatch, envs=(1, 2, 3), min_valid=0.0).drive()
+    lines = read_faults(tmp_path / "run" / "faults.jsonl")
+    # the first iteration names each of them, later ones pool those that have a line
+    assert [(line["env"], line["step"], line["count"]) for line in lines[:3]] == [(1, 0, 8), (2, 0, 8), (3, 0, 8)]
+    assert [(line["env"], line["count"]) for line in lines[3:]] == [(1, 24)] * 5
+
+
+def test_a_resumed_run_names_envs_that_had_no_line_yet_and_no_other(tmp_path, monkeypatch):
+    sick_run(tmp_path / "run", monkeypatch, envs=(1, 2), iterations=2, min_valid=0.0).drive()
+    again = sick_run(tmp_path / "run", monkeypatch, envs=(1, 2, 3), iterations=4, min_valid=0.0)
+    assert again.restore()
+    again.drive()
+    named = [line["env"] for line in read_faults(tmp_path / "run" / "faults.jsonl")]
+    assert named == [1, 2, 1, 3, 1, 1]

@@ -11,6 +11,7 @@ from striderl.data.specs import ObsSpec
 from striderl.datasets.offline import replay_of
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.stages import NormalizeObs
+from striderl.training.guard import DivergedError
 from striderl.training.plans import OfflinePlan
 from striderl.training.record import Record
 from striderl.training.trainer import Trainer
@@ -18,7 +19,7 @@ from striderl.training.trainer import Trainer
 OBS, ACT = ObsSpec.from_flat(2), BoxSpec(shape=(1,), low=-1.0, high=1.0)
 
 
-def trainer(seed=0, count=300):
+def trainer(seed=0, count=300, **added):
     torch.manual_seed(0)
     config = ActorConfig(hidden_dims=(4,), stages=(NormalizeObs(),))
     algorithm = BehaviourCloning(ActorPolicy(OBS, ACT, config))
@@ -30,6 +31,7 @@ def trainer(seed=0, count=300):
         "act": torch.rand(1, count, 1, generator=draw),
         "rew": torch.zeros(1, count),
         "terminated": torch.ones(1, count, dtype=torch.bool),
+        **added,
     }
     plan = OfflinePlan(num_updates_per_iteration=2, batch_size=8, total_iterations=2)
     return Trainer(algorithm, replay_of(steps, OBS, ACT), plan), obs[0]
@@ -65,3 +67,30 @@ def test_records_are_numbered_by_what_is_counted():
     made, _ = trainer()
     assert [(record.env_steps, record.step) for record in made] == [(0, 2), (0, 4)]
     assert Record(iteration=1, env_steps=7, num_updates=3, num_steps=7).step == 7
+
+
+def test_a_dataset_without_valid_steps_ends_with_an_error():
+    made, _ = trainer(valid=torch.zeros(1, 300, dtype=torch.bool))
+    made.regime.guard.patience = 1
+    next(made)
+    with pytest.raises(DivergedError, match=r"0 of 300 samples were valid; the envs, or the dataset, mark"):
+        next(made)
+
+
+def test_an_interrupted_iteration_goes_on_to_the_same_bits():
+    made, other = trainer()[0], trainer()[0]
+    update, calls = made.algorithm.update, []
+
+    def interrupted(*inputs):
+        calls.append(1)
+        found = update(*inputs)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return found
+
+    made.algorithm.update = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        next(made)
+    assert next(made).metrics == next(other).metrics
+    for name, value in other.algorithm.policy.state_dict().items():
+        assert torch.equal(made.algorithm.policy.state_dict()[name], value), name

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 from run_cases import tiny
 
 from striderl.algorithms.a2c import A2CConfig
+from striderl.algorithms.ppo import PPOConfig
 from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.algorithms.tppo import TPPOConfig
 from striderl.envs.tasks import make
 from striderl.recipes.table import RECIPES, recipe
 from striderl.training.config_json import ConfigError
 from striderl.training.policy_settings import EncoderSettings, PolicySettings, build_policy
+from striderl.training.replay_learners import settings_of
 from striderl.training.run_config import EnvSettings, LoggingSettings, RunConfig, read_run_config
+from striderl.training.runners.config_generations import read_train_config
+from striderl.training.runners.runner_config import RunnerConfig, TeacherSettings
 
 
 @pytest.mark.parametrize("key", [*RECIPES, ("gymnasium:CartPole-v1", "ppo")])
@@ -110,3 +115,87 @@ def test_policies_are_built_as_told():
             build_policy(wrong, env.obs_spec, env.action_spec)
     with make("cartpole", num_envs=1) as env, pytest.raises(ValueError, match=r"init_std=0.5 has no effect"):
         build_policy(PolicySettings(init_std=0.5), env.obs_spec, env.action_spec)
+
+
+# -- no value is changed in silence ------------------------------------------------------------------------------------
+
+
+def with_modes(run, algorithm):
+    config = tiny("sac")
+    return replace(config, mode=run, algorithm=replace(config.algorithm, mode=algorithm))
+
+
+@pytest.mark.parametrize(
+    ("run", "algorithm", "wanted"),
+    [
+        ("auto", "", "auto"),
+        ("compiled", "", "compiled"),
+        ("auto", "eager", "eager"),  # on a GPU, 'auto' would be another one
+        ("auto", "compiled", "compiled"),
+        ("eager", "eager", "eager"),
+    ],
+)
+def test_a_mode_that_is_asked_for_is_kept(run, algorithm, wanted):
+    assert settings_of(with_modes(run, algorithm)).mode == wanted
+
+
+@pytest.mark.parametrize(("run", "algorithm"), [("compiled", "eager"), ("eager", "compiled"), ("graphed", "auto")])
+def test_two_modes_that_differ_are_refused_with_both_names(run, algorithm):
+    with pytest.raises(ConfigError, match=rf"mode='{run}' and algorithm.mode='{algorithm}'"):
+        with_modes(run, algorithm)
+    with pytest.raises(ConfigError, match=r"no mode 'eagre'. Did you mean 'eager'\?"):
+        with_modes("auto", "eagre")
+
+
+def test_a_config_of_before_modes_could_be_empty_goes_on_as_it_did(caplog):
+    data = json.loads(replace(tiny("sac"), mode="compiled").to_json())
+    data["algorithm"]["mode"] = "eager"  # what every such file has
+    assert settings_of(RunConfig.from_dict(data)).mode == "compiled"
+    assert "gives way to mode='compiled'" in caplog.text
+
+
+def test_a_runner_has_one_seed_and_one_ppo():
+    v1 = {"seed": 1, "runner": {"seed": 2}, "policy": {}, "algorithm": {}}
+    with pytest.raises(ValueError, match=r"\['seed'\]=1 and train_cfg\['runner'\]\['seed'\]=2"):
+        read_train_config(v1)
+    own = TeacherSettings(teacher=object(), config=TPPOConfig(ppo=PPOConfig(gamma=0.5)))
+    with pytest.raises(ValueError, match="teacher.config.ppo has no effect"):
+        RunnerConfig(teacher=own)
+    assert RunnerConfig(teacher=own, algorithm=PPOConfig(gamma=0.5)).algorithm.gamma == 0.5
+
+
+# -- numbers that are none ---------------------------------------------------------------------------------------------
+
+
+def float_settings(config, where=()):
+    """Every setting of a config that is a real number, by its place."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if is_dataclass(value):
+            yield from float_settings(value, (*where, each.name))
+        elif isinstance(value, float):
+            yield (*where, each.name)
+
+
+@pytest.mark.parametrize("kind", ["rnd", "dqn", "sac"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_no_setting_is_nan_or_infinite(kind, number):
+    config = tiny(kind)
+    places = list(float_settings(config))
+    assert ("stop", "value") in places and len(places) > 15
+    for place in places:
+        data = json.loads(config.to_json())
+        inner = data
+        for name in place[:-1]:
+            inner = inner[name]
+        inner[place[-1]] = number
+        with pytest.raises(ConfigError) as found:
+            RunConfig.from_json(json.dumps(data))
+        assert place[-1] in str(found.value) or place[-2] in str(found.value), (place, str(found.value))
+
+
+def test_settings_in_tables_and_lists_are_looked_at_too():
+    with pytest.raises(ValueError, match=r"EnvSettings.settings.start_range.1: wanted a finite number, found nan"):
+        EnvSettings(task="cartpole", settings={"start_range": (0.1, float("nan"))})
+    with pytest.raises(ValueError, match=r"RNDConfig.weight: wanted a finite number, found nan"):
+        RNDConfig(weight=float("nan"))

@@ -68,8 +68,9 @@ class DQNConfig:
     """How much priorities matter; 0 is uniform."""
     beta: float = 0.4
     """How much of the bias of prioritized sampling is corrected at first; it grows to 1."""
-    mode: str = "eager"
-    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'."""
+    mode: str = ""
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: as the run's mode says, and
+    without a run eagerly."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

@@ -51,8 +51,9 @@ class IQLConfig:
     """Of all three networks."""
     max_grad_norm: float = 0.0
     """Gradients are scaled down to this norm; 0 means never."""
-    mode: str = "eager"
-    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'."""
+    mode: str = ""
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: as the run's mode says, and
+    without a run eagerly."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

@@ -72,8 +72,9 @@ class TD3Config:
     """Decay of the weights of policy and critics (AdamW); 0 for none."""
     prioritized: bool = False
     """Sample by TD error instead of uniformly."""
-    mode: str = "eager"
-    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'."""
+    mode: str = ""
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: as the run's mode says, and
+    without a run eagerly."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

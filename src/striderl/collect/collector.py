@@ -9,6 +9,9 @@
                                       not preferred, as they would be by taking whichever end first
 
 There is one loop for every back end; how envs are stepped is the schedule's business (`schedules.py`).
+
+    collect(n_step=40) … KeyboardInterrupt     steps that are stored stay stored; `interrupted` is true
+    resume()                                   takes the rest, with the bits of a call that was not interrupted
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,11 +43,30 @@ from striderl.data.arena import Columns
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.envs.vec_env import Obs, StateUnsupportedError, Step, VecEnv
+from striderl.execution.interrupts import check_interrupt, interrupt_waits
 from striderl.execution.modes import Eager, Mode
 
 _log = logging.getLogger(__name__)
 
 __all__ = ["Collected", "Collector", "CollectorConfig"]
+
+
+@dataclass
+class StepsCall:
+    """How far a call of `collect(n_step=…)` has come."""
+
+    n_step: int
+    """How many transitions were asked for."""
+    storage: Storage | None
+    """Where they go."""
+    remaining: int = 0
+    """How many are still to be handed over."""
+    unlaunched: int = 0
+    """For how many no step was begun yet."""
+    rounds: list[int] = field(default_factory=list)
+    """How many steps each group may still begin."""
+    whole: bool = True
+    """Whether every step is either stored or not begun; false while one is being stored."""
 
 
 class Collector:
@@ -67,6 +90,10 @@ class Collector:
         self._recorder = Recorder()
         self._delivery = Delivery()
         self._mid_episode = False
+        self._call: StepsCall | None = None
+        """The call of `collect(n_step=…)` under way, or the one that did not come to its end."""
+        self._found: list[Fault] = []
+        """Faults that are not yet reported: an env may raise while it is reset."""
         self._said_stateless = False
 
     @property
@@ -108,7 +135,7 @@ class Collector:
 
     def reset(self, seed: int | None = None) -> None:
         """Start new episodes everywhere; with a seed, restart all streams from it."""
-        first, groups, self._mid_episode = not self._groups, self._groups, True
+        first, groups, self._mid_episode, self._call = not self._groups, self._groups, True, None
         if first or seed is not None:
             self.seed = seed = self.seed if seed is None else seed
             groups = self._make_groups()
@@ -133,6 +160,7 @@ class Collector:
         episodes out, because their beginnings are not known here.
         """
         self.schedule.give_up()
+        self._call = None
         self.seed = self.seed if seed is None else seed
         self._groups = self._make_groups()
         for group in self._groups:
@@ -171,7 +199,8 @@ class Collector:
 
         Episodes start fresh: whatever was under way before is abandoned, and so is what is under way afterwards. An
         episode that quarantine spoiled is played again. With `max_steps`, an env that takes longer for its episodes is
-        an error instead of a wait. After an error or an interrupt, the next call starts fresh.
+        an error instead of a wait. After an error or an interrupt, the next call starts fresh; where `interrupted` is
+        true, `resume` goes on instead.
         """
         if (n_step is None) == (n_episode is None):
             raise ValueError(f"collect wants exactly one of n_step and n_episode, found {n_step} and {n_episode}")
@@ -192,11 +221,32 @@ class Collector:
                 return Collected(count, time.perf_counter() - started, returns, lengths, self._faults())
             self.ready()
             self._delivery.join(storage)
-            self._collect_steps(count, storage)
-            return Collected(count, time.perf_counter() - started, faults=self._heal())
+            self._call = self._begin_steps(count, storage)
         except BaseException:  # the envs may be a step ahead of what is known of them
             self._mid_episode = True
             raise
+        return self._finish_call(self._call, started)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a call of `collect(n_step=…)` ended early between two steps, so that `resume` can finish it.
+
+        So it is after an error of the actor, after Ctrl-C where it waits for the end of a step (`deferred_interrupts`),
+        and after an error of `env.step`, which is taken for a step that was not taken, unless parts of the envs may
+        have taken it (`AsyncVecEnv`).
+        """
+        return self._call is not None and self._call.whole and self.schedule.can_retry
+
+    @torch.no_grad()
+    def resume(self) -> Collected:
+        """Finish the call that was interrupted, from its next step on; `seconds` are those of this part alone."""
+        call = self._call
+        if call is None or not self.interrupted:
+            raise RuntimeError("no call of collect(n_step=…) was interrupted between two steps; call collect")
+        started, self._mid_episode = time.perf_counter(), False
+        for number in self.schedule.failed:
+            self.schedule.retry(number, self._groups[number].chosen())
+        return self._finish_call(call, started)
 
     @torch.no_grad()
     def launch(self) -> None:
@@ -206,43 +256,65 @@ class Collector:
         state cannot be saved until the step is taken in.
         """
         self.ready()
-        if self.schedule.busy:
-            return
-        try:
-            for number, group in enumerate(self._groups):
-                self.schedule.launch(number, group.act(), ahead=True)
-        except BaseException:
-            self._mid_episode = True
-            raise
+        for number, group in enumerate(self._groups):
+            if number in self.schedule.flying:
+                continue
+            actions = group.act()
+            try:
+                self.schedule.launch(number, actions, ahead=True)
+            except BaseException:
+                self._mid_episode = True
+                raise
 
-    def _collect_steps(self, n_step: int, storage: Storage | None) -> None:
+    def _begin_steps(self, n_step: int, storage: Storage | None) -> StepsCall:
+        """Return a call that has taken none of its steps, or all of them where they are played from recordings."""
         num_envs, balanced = self.env.num_envs, storage is not None and storage.balanced
         if self._recorded(n_step, storage):
-            return
+            return StepsCall(n_step, storage)
         self._recorder.let_go()
         remaining = self._delivery.hand_over_carried(n_step, storage)
         even = balanced or self.config.schedule != "asynchronous"
         unlaunched = -(-remaining // num_envs) * num_envs if even else remaining
         rounds = [unlaunched // num_envs if even else n_step] * len(self._groups)
-
-        def launch(number: int) -> None:
-            nonlocal unlaunched
-            if rounds[number] > 0 and unlaunched > 0:
-                rounds[number] -= 1
-                unlaunched -= self._groups[number].env.num_envs
-                self.schedule.launch(number, self._groups[number].act())
-
         for number in self.schedule.flying:
             rounds[number] -= 1
             unlaunched -= self._groups[number].env.num_envs
-        for number in range(len(self._groups)):
+        return StepsCall(n_step, storage, remaining, unlaunched, rounds)
+
+    def _finish_call(self, call: StepsCall, started: float) -> Collected:
+        """Take the steps that a call still wants, and reset the envs that are sick or waiting."""
+        try:
+            self._take_steps(call)
+            faults = self._heal()
+        except BaseException:  # unless `resume` comes next, the envs begin anew
+            self._mid_episode = True
+            raise
+        self._call = None
+        return Collected(call.n_step, time.perf_counter() - started, faults=faults)
+
+    def _take_steps(self, call: StepsCall) -> None:
+        for number in range(len(call.rounds)):
             if number not in self.schedule.flying:
-                launch(number)
+                self._launch_step(call, number)
         while self.schedule.busy:
             number, step = self.schedule.land()
-            transition = self._settle(self._groups[number], step)
-            remaining = self._delivery.hand_over(transition, self._groups[number].rows, remaining, storage)
-            launch(number)
+            group = self._groups[number]
+            call.whole = False  # until it is stored, this step is neither before nor behind the call
+            transition = self._settle(group, step)
+            call.remaining = self._delivery.hand_over(transition, group.rows, call.remaining, call.storage)
+            call.whole = True
+            if not interrupt_waits():  # those that are under way come to their end
+                self._launch_step(call, number)
+        if call.unlaunched > 0:
+            check_interrupt()
+
+    def _launch_step(self, call: StepsCall, number: int) -> None:
+        """Begin the next step of a group, if the call wants one more of it."""
+        if call.rounds[number] > 0 and call.unlaunched > 0:
+            actions = self._groups[number].act()
+            self.schedule.launch(number, actions)
+            call.rounds[number] -= 1
+            call.unlaunched -= self._groups[number].env.num_envs
 
     def _recorded(self, n_step: int, storage: Storage | None) -> bool:
         """Play the steps back from recordings, where the mode has them and nothing forbids it; tell whether it did."""
@@ -277,6 +349,7 @@ class Collector:
             tally.add(group.rows, transition, group.cut, self._faults)
             if bool(group.quarantine.sick.any()) or bool(group.waiting.any()):
                 self._restart(group)
+            check_interrupt()
             launch(number)
         return tally.episodes(), tally.num_steps
 
@@ -319,11 +392,12 @@ class Collector:
 
     def _heal(self) -> list[Fault]:
         """Reset the envs that are sick or waiting, and return what was wrong; once per call of `collect`."""
-        faults = self._faults()
+        self._found += self._faults()
         for group in self._groups:
             if bool((group.quarantine.sick | group.waiting).any()):
                 self._restart(group)
-        return faults
+        found, self._found = self._found, []
+        return found
 
     def _restart(self, group: EnvGroup) -> None:
         whole = torch.zeros_like(self.statistics.spoiled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from striderl.collect.schedules import SCHEDULES
@@ -36,6 +37,8 @@ class CollectorConfig:
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
             raise ValueError(unknown("schedule", self.schedule, SCHEDULES, where="CollectorConfig"))
+        if isinstance(self.limit, float) and not 0.0 < self.limit < math.inf:
+            raise ValueError(f"CollectorConfig.limit is a positive magnitude, found {self.limit}")
         check_field_types(self)
         lowest = {"seed": 0, "num_groups": 1, "decorrelation_steps": 0, "window": 1, "noise_block": 1}
         for name, value in (
@@ -47,7 +50,7 @@ class CollectorConfig:
         ):
             if value < lowest[name]:
                 raise ValueError(f"CollectorConfig.{name} is at least {lowest[name]}, found {value}")
-        if not self.limit > 0:
+        if self.limit <= 0:
             raise ValueError(f"CollectorConfig.limit is a positive magnitude, found {self.limit}")
         if self.wait_reset and self.schedule == "asynchronous":
             raise ValueError("wait_reset has no meaning in an asynchronous schedule: envs do not wait for each other")

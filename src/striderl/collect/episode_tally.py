@@ -71,7 +71,7 @@ class EpisodeTally:
         if owes and self._spoiled[row]:
             self._spoiled_in_a_row[row] += 1
             if self._spoiled_in_a_row[row] > MAX_SPOILED:
-                found = "; ".join(str(fault) for fault in faults()) or "samples were marked not valid"
+                found = "; ".join(str(fault) for fault in faults()[:3]) or "samples were marked not valid"
                 raise RuntimeError(f"env {row} spoiled {MAX_SPOILED} episodes in a row, none can be counted: {found}")
         elif owes:
             self._finished[row].append(self._running[row])

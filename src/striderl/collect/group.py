@@ -73,6 +73,11 @@ class EnvGroup:
         """Let the actor choose, and return a copy for the env: whatever it does to it, what is stored was chosen."""
         act = self.compiled or self.actor.act
         self._acted = act(self.obs, self.state, self.noise.at(self.step))
+        return self.chosen()
+
+    def chosen(self) -> Any:
+        """Return another copy of what the actor has chosen for the step under way."""
+        assert self._acted is not None, "nothing is chosen before act"
         actions = self._acted.actions
         return actions.clone() if isinstance(actions, Tensor) else tree.copy(actions)
 

@@ -37,7 +37,7 @@ class Fault:
     value: float
     """The magnitude of the worst number in that env's row: nan, inf, or how large it was."""
     count: int = 1
-    """How many rows of this component were bad since the last report, this one included."""
+    """How often this component of this env was bad since the last report, this time included."""
 
     def __str__(self) -> str:
         return f"{self.component} of env {self.env} was {self.value} at step {self.step}"
@@ -64,7 +64,7 @@ class Quarantine:
         self._first = first_env_index
         self._on_cpu = device.type == "cpu"
         self._names: tuple[str, ...] = ()
-        self._notes = torch.zeros(0, 4, dtype=torch.float64, device=device)
+        self._notes = torch.zeros(0, num_envs, 3, dtype=torch.float64, device=device)
 
     def check(
         self,
@@ -93,7 +93,7 @@ class Quarantine:
         """Return who is sick and what was noted under these names, with blank notes where there was nothing."""
         if self._names != names:
             rows = dict(zip(self._names, self._notes))
-            blank = torch.zeros(4, dtype=torch.float64, device=self.sick.device)
+            blank = self._notes.new_zeros(self._notes.shape[1:])
             self._notes = torch.stack([rows.get(name, blank) for name in names])
             self._names = names
         return Watch(self.sick, self._notes)
@@ -123,16 +123,18 @@ class Quarantine:
         return {name: _where(bad, torch.zeros_like(value), value) for name, value in obs.items()}
 
     def faults(self) -> list[Fault]:
-        """Return the first fault of each component since the last call; the host waits for the device here."""
+        """Return the first fault of each env and component since the last call; the host waits for the device here."""
         if not self._names:
             return []
+        counts = self._notes[..., 0].sum(dim=1)
+        if not any(counts.tolist()):
+            return []
+        where = self._notes[..., 0].nonzero()
         found = [
-            Fault(name, self._first + int(env), int(step), value, int(count))
-            for name, (count, env, step, value) in zip(self._names, self._notes.tolist())
-            if count
+            Fault(self._names[component], self._first + env, int(step), value, int(count))
+            for (component, env), (count, step, value) in zip(where.tolist(), self._notes[where.unbind(1)].tolist())
         ]
-        if found:
-            self._notes = torch.zeros_like(self._notes)
+        self._notes = torch.zeros_like(self._notes)
         return found
 
     def _looks_fine(self, reward: Tensor, obs: Obs, final_obs: Obs | None, done: Tensor) -> bool:
@@ -163,7 +165,7 @@ class Watch(NamedTuple):
     sick: Tensor
     """Which envs are waiting for a reset, bool [N]."""
     notes: Tensor
-    """The first fault of each component: (count, env, step, magnitude), float64 [K, 4]; a count of 0 means none."""
+    """The first fault of each component and env: (count, step, magnitude), float64 [K, N, 3]; a count of 0: none."""
 
 
 class Outcome(NamedTuple):
@@ -219,15 +221,14 @@ def checked(watch: Watch, *, previous: Obs, outcome: Outcome, limit: float, step
 
 
 def _noted(values: dict[str, Tensor], limit: float, step: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which rows are bad, bool [K, N], and the note of the first of each: (count, env, step, magnitude)."""
+    """Return which rows are bad, bool [K, N], and the notes with the first of each env: (count, step, magnitude)."""
     largest = torch.stack([_largest(value) for value in values.values()])
     rows = ~(largest <= limit)  # NaN compares false
-    env = rows.int().argmax(dim=1, keepdim=True)
-    worst = largest.gather(1, env)
-    count = rows.sum(dim=1, keepdim=True).double()
-    note = torch.cat([env.double(), step.double().expand_as(env), worst.double()], dim=1)
-    first = torch.where(before[:, :1] > 0, before[:, 1:], note)
-    return rows, torch.cat([before[:, :1] + count, first], dim=1)
+    count = before[..., 0]
+    note = torch.stack([torch.zeros_like(count), step.double().expand_as(count), largest.double()], dim=2)
+    first = torch.where((rows & (count == 0)).unsqueeze(2), note, before)
+    first[..., 0] += rows
+    return rows, first
 
 
 def _largest(value: Tensor) -> Tensor:

@@ -58,6 +58,11 @@ class InProcess:
         actions, self._actions = self._actions, None
         return self.env.step(actions)
 
+    def take_again(self, actions: Actions) -> None:
+        """Take the actions of a step that has raised, unless its thread is still in it."""
+        if self._running is None:
+            self._actions = actions
+
     def give_up(self) -> None:
         """Forget the step under way, once its thread has left the env alone."""
         if self._thread is not None:
@@ -91,6 +96,7 @@ class Schedule:
             parts = env.split(2 if kind == "alternating" else num_groups)
             self.envs, self._steppers = list(parts), list(parts)
         self._flying: list[int] = []
+        self._failed: set[int] = set()
 
     @property
     def num_groups(self) -> int:
@@ -107,14 +113,36 @@ class Schedule:
         """The groups with a step under way."""
         return tuple(self._flying)
 
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """The groups whose step under way has raised."""
+        return tuple(sorted(self._failed))
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether each of those is one env of this process, so that the step that raised can be taken again."""
+        return all(isinstance(self._steppers[group], InProcess) for group in self._failed)
+
     def launch(self, group: int, actions: Actions, *, ahead: bool = False) -> None:
         """Start a step of one group; `ahead`: now, although it will be waited for later."""
         self._flying.append(group)  # first: after an interrupt it is not known whether the step has begun
         stepper = self._steppers[group]
-        if ahead and isinstance(stepper, InProcess):
-            stepper.step_ahead(actions)
-        else:
-            stepper.step_async(actions)
+        try:
+            if ahead and isinstance(stepper, InProcess):
+                stepper.step_ahead(actions)
+            else:
+                stepper.step_async(actions)
+        except BaseException:
+            self._failed.add(group)
+            raise
+
+    def retry(self, group: int, actions: Actions) -> None:
+        """Take the step of a group that has raised once more, when it is waited for."""
+        stepper = self._steppers[group]
+        if not isinstance(stepper, InProcess):
+            raise RuntimeError("of these envs some may have taken the step that failed; reset them")
+        stepper.take_again(actions)
+        self._failed.discard(group)
 
     def land(self) -> tuple[int, Step]:
         """Wait for the next group that is due and return its number and step."""
@@ -124,13 +152,18 @@ class Schedule:
             waiting = [self.envs[number] for number in self._flying]
             ready = self._whole.wait_any(_asynchronous(waiting))
             group = next(number for number in self._flying if self.envs[number] is ready[0])
-        step = self._steppers[group].step_wait()
+        try:
+            step = self._steppers[group].step_wait()
+        except BaseException:
+            self._failed.add(group)
+            raise
         self._flying.remove(group)  # last: after an error or an interrupt it is not known how far the env is
         return group, step
 
     def give_up(self) -> None:
         """Forget the steps under way; afterwards no thread is in an env."""
         self._flying.clear()
+        self._failed.clear()
         for stepper in self._steppers:
             if isinstance(stepper, InProcess):
                 stepper.give_up()

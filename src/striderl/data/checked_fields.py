@@ -1,9 +1,13 @@
-"""Check the types of a config's fields when it is made, where the mistake is, and not in the middle of a run."""
+"""Check the types of a config's fields when it is made, where the mistake is, and not in the middle of a run.
+
+NaN and infinities are values of no setting, unless its field has `metadata=NOT_FINITE`: then its owner looks at it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import types
 import typing
@@ -14,6 +18,9 @@ from typing import Any, TypeVar
 from striderl.data.naming import unknown
 
 ConfigT = TypeVar("ConfigT")
+
+NOT_FINITE: Mapping[str, Any] = {"finite": False}
+"""The metadata of a field for which infinity means something."""
 
 
 def suggests_fields(config: type[ConfigT]) -> type[ConfigT]:
@@ -43,8 +50,8 @@ def check_num_threads(count: int) -> None:
 def check_field_types(config: Any) -> None:
     """Raise TypeError naming the first field of a dataclass whose value is not of the annotated type.
 
-    Whole numbers pass for real ones; True and False are not numbers. Annotations that say more than a plain type,
-    a tuple, a mapping or a choice between those are not looked into.
+    A number that is not finite raises ValueError. Whole numbers pass for real ones; True and False are not numbers.
+    Annotations that say more than a plain type, a tuple, a mapping or a choice between those are not looked into.
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
@@ -54,6 +61,28 @@ def check_field_types(config: Any) -> None:
                 f"{type(config).__name__}.{field.name}: wanted {_say(hints[field.name])}, "
                 f"found {type(value).__name__} {value!r}"
             )
+    check_finite(config)
+
+
+def check_finite(config: Any, where: str = "") -> None:
+    """Raise ValueError naming the first setting of a config, or of one inside it, that is NaN or infinite."""
+    where = where or type(config).__name__
+    for field in dataclasses.fields(config):
+        if field.metadata.get("finite", True):
+            _check_finite(getattr(config, field.name), f"{where}.{field.name}")
+
+
+def _check_finite(value: Any, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: wanted a finite number, found {value}")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        check_finite(value, where)
+    elif isinstance(value, (tuple, list)):
+        for number, item in enumerate(value):
+            _check_finite(item, f"{where}.{number}")
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            _check_finite(item, f"{where}.{name}")
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -300,9 +300,9 @@ MODES = ("auto", "eager", "compiled", "graphed")
 def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *, alone: bool = True) -> Mode:
     """Return the mode of a name or a config, for parameters on this device; one line in the log says which and why.
 
-    What several processes learn together (not `alone`) is not recorded: 'auto' is eager there.
+    An empty name is 'eager'. What processes learn together (not `alone`) is not recorded: there 'auto' is eager.
     """
-    config = ExecutionConfig(mode=chosen) if isinstance(chosen, str) else chosen
+    config = ExecutionConfig(mode=chosen or "eager") if isinstance(chosen, str) else chosen
     on_cuda = torch.device(device).type == "cuda"
     if config.mode == "graphed" and not on_cuda:
         reason = f"mode='graphed' records CUDA graphs, and the parameters are on {device}"

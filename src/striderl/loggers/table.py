@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from striderl.loggers.neptune_logger import NeptuneLogger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
 from striderl.loggers.trackio_logger import TrackioLogger
 from striderl.loggers.wandb_logger import WandbLogger, run_id_of
+
+_log = logging.getLogger(__name__)
 
 
 def _task(folder: Path) -> str:
@@ -36,10 +39,25 @@ LOGGERS: Mapping[str, Callable[[Path], Logger]] = {
 
 
 def make_loggers(names: Iterable[str], folder: str | Path) -> list[Logger]:
-    """Make loggers by name for a run folder; nothing is opened yet."""
+    """Make loggers by name for a run folder; nothing is opened yet.
+
+    One that cannot be made (no package, no rights, no credentials) costs a warning and its own rows, as one does that
+    fails later; a name that is in no table raises.
+    """
     made = []
     for name in names:
-        if name not in LOGGERS:
-            raise KeyError(unknown("logger", name, LOGGERS, where="striderl.loggers"))
-        made.append(LOGGERS[name](Path(folder)))
+        logger = make_logger(name, lambda folder, name=name: LOGGERS[name](folder), Path(folder))
+        made += [] if logger is None else [logger]
     return made
+
+
+def make_logger(name: str, make: Callable[[Path], Logger], folder: Path) -> Logger | None:
+    """Make one logger of the table by a function, or warn why there is none and return None."""
+    if name not in LOGGERS:
+        raise KeyError(unknown("logger", name, LOGGERS, where="striderl.loggers"))
+    try:
+        return make(folder)
+    # whatever a tracker's client throws, a library that calls sys.exit included: training must not notice
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        _log.warning("logger %s cannot be made: %s: %s. Training goes on without it", name, type(error).__name__, error)
+        return None

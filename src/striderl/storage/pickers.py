@@ -70,6 +70,10 @@ class Draws:
         return row
 
 
+class NothingValidError(ValueError):
+    """There are steps in a replay, and none of them is valid."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """Says which steps were picked, so that a row that has been overwritten since can be told from them."""
@@ -223,7 +227,9 @@ class Prioritized:
     def pick(self, read: ReplayReader, count: int) -> Pick:
         """Choose rows with replacement; steps without a priority are never chosen."""
         if read.on_cpu and self.tree.is_empty():
-            raise ValueError("no step of the replay counts (`valid` is false in all of them), so none can be picked")
+            raise NothingValidError(
+                "no step of the replay counts (`valid` is false in all of them), so none can be picked"
+            )
         if self._on_cpu:
             rows, array = self.tree.pick_on_cpu(self._draws.host(self._draw, count))
             array /= np.minimum.reduce(array)

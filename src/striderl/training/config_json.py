@@ -14,6 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
+from striderl.data.checked_fields import check_finite
 from striderl.data.naming import unknown
 
 ConfigT = TypeVar("ConfigT")
@@ -58,9 +59,14 @@ def from_plain(kind: type[ConfigT], data: Any, where: str, given: Mapping[str, A
         for name, value in data.items()
     }
     try:
-        return kind(**{**given, **values})
+        built = kind(**{**given, **values})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
+    try:
+        check_finite(built, where)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return built
 
 
 def _read(hint: Any, value: Any, where: str) -> Any:

@@ -4,10 +4,13 @@
       ▲                                             no:  back to the copy, counted and reported
       └──────────────────────────────────────────────┘
 
+The copy also serves an update that an error or an interrupt ended in the middle: `restore` puts it back, and the update is
+made again.
+
 A gradient that is not finite is skipped by the optimiser and changes nothing. This is for the rest: finite gradients
 whose step overflows, in parameters, optimiser, targets or normalisers. The next iteration learns from other data, so a
 run gets over it; one that does not, for many iterations in a row, ends with `DivergedError`, standing at the last
-good state. The host reads one small vector per iteration.
+good state. So does one whose envs give next to no sample that is valid. The host reads one small vector per iteration.
 """
 
 from __future__ import annotations
@@ -24,12 +27,15 @@ from striderl.training.fault_report import FaultReport
 PATIENCE = 100
 """How many iterations in a row may be fruitless unless somebody says otherwise."""
 
+MIN_VALID = 0.01
+"""The fraction of valid samples at which an iteration is fruitless unless somebody says otherwise."""
+
 _SKIPPED, _COUNT = "num_skipped", "count"
 """What a group of parameters calls its skipped steps and its steps in its state."""
 
 
 class DivergedError(RuntimeError):
-    """Many iterations in a row brought nothing: their updates were taken back, or every gradient was not finite."""
+    """Many iterations in a row brought nothing: updates taken back, no finite gradient, or no valid samples."""
 
 
 class Learns(Protocol):
@@ -60,15 +66,19 @@ class _Look(NamedTuple):
 class Guard:
     """Copies what was learned before an update and puts it back if the update broke it."""
 
-    def __init__(self, algorithm: Learns, patience: int = PATIENCE) -> None:
+    def __init__(self, algorithm: Learns, patience: int = PATIENCE, min_valid: float = MIN_VALID) -> None:
         """Watch an algorithm; nothing is copied before the first update."""
-        self.algorithm, self.patience = algorithm, patience
+        self.algorithm, self.patience, self.min_valid = algorithm, patience, min_valid
         self.num_rollbacks = 0
         """How many updates were taken back so far."""
         self.num_skipped = 0
         """How many gradients were not finite, and skipped, so far."""
         self.num_fruitless = 0
         """How many iterations in a row, up to now, brought nothing."""
+        self.num_samples = self.num_valid = 0
+        """Samples of those iterations, and how many of them were valid."""
+        self._num_bad = 0
+        self._faults: FaultReport | None = None
         self._good: dict[str, Any] = {}
 
     def before(self) -> None:
@@ -76,24 +86,79 @@ class Guard:
 
         Raises DivergedError when patience is at its end: here, because between iterations everything is whole.
         """
-        if self.num_fruitless >= self.patience:
-            count, self.num_fruitless = self.num_fruitless, 0  # who goes on all the same has the whole patience again
-            raise DivergedError(
-                f"nothing was learned in {count} iterations in a row: gradients were not finite, or their steps broke "
-                "the parameters. The last good state is in place. Look for rewards or observations of extreme size "
-                "(faults.jsonl), or lower the learning rate"
-            )
+        reason = self.why_fruitless(self.patience)
+        if reason:
+            self._begin_anew()  # who goes on all the same has the whole patience again
+            raise DivergedError(reason)
+        self.keep()
+
+    def keep(self) -> None:
+        """Copy what was learned, for `restore`."""
         self._good = self.algorithm.state_dict()
 
-    def after(self, faults: FaultReport, *, env_steps: int, num_updates: int) -> bool:
-        """Look at what the gradient steps have done, take them back if need be, and tell whether that was so."""
-        was, now = _look(self._good), _look(self.algorithm.state_dict())
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """The copy; empty where there is none."""
+        return self._good
+
+    def restore(self) -> None:
+        """Put the copy back: what has changed since then was interrupted half-way, and is done again."""
+        self.algorithm.load_state_dict(self._good)
+
+    def forget(self) -> None:
+        """Let go of the copy."""
+        self._good = {}
+
+    def why_fruitless(self, num_iterations: int) -> str:
+        """Return why nothing was learned in at least so many iterations up to now; empty where something was."""
+        count = self.num_fruitless
+        if count < max(1, num_iterations):
+            return ""
+        faults, path = ("", None) if self._faults is None else (self._faults.most_frequent(), self._faults.path)
+        where = f" See {path}" if path is not None and faults else ""
+        if self._has_no_samples(self.num_samples, self.num_valid, bad=bool(faults)):
+            cause = (
+                f"most often bad: {faults}." if faults else "the envs, or the dataset, mark their samples as not valid."
+            )
+            return (
+                f"nothing was learned in {count} iterations in a row: {self.num_valid} of {self.num_samples} samples were "
+                f"valid; {cause}{where}"
+            )
+        return (
+            f"nothing was learned in {count} iterations in a row: gradients were not finite, or their steps broke "
+            "the parameters. The last good state is in place. Look for rewards or observations of extreme size "
+            f"({faults or 'faults.jsonl'}), or lower the learning rate.{where}"
+        )
+
+    def _has_no_samples(self, number: int, valid: int, *, bad: bool) -> bool:
+        """Tell whether next to no sample is valid; a few are enough where it is not bad numbers that took the others."""
+        return number > 0 and (valid == 0 or (bad and valid <= self.min_valid * number))
+
+    def _begin_anew(self) -> None:
+        self.num_fruitless = self.num_samples = self.num_valid = 0
+
+    def after(
+        self,
+        faults: FaultReport,
+        *,
+        env_steps: int,
+        num_updates: int,
+        valid: Tensor | None = None,
+        num_samples: int = 0,
+    ) -> bool:
+        """Look at what the gradient steps have done, take them back if need be, and tell whether that was so.
+
+        `valid` [] is how many of the iteration's new samples, `num_samples`, count.
+        """
+        present = self.algorithm.state_dict()
+        was, now = _look(self._good), _look(present)
         # what was not finite before is not of this update
         broken = (torch.isfinite(was.sums) & ~torch.isfinite(now.sums)).any()
         # in float64, where counts are exact
-        seen = torch.cat([broken.view(1).double(), (now.skipped - was.skipped), (now.taken - was.taken)]).tolist()
-        rolled_back, number = bool(seen[0]), len(now.groups)
-        skipped, taken = seen[1 : 1 + number], seen[1 + number :]
+        count = torch.zeros_like(now.sums[:1]) if valid is None else valid.view(1).to(now.sums)
+        seen = torch.cat([broken.view(1).double(), count, now.skipped - was.skipped, now.taken - was.taken]).tolist()
+        rolled_back, num_valid, number = bool(seen[0]), int(seen[1]), len(now.groups)
+        skipped, taken = seen[2 : 2 + number], seen[2 + number :]
         at = {"env_steps": env_steps, "num_updates": num_updates}
         for name, count in zip(now.groups, skipped):
             if count:
@@ -105,9 +170,16 @@ class Guard:
             self.num_rollbacks += 1
             said = f"the gradient steps before update {num_updates} broke what was learned and are taken back"
             faults.add_learned("parameters", 1, said, **at)
-        self._good = {}
-        fruitless = rolled_back or (sum(skipped) > 0 and sum(taken) == 0)
-        self.num_fruitless = self.num_fruitless + 1 if fruitless else 0
+        else:
+            self._good = present
+        barren = self._has_no_samples(num_samples, num_valid, bad=faults.num_bad_samples > self._num_bad)
+        self._faults, self._num_bad = faults, faults.num_bad_samples
+        if rolled_back or barren or (sum(skipped) > 0 and sum(taken) == 0):
+            self.num_fruitless += 1
+            self.num_samples += num_samples
+            self.num_valid += num_valid
+        else:
+            self._begin_anew()
         return rolled_back
 
     def counts(self) -> dict[str, int]:
@@ -120,12 +192,18 @@ class Guard:
             "num_skipped": self.num_skipped,
             "num_rollbacks": self.num_rollbacks,
             "num_fruitless": self.num_fruitless,
+            "num_samples": self.num_samples,
+            "num_valid": self.num_valid,
+            "num_bad": self._num_bad,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
+        """Go on counting; runs that were saved without counts of samples begin those anew."""
         self.num_skipped, self.num_rollbacks = int(state["num_skipped"]), int(state["num_rollbacks"])
         self.num_fruitless = int(state["num_fruitless"])
+        self.num_samples, self.num_valid = int(state.get("num_samples", 0)), int(state.get("num_valid", 0))
+        self._num_bad = int(state.get("num_bad", 0))
+        self._good = {}
 
 
 def _look(state: Mapping[str, Any]) -> _Look:

@@ -103,6 +103,5 @@ def critics_of(config: RunConfig[Any, Any], env: VecEnv) -> QFunction:
 
 
 def settings_of(config: RunConfig[Any, Any]) -> Any:
-    """Return the settings of the algorithm in the run's mode, unless they ask for another one."""
-    asked = config.algorithm.mode
-    return with_changes(config.algorithm, mode=config.mode if asked == "eager" else asked)
+    """Return the settings of the algorithm in the run's mode, unless they have one of their own."""
+    return with_changes(config.algorithm, mode=config.algorithm.mode or config.mode)

@@ -14,6 +14,7 @@ begin and the log says so (tier B).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import sys
@@ -30,6 +31,7 @@ from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.trust import content_digest
 from striderl.collect.actors import Acted, Actor
 from striderl.data import tree
+from striderl.data.naming import unknown
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.loggers.console_logger import ConsoleLogger
@@ -46,11 +48,13 @@ from striderl.training.consumers.log import Log
 from striderl.training.consumers.progress import Progress
 from striderl.training.consumers.save import Save
 from striderl.training.consumers.stop import Stop
-from striderl.training.consumers.stop_rules import Budget, Threshold
+from striderl.training.consumers.stop_rules import Budget, Threshold, UnknownMetricError, WantedMetrics
 from striderl.training.consumers.video import Video
 from striderl.training.distributed import is_main_rank
+from striderl.training.evaluation import EVALUATED
 from striderl.training.fault_report import FAULTS_FILE, FaultReport
 from striderl.training.guard import DivergedError
+from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
 from striderl.training.run_config import CONFIG_FILE, RunConfig
 from striderl.training.run_folder import RunFolder
@@ -139,8 +143,10 @@ class Run:
             self._save(),
         ]
         self.trainer: Trainer = self.learner.trainer(consumers)
-        self.trainer.regime.guard.patience = config.stop.bad_iterations
+        guard = self.trainer.regime.guard
+        guard.patience, guard.min_valid = config.stop.bad_iterations, config.stop.min_valid
         self._faults.write_to(folder.path / FAULTS_FILE)
+        self._wanted = self._wanted_metrics(open_ended=bool(watchers))
         self._saved: tuple[Any, ...] = ()
         self._trouble: set[str] = set()
 
@@ -210,6 +216,26 @@ class Run:
     def _target(self) -> Stop:
         settings = self.config.stop
         return Stop(Threshold(settings.metric, settings.value, mode=settings.mode, times=settings.times))
+
+    def _wanted_metrics(self, *, open_ended: bool) -> WantedMetrics:
+        """Return what looks for the metrics that settings name; those of evaluations are known before the first one."""
+        config = self.config
+        names = {"stop.metric": config.stop.metric, "checkpoints.best": config.checkpoints.best}
+        for setting, name in names.items():
+            family, _, measured = name.partition("/")
+            if family != "evaluate" or measured in EVALUATED:
+                continue
+            env = self.evaluation.env
+            env.reset(config.evaluation.seed)  # what an env measures is there after a reset
+            known = [f"evaluate/{each}" for each in (*EVALUATED, *env.metrics())]
+            measures_later = len(known) == len(EVALUATED) and type(env).metrics is not VecEnv.metrics
+            if name not in known and not measures_later:
+                raise ValueError(unknown("metric", name, known, where=f"{setting}: the log"))
+        if config.stop.metric.startswith("evaluate/") and not (config.evaluation.every or config.evaluation.at_end):
+            raise ValueError(f"stop.metric={config.stop.metric!r} is never logged: evaluation.every is 0, at_end False")
+        # an actor may sit out gradient steps, and reports in the others only
+        min_updates = 1 if isinstance(config.plan, OnPolicyPlan) else 16
+        return WantedMetrics(names, min_updates=min_updates, open_ended=open_ended)
 
     def _save(self) -> Save:
         settings = self.config.checkpoints
@@ -306,8 +332,12 @@ class Run:
                 self._advance()
             if self.signals.received:
                 return self._leave(self.signals.name, self.signals.exit_code)
+            guard = self.trainer.regime.guard
+            fruitless = guard.why_fruitless(min(guard.patience, self.trainer.iteration))
+            if fruitless:
+                return self._leave(fruitless, 1)
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
-        except DivergedError as error:
+        except (DivergedError, UnknownMetricError) as error:
             return self._leave(str(error), 1)
         finally:
             self.close()
@@ -322,10 +352,9 @@ class Run:
             _log.error("%s is not written: %s. Training goes on", self.folder.path / CONFIG_FILE, error)
 
     def _advance(self) -> None:
-        try:
-            self.trainer.advance()
-        except Interrupted:
-            self.trainer.repeat_consumer()
+        with contextlib.suppress(Interrupted):  # of an evaluation or a video; it is done again after the resume
+            if self.trainer.advance() == "consume" and self.trainer.record is not None:
+                self._wanted.check(self.trainer.record)
 
     def _leave(self, reason: str, exit_code: int) -> Outcome:
         """Save before the end of the plan; a run that has not taken a step begins anew instead."""
@@ -380,12 +409,26 @@ class Stoppable:
 
 
 def require_device(name: str) -> None:
-    """Raise ValueError when tensors cannot live there."""
+    """Raise ValueError when nothing can be computed there; the message names the devices where something can."""
     try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+        device = torch.device(name)
+        if device.type == "meta":
+            raise ValueError("its tensors have shapes and no numbers")
+        if float(torch.ones(1, device=device).sum()) != 1.0:
+            raise ValueError("it does not compute")
+    # a torch without CUDA asserts; a back end that is a package of its own may be missing
+    except (RuntimeError, AssertionError, ValueError, ImportError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"the device {name!r} cannot be used here: {reason}") from error
+        usable = ", ".join(repr(each) for each in usable_devices())
+        raise ValueError(f"the device {name!r} cannot be used here: {reason}. Usable: {usable}") from error
+
+
+def usable_devices() -> list[str]:
+    """Return the names of the devices that this machine and this torch have."""
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    return [*found, "mps"] if torch.backends.mps.is_available() else found
 
 
 def num_video_steps(seconds: float, step_dt: float) -> int:

@@ -10,6 +10,7 @@ The settings of the algorithm and of the plan have the types that `algorithm_nam
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from striderl.training.config_json import ConfigError, from_plain, to_plain
 from striderl.training.policy_settings import PolicySettings
 from striderl.training.seal import differences, read_plain, read_sealed
 from striderl.training.teacher_run import TeacherRun
+
+_log = logging.getLogger(__name__)
 
 AlgorithmT = TypeVar("AlgorithmT")
 PlanT = TypeVar("PlanT")
@@ -67,7 +70,7 @@ class EvaluationSettings:
     num_episodes: int = 10
     """How many episodes are played."""
     num_envs: int = 10
-    """In how many envs they are played."""
+    """In how many envs they are played; at most one per episode."""
     seed: int = 100
     """The seed of those envs; the same for every evaluation."""
     at_end: bool = True
@@ -97,14 +100,18 @@ class StopSettings:
     max_seconds: float = 0.0
     """The run ends after this many seconds of collecting and learning; 0 means no limit."""
     bad_iterations: int = 100
-    """The run ends when nothing could be learned in so many iterations in a row: all gradients were not finite."""
+    """The run ends with an error when nothing could be learned in so many iterations in a row, or in all of them: no
+    gradient was finite, or next to no sample was valid."""
+    min_valid: float = 0.01
+    """When no more than this fraction of an iteration's samples is valid, because the rewards or observations of the
+    others are bad numbers (faults.jsonl), nothing could be learned in it; 0 means when none is."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        if self.times < 1 or self.max_seconds < 0.0 or self.bad_iterations < 1:
+        if self.times < 1 or self.max_seconds < 0.0 or self.bad_iterations < 1 or not 0.0 <= self.min_valid < 1.0:
             raise ValueError(
-                "StopSettings: times and bad_iterations >= 1 and max_seconds >= 0, found "
-                f"{self.times}, {self.bad_iterations} and {self.max_seconds}"
+                "StopSettings: times and bad_iterations >= 1, max_seconds >= 0 and min_valid in [0, 1), found "
+                f"{self.times}, {self.bad_iterations}, {self.max_seconds} and {self.min_valid}"
             )
 
 
@@ -205,7 +212,7 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     """Threads of torch on the CPU; 1 is fastest for small networks, 0 leaves torch's own choice."""
     mode: str = "auto"
     """How updates are run: 'eager'; 'compiled', faster in long runs, after tens of seconds of compiling; 'graphed', as
-    CUDA graphs; or 'auto', which is graphed on a CUDA device and eager elsewhere."""
+    CUDA graphs; or 'auto', which is graphed on a CUDA device and eager elsewhere, unless the algorithm has a mode."""
     tf32: bool = False
     """Let matrix products on a GPU round their factors to TF32, which has 10 bits where float32 has 23: about twice as
     fast. A switch of torch for the whole process; False leaves it as it is."""
@@ -217,7 +224,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
             raise ValueError(f"seed is not negative, found {self.seed}")
         check_num_threads(self.num_threads)
         if self.mode not in MODES:
-            raise ValueError(unknown("mode", self.mode, MODES, where="RunConfig"))
+            raise ConfigError(unknown("mode", self.mode, MODES, where="RunConfig"))
+        self._check_mode()
         if self.collector.seed not in (0, self.seed):
             raise ValueError(f"collector.seed={self.collector.seed} has no effect: set the seed of the run")
         if self.collector.previous_step:
@@ -229,6 +237,17 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
             raise ValueError("settings of rnd have no effect without it; add 'rnd' to the terms")
         if self.teacher.run and not isinstance(self.algorithm, TPPOConfig):
             raise ValueError(f"teacher.run has no effect: {self.algorithm_name} has no teacher; choose 'tppo'")
+
+    def _check_mode(self) -> None:
+        """Raise where the mode of the algorithm is none, or not the run's: one of the two would have no effect."""
+        own = getattr(self.algorithm, "mode", "")  # learners from replay have one, others leave it to the run
+        if own and own not in MODES:
+            raise ConfigError(unknown("mode", own, MODES, where="algorithm.mode: RunConfig"))
+        if own and self.mode not in ("auto", own):
+            raise ConfigError(
+                f"mode={self.mode!r} and algorithm.mode={own!r}: a run has one way of running updates. "
+                "Set mode, and leave algorithm.mode empty"
+            )
 
     def to_json(self) -> str:
         """Return the config as text."""
@@ -251,7 +270,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         were flattened and discrete observations entered as numbers.
         """
         if isinstance(data, Mapping) and isinstance(data.get("policy"), Mapping):
-            data = {**data, "policy": {"flatten_images": True, "one_hot": False, **data["policy"]}}
+            policy = {"flatten_images": True, "one_hot": False, **data["policy"]}
+            data = {**data, "policy": policy, "algorithm": _without_old_mode(data)}
         return cls.from_dict(data)
 
     @classmethod
@@ -269,6 +289,21 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
             "plan": from_plain(entry.plan, data.get("plan", {}), "plan"),
         }
         return from_plain(cls, data, "config", given)
+
+
+def _without_old_mode(data: Mapping[str, Any]) -> Any:
+    """Return the settings of the algorithm; an 'eager' that gave way to the run's mode when it was written does so now.
+
+    Configs of before 'algorithm.mode' could be left empty have that word in every file.
+    """
+    settings = data.get("algorithm", {})
+    if not isinstance(settings, Mapping) or settings.get("mode") != "eager":
+        return settings
+    mode = data.get("mode", "auto")
+    if mode in ("auto", "eager"):
+        return settings
+    _log.warning("algorithm.mode='eager' of the saved config gives way to mode=%r, as it did when it was written", mode)
+    return {**settings, "mode": ""}
 
 
 def check_same_parts(before: RunConfig[Any, Any], now: RunConfig[Any, Any], *, where: str) -> None:

@@ -13,13 +13,29 @@ are is the regime's business, and the plan decides which regime that is:
                                  └────────────────────────────────────────────────┘
 
 `state_dict` may be taken at any time. Between iterations it holds no rollout; in the middle of one it does.
+
+Ctrl-C, or an error, may end any phase; another `for`, or `advance`, goes on there, and what comes of it has the bits of a
+training that was never interrupted:
+
+    Ctrl-C                       raised at the end of the env step, gradient step or consumer under way; a second one that
+                                 comes a second later is raised at once, and then episodes may begin anew
+    an error of `env.step`       the step is taken again with the same actions; with envs of several parts (Gymnasium,
+                                 worker processes), of which some may have taken it, new episodes begin
+    an error of actor or losses  the step is taken again; what a gradient step had changed is taken back
+    an error of a consumer       the consumers behind it go on; one that Ctrl-C interrupts takes the record once more
+
+Torch's gradient mode, default dtype and number of threads are after every phase what they were before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+
+from striderl.execution.interrupts import check_interrupt, deferred_interrupts
 from striderl.training.checks import check_consumers
 from striderl.training.consumers.chain import Chain
 from striderl.training.consumers.consumer import Consumer
@@ -58,6 +74,8 @@ class Trainer:
         self.record: Record | None = None
         """The newest record; consumers may still be adding to it."""
         self._chain = Chain(consumers)
+        self._unreported = ""
+        """The phase that was done last, until the loop over records or log_data has handed on what came of it."""
 
     @property
     def seed(self) -> int:
@@ -81,13 +99,16 @@ class Trainer:
 
     def __next__(self) -> Record:
         """Finish the present iteration and return its record."""
-        if self.finished:
-            raise StopIteration
-        try:
-            while self.advance() != "consume":
-                pass
-        except StopIteration as error:  # of somebody's env or term; let out of here, it would end the loop in silence
-            raise RuntimeError(f"a StopIteration came out of phase {self.phase!r}") from error
+        if self._unreported != "consume":  # else the interrupt came when the record was ready
+            if self.finished:
+                raise StopIteration
+            try:
+                with deferred_interrupts():
+                    while self._unreported != "consume":
+                        self._unreported = self._advance()
+            except StopIteration as error:  # of somebody's env or term; let out, it would end the loop in silence
+                raise RuntimeError(f"a StopIteration came out of phase {self.phase!r}") from error
+        self._unreported = ""
         assert self.record is not None
         return self.record
 
@@ -96,8 +117,11 @@ class Trainer:
 
         'logs' is left out when there is nothing to report. Like the records, it goes on where the last loop stopped.
         """
-        while not self.finished:
-            phase = self.advance()
+        while self._unreported or not self.finished:
+            if not self._unreported:
+                with deferred_interrupts():
+                    self._unreported = self._advance()
+            phase, self._unreported = self._unreported, ""
             for log_type in self._reported_after(phase):
                 log_data = self._log_data(log_type)
                 if "logs" in log_data or log_type != "evaluate":
@@ -105,11 +129,18 @@ class Trainer:
 
     def advance(self) -> str:
         """Do the work of one phase, move on to the next, and return the phase that was done."""
+        self._unreported = ""
+        with deferred_interrupts():
+            return self._advance()
+
+    def _advance(self) -> str:
+        check_interrupt()
         phase = self.phase
-        if phase == "consume":
-            self._consume()
-            return phase
-        self.regime.run(phase, self.iteration)
+        with _kept_modes():
+            if phase == "consume":
+                self._consume()
+                return phase
+            self.regime.run(phase, self.iteration)
         phases = self.regime.phases
         if phase == phases[-1]:
             self._finish_iteration()
@@ -163,9 +194,18 @@ class Trainer:
         after = self.regime.phases[0]
         for consumer in self._chain.rest():
             self.phase = "consume" if self._chain.position else after
-            reaction = consumer.consume(self.record, self)
+            try:
+                reaction = consumer.consume(self.record, self)
+            except Exception:  # the others go on behind it
+                raise
+            except BaseException:  # interrupted, nothing is wrong with it: it takes the record once more
+                self._chain.step_back()
+                self.phase = "consume"
+                raise
             self.record = self.record.with_metrics(reaction.metrics)
             self.stop_reason = self.stop_reason or reaction.stop
+            if self._chain.position:
+                check_interrupt()
         self.phase = after
 
     def _reported_after(self, phase: str) -> tuple[str, ...]:
@@ -188,11 +228,6 @@ class Trainer:
         log_data: dict[str, Any] = {"log_type": log_type, "sample_step": self.env_steps}
         return {**log_data, "logs": logs} if logs else log_data
 
-    def repeat_consumer(self) -> None:
-        """Let the consumer that just raised take the record once more: it was interrupted, nothing is wrong with it."""
-        self._chain.step_back()
-        self.phase = "consume"
-
     # -- saving and closing --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,7 +243,7 @@ class Trainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another trainer, built from parts of the same kind, was."""
-        self.phase, self.stop_reason = str(state["phase"]), str(state["stop_reason"])
+        self.phase, self.stop_reason, self._unreported = str(state["phase"]), str(state["stop_reason"]), ""
         self.iteration = int(state["iteration"])
         self.regime.load_state_dict(state, self.phase, self.iteration)
         self._chain.load_state_dict(state["consumers"])
@@ -224,3 +259,18 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def _kept_modes() -> Iterator[None]:
+    """Leave torch's switches for the whole process as they were, however a phase ends."""
+    gradients, dtype, threads = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.is_grad_enabled() != gradients:
+            torch.set_grad_enabled(gradients)
+        if torch.get_default_dtype() != dtype:
+            torch.set_default_dtype(dtype)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

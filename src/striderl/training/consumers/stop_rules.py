@@ -81,9 +81,49 @@ class _Metric:
             self._others |= record.metrics.keys()
             if self._num_without == _LONG:
                 known = unknown("metric", self.name, sorted(self._others), where=f"the log of {_LONG} records")
-                _log.warning("a rule to stop waits for what does not come: %s", known)
+                _log.warning("a stop metric was never logged: %s", known)
                 self._num_without = -1
         return found
+
+
+class UnknownMetricError(ValueError):
+    """A setting names a metric that is not in the log; the message lists those that are."""
+
+
+class WantedMetrics:
+    """Looks for the metrics that settings name, and raises as soon as it is known that one does not come.
+
+    family       comes                                     known to be missing
+    train/       with gradient steps                       after `min_updates` of them
+    collect/     with steps, or when an episode ends       after the first episode
+    evaluate/    with an evaluation                        after the first one
+    others       with every record                         after the first one, unless somebody adds some (`open_ended`)
+    """
+
+    def __init__(self, names: Mapping[str, str], *, min_updates: int = 1, open_ended: bool = False) -> None:
+        """Wait for the metrics of settings, {setting: metric}; an empty name waits for nothing."""
+        self._missing = {setting: name for setting, name in names.items() if name}
+        self._min_updates, self._open_ended = min_updates, open_ended
+        self._seen: set[str] = set()
+
+    def check(self, record: Record) -> None:
+        """Look at one more record."""
+        if not self._missing:
+            return
+        self._seen |= record.metrics.keys()
+        self._missing = {setting: name for setting, name in self._missing.items() if name not in self._seen}
+        for setting, name in self._missing.items():
+            if self._is_late(name.partition("/")[0], record):
+                raise UnknownMetricError(unknown("metric", name, sorted(self._seen), where=f"{setting}: the log"))
+
+    def _is_late(self, family: str, record: Record) -> bool:
+        if family == "train":
+            return record.num_updates >= self._min_updates
+        if family == "collect":
+            return "collect/episodes" in self._seen
+        if family == "evaluate":
+            return "evaluate/episodes" in self._seen
+        return not self._open_ended
 
 
 class Threshold:

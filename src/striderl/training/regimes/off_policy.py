@@ -8,6 +8,12 @@
                learner           updates 1 ████ updates 2 ████     what they sample does not contain that step yet
 
 The warm-up collects at random until `learning_starts`. What is sampled and drawn depends on seed and counters alone.
+
+An iteration that an error or an interrupt ends goes on at its next env step or gradient step. A gradient step that raised
+has changed some parameters and not others; they are made anew, from the copy of the iteration's beginning and the samples
+since then:
+
+    copy ── step 1 ── step 2 ── step 3 ⚡      load the copy, take steps 1 and 2 again, then step 3 with its own sample
 """
 
 from __future__ import annotations
@@ -15,17 +21,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector
+from striderl.data import tree
 from striderl.envs.async_env import AsyncVecEnv
 from striderl.envs.vec_env import VecEnv
+from striderl.execution.interrupts import check_interrupt
 from striderl.execution.modes import Eager, Mode, mode_of
-from striderl.storage.pickers import Prioritized
-from striderl.storage.replay import Replay
+from striderl.storage.pickers import NothingValidError, Prioritized
+from striderl.storage.replay import Replay, ReplaySample
 from striderl.training.checks import check_collector
 from striderl.training.guard import Guard
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for
@@ -44,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 _FOLD = 256
 """How many gradient steps' numbers wait to be added up together."""
+_MOST_BYTES = 64 * 2**20
+"""How much memory the samples since the last copy of what was learned may take; then there is a new copy."""
 
 
 class Learner:
@@ -77,14 +88,40 @@ class Learner:
         self.recorded = recorded_updates(algorithm, replay, batch_size, self._noise, mode)
         """Plays recordings of whole steps; None where there are none."""
         self._played = False
+        self._copy: Mapping[str, Any] = {}
+        self._since: list[tuple[int, ReplaySample]] = []
+        """The gradient steps since the copy, by number and sample."""
+        self._most_since = 0
+        self._drawn: ReplaySample | None = None
+        """The sample of a gradient step that has not come to its end."""
+        self._broken = False
 
-    def step(self, number: int) -> None:
-        """Sample, update, and give the priorities back; `number` counts gradient steps since the run began."""
+    def begin(self, copy: Mapping[str, Any]) -> None:
+        """Begin an iteration; `copy` is what was learned before it, as the algorithm's `state_dict`."""
+        self._copy, self._since, self._drawn, self._broken, self._most_since = copy, [], None, False, 0
+
+    def step(self, number: int) -> bool:
+        """Sample, update, and give the priorities back; `number` counts gradient steps since the run began.
+
+        Returns False, with nothing done, while the replay has no valid step to sample.
+        """
+        self.mend()
         self._played = self.recorded is not None and self.recorded.play(number)
         if self._played:
-            return
-        sample = self.replay.sample(self.batch_size)
-        numbers = dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
+            self._copy = {}  # recordings keep no samples
+            return True
+        try:
+            sample = self._drawn = self._drawn or self.replay.sample(self.batch_size)
+        except NothingValidError:
+            return False
+        self._broken = True
+        try:
+            numbers = dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
+        except BaseException:
+            self.mend()
+            raise
+        self._broken = False
+        self._count(number, sample)
         if "td_error" in numbers:
             # an error that is not finite comes from broken parameters; as a priority it would break picking for good
             error = torch.nan_to_num(numbers.pop("td_error"), nan=0.0, posinf=0.0, neginf=0.0)
@@ -93,6 +130,33 @@ class Learner:
         if len(self._numbers) == _FOLD:
             self._fold()
         self._last = sample.data
+        return True
+
+    def _count(self, number: int, sample: ReplaySample) -> None:
+        """Keep what a gradient step was taken with, up to a limit of memory."""
+        self._drawn = None
+        if not self._copy:
+            return
+        if not self._most_since:
+            size = sum(leaf.nbytes for leaf in tree.leaves(sample.data) if isinstance(leaf, Tensor))
+            self._most_since = max(1, _MOST_BYTES // max(1, size))
+        self._since.append((number, sample))
+        if len(self._since) >= self._most_since:
+            self._copy, self._since = self.algorithm.state_dict(), []
+
+    def mend(self) -> None:
+        """Make anew what a gradient step that raised has broken; nothing where none has."""
+        if not self._broken:
+            return
+        if self._copy:
+            self.algorithm.load_state_dict(self._copy)
+            for number, sample in self._since:
+                self.algorithm.update(sample.data, sample.weight, self._noise.at(number))
+        else:
+            _log.warning(
+                "a gradient step raised half-way and is not taken back: there is no copy of what was learned before it"
+            )
+        self._broken = False
 
     def _fold(self) -> None:
         """Add up the numbers that have come together; an actor that sits steps out reports in some of them only."""
@@ -107,13 +171,36 @@ class Learner:
         if self._played and self.recorded is not None:
             self._last = self.recorded.last_sample() if self.absorbs else None
         if self._last is not None and self.absorbs:
-            self.algorithm.absorb(self._last)
+            self.mend()
+            self._broken = True
+            try:
+                self.algorithm.absorb(self._last)
+            except BaseException:
+                self.mend()
+                raise
+        self.begin({})
         self._fold()
         if self.recorded is not None:
             self._sums = added(self._sums, self.recorded.take_totals())
         means = {f"train/{name}": total / count for name, (total, count) in self._sums.items()}
         self._sums, self._last, self._played = {}, None, False
         return means
+
+
+@dataclass
+class _Iteration:
+    """What is left of an iteration, for one that is interrupted."""
+
+    num_rounds: int
+    """Rounds that are not finished."""
+    num_valid: Tensor
+    """How many valid steps there were before the iteration."""
+    largest: Tensor | None = None
+    """The largest priority before the iteration."""
+    num_updates: int = 0
+    """Gradient steps left in the present round; 0 before its env steps are taken."""
+    collected: bool = False
+    """Whether the env steps of the present round are taken, and the next one is not begun."""
 
 
 class OffPolicyRegime:
@@ -147,6 +234,7 @@ class OffPolicyRegime:
         self.tally = Tally()
         self.guard = Guard(algorithm)
         self._learner = self._new_learner()
+        self._iteration: _Iteration | None = None
 
     def _new_learner(self) -> Learner:
         return Learner(self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self._mode)
@@ -172,27 +260,48 @@ class OffPolicyRegime:
         return self.tally.env_steps >= self.plan.learning_starts
 
     def _interact(self) -> None:
-        self.tally.begin()
-        self.guard.before()
-        picker = self.storage.picker
-        largest = picker.largest if isinstance(picker, Prioritized) else None
-        steps = self.plan.train_every * self.collector.env.num_envs
-        for left in reversed(range(self.plan.num_steps_per_env // self.plan.train_every)):
-            self.algorithm.explore(self.tally.env_steps, random=False)
-            count_collected(self.collector, steps, self.storage, self.tally)
-            if self.plan.overlap and left:  # nothing is under way when an iteration ends, and may be saved
-                self.algorithm.explore(self.tally.env_steps, random=False)
-                self.collector.launch()
+        picker, plan = self.storage.picker, self.plan
+        if self._iteration is None:
+            self.tally.begin()
+            self.guard.before()
+            self._learner.begin(self.guard.kept)
+            largest = picker.largest if isinstance(picker, Prioritized) else None
+            num_valid = self.collector.statistics.num_steps.clone()
+            self._iteration = _Iteration(plan.num_steps_per_env // plan.train_every, num_valid, largest)
+        iteration = self._iteration
+        while iteration.num_rounds:
+            if not iteration.num_updates:
+                self._collect_round(iteration)
             started = time.perf_counter()
-            for _ in range(self.plan.num_updates_per_round):
-                self._learner.step(self.tally.num_updates)
-                self.tally.num_updates += 1
+            while iteration.num_updates:
+                check_interrupt()
+                self.tally.num_updates += self._learner.step(self.tally.num_updates)
+                iteration.num_updates -= 1
             self.tally.learning_seconds += time.perf_counter() - started
+            iteration.num_rounds -= 1
         self.tally.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
-        if take_back_if_broken(self.guard, self.tally, self.collector.env.device):
+        self._iteration = None
+        valid = self.collector.statistics.num_steps - iteration.num_valid
+        if take_back_if_broken(self.guard, self.tally, self.collector.env.device, valid, self.tally.num_steps):
             self.collector.reset()  # the broken policy may have driven envs, and its own memory, anywhere
-            if isinstance(picker, Prioritized) and largest is not None:
-                picker.limit(largest)  # errors of broken parameters are no priorities
+            if isinstance(picker, Prioritized) and iteration.largest is not None:
+                picker.limit(iteration.largest)  # errors of broken parameters are no priorities
+        self.guard.forget()
+
+    def _collect_round(self, iteration: _Iteration) -> None:
+        """Collect the steps before a round of gradient steps, and with overlap begin the first one after it."""
+        if not iteration.collected:
+            self.algorithm.explore(self.tally.env_steps, random=False)
+            count_collected(
+                self.collector, self.plan.train_every * self.collector.env.num_envs, self.storage, self.tally
+            )
+            iteration.collected = True
+        if (
+            self.plan.overlap and iteration.num_rounds > 1
+        ):  # nothing is under way when an iteration ends, and may be saved
+            self.algorithm.explore(self.tally.env_steps, random=False)
+            self.collector.launch()
+        iteration.num_updates, iteration.collected = self.plan.num_updates_per_round, False
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out what means nothing before the first episode has ended."""
@@ -229,7 +338,7 @@ class OffPolicyRegime:
         self.seed = int(state["seed"])
         self.tally = loaded_tally(self.tally, state)
         self.guard.load_state_dict(state["guard"])
-        self._learner = self._new_learner()
+        self._learner, self._iteration = self._new_learner(), None
 
     def close(self) -> None:
         """Close the envs."""

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from striderl.data import tree
+from striderl.execution.interrupts import check_interrupt
 from striderl.storage.replay import Replay
 from striderl.training.fingerprints import fingerprints
 from striderl.training.guard import Guard
@@ -46,27 +47,40 @@ class OfflineRegime:
         self.tally = Tally()
         self.guard = Guard(algorithm)
         self._learner = Learner(algorithm, dataset, plan.batch_size, seed, absorbs=False)
+        self._updates_left = 0
+        """Gradient steps of the iteration under way; 0 between iterations."""
         self._fingerprint = _fingerprint(dataset)
+        self._num_valid = dataset.read.valid(dataset.read.chronological()).sum()
 
     def run(self, phase: str, iteration: int) -> None:
         """Take the gradient steps of an iteration."""
-        self.tally.begin()
-        if self.tally.num_updates == 0:
-            self._absorb()
-        self.guard.before()
+        if self._updates_left == 0:
+            self.tally.begin()
+            if self.tally.num_updates == 0:
+                self._absorb()
+            self.guard.before()
+            self._learner.begin(self.guard.kept)
+            self._updates_left = self.plan.num_updates_per_iteration
         started = time.perf_counter()
-        for _ in range(self.plan.num_updates_per_iteration):
-            self._learner.step(self.tally.num_updates)
-            self.tally.num_updates += 1
+        while self._updates_left:
+            check_interrupt()
+            self.tally.num_updates += self._learner.step(self.tally.num_updates)
+            self._updates_left -= 1
         self.tally.numbers = self._learner.finish()
-        take_back_if_broken(self.guard, self.tally, self.dataset.read.device)
-        self.tally.learning_seconds = time.perf_counter() - started
+        take_back_if_broken(self.guard, self.tally, self.dataset.read.device, self._num_valid, len(self.dataset))
+        self.guard.forget()
+        self.tally.learning_seconds += time.perf_counter() - started
 
     def _absorb(self) -> None:
         """Let the normalisers learn from all of the dataset."""
         every = self.dataset.read.chronological()
-        for start in range(0, every.shape[0], _CHUNK):
-            self.algorithm.absorb(self.dataset.read.rows(every[start : start + _CHUNK]))
+        self.guard.keep()
+        try:
+            for start in range(0, every.shape[0], _CHUNK):
+                self.algorithm.absorb(self.dataset.read.rows(every[start : start + _CHUNK]))
+        except BaseException:
+            self.guard.restore()
+            raise
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Return the numbers as they are."""
@@ -103,6 +117,7 @@ class OfflineRegime:
         self.tally = loaded_tally(self.tally, state)
         self.guard.load_state_dict(state["guard"])
         self._learner = Learner(self.algorithm, self.dataset, self.plan.batch_size, self.seed, absorbs=False)
+        self._updates_left = 0
 
     def close(self) -> None:
         """Do nothing: there are no envs."""

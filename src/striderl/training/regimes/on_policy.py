@@ -6,6 +6,9 @@
 
 Nothing here draws from a generator that would have to be saved: the order of minibatches follows from seed and
 iteration.
+
+A phase that an error or an interrupt ends is run again, to the same bits: a rollout goes on at its next step, an update or
+what the normalisers had begun to learn is taken back first.
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ class OnPolicyRegime:
         self._last: tuple[Any, Any] | None = None
         """What followed a rollout that was loaded: the envs may have begun anew since then."""
         self._prepared: Any = None
+        self._unabsorbed = 0
+        """Steps of the warm-up that were collected and not yet shown to the normalisers."""
         self._warned_about_pool = False
 
     def run(self, phase: str, iteration: int) -> None:
@@ -91,15 +96,29 @@ class OnPolicyRegime:
             elif phase == "update":
                 self._update(iteration)
             else:
-                self.algorithm.absorb(newest_rollout(self.storage))
+                self._absorb(newest_rollout(self.storage))
             self.tally.learning_seconds += time.perf_counter() - started
 
     def _warm_up(self) -> None:
         """Let the normalisers see some steps before the first rollout, as many as a rollout has at a time."""
-        done = self.tally.env_steps // self.collector.env.num_envs
-        steps = min(self.plan.warmup_steps - done, self.plan.num_steps_per_env)
-        self._fill(steps)
-        self.algorithm.absorb(tree.index(self.storage.data, slice(0, steps)))
+        if not self._unabsorbed:
+            done = self.tally.env_steps // self.collector.env.num_envs
+            steps = min(self.plan.warmup_steps - done, self.plan.num_steps_per_env)
+            self._fill(steps)
+            self._unabsorbed = steps
+        self._absorb(tree.index(self.storage.data, slice(0, self._unabsorbed)))
+        self._unabsorbed = 0
+
+    def _absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let the normalisers learn; the guard has a copy of what was learned before, of the update that went before."""
+        if not self.guard.kept:
+            self.guard.keep()
+        try:
+            self.algorithm.absorb(columns)
+        except BaseException:
+            self.guard.restore()
+            raise
+        self.guard.forget()
 
     @property
     def is_warm(self) -> bool:
@@ -107,18 +126,20 @@ class OnPolicyRegime:
         return self.tally.env_steps >= self.plan.warmup_steps * self.collector.env.num_envs
 
     def _collect(self) -> None:
-        self.tally.begin()
-        self.collector.ready()
-        self._last = None
-        self._initial_state = self.collector.current_state
+        if not self.collector.interrupted:
+            self.tally.begin()
+            self.collector.ready()
+            self._last = None
+            self._initial_state = self.collector.current_state
         self._fill(self.plan.num_steps_per_env)
         self.tally.numbers = collected_numbers(self.collector)
         if isinstance(self.storage, RolloutStorage) and self.storage.finals is not None:
             self.tally.numbers[_DROPPED] = (self.storage.finals.count - self.storage.finals.size).clamp(min=0)
 
     def _fill(self, num_steps: int) -> None:
-        """Collect so many steps per env into the empty storage."""
-        self.storage.clear()
+        """Collect so many steps per env into the empty storage, or the rest of them after an interrupt."""
+        if not self.collector.interrupted:
+            self.storage.clear()
         count_collected(self.collector, num_steps * self.collector.env.num_envs, self.storage, self.tally)
 
     def _prepare(self) -> None:
@@ -130,11 +151,16 @@ class OnPolicyRegime:
     def _update(self, iteration: int) -> None:
         self.guard.before()
         order = order_generator(self.seed, iteration, self.collector.env.device)
-        numbers = self.algorithm.update(self._prepared, order)
+        try:
+            numbers = self.algorithm.update(self._prepared, order)
+        except BaseException:
+            self.guard.restore()
+            raise
         self.tally.numbers |= {f"train/{name}": value for name, value in numbers.items()}
         self._prepared = None
         self.tally.num_updates += self.algorithm.num_updates_per_rollout
-        take_back_if_broken(self.guard, self.tally, self.collector.env.device)
+        valid = newest_rollout(self.storage)["valid"].sum()
+        take_back_if_broken(self.guard, self.tally, self.collector.env.device, valid, self.tally.num_steps)
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out what means nothing before the first episode has ended; warn when final observations were lost."""
@@ -175,7 +201,7 @@ class OnPolicyRegime:
         self.seed = int(state["seed"])
         self.tally = loaded_tally(self.tally, state)
         self.guard.load_state_dict(state["guard"])
-        self._prepared = None
+        self._prepared, self._unabsorbed = None, 0
         if state["rollout"] is not None:
             self._load_rollout(state["rollout"], phase)
 
@@ -211,8 +237,11 @@ class OnPolicyRegime:
 
 
 def count_collected(collector: Collector, num_steps: int, storage: Any, tally: Tally) -> None:
-    """Collect so many steps into the storage, count them, and say in the log what was quarantined."""
-    collected = collector.collect(n_step=num_steps, storage=storage)
+    """Collect so many steps into the storage, count them, and say in the log what was quarantined.
+
+    After an interrupt between two steps, the call that it ended is finished instead.
+    """
+    collected = collector.resume() if collector.interrupted else collector.collect(n_step=num_steps, storage=storage)
     tally.env_steps += collected.num_steps
     tally.num_steps += collected.num_steps
     tally.collection_seconds += collected.seconds
@@ -225,9 +254,13 @@ def collected_numbers(collector: Collector) -> dict[str, Tensor]:
     return {f"collect/{name}": value for name, value in found.items() if name != "steps"}
 
 
-def take_back_if_broken(guard: Guard, tally: Tally, device: torch.device) -> bool:
-    """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'."""
-    taken_back = guard.after(tally.faults, env_steps=tally.env_steps, num_updates=tally.num_updates)
+def take_back_if_broken(guard: Guard, tally: Tally, device: torch.device, valid: Tensor, num_samples: int) -> bool:
+    """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'.
+
+    `valid` [] is how many of the iteration's `num_samples` new samples count.
+    """
+    at = {"env_steps": tally.env_steps, "num_updates": tally.num_updates}
+    taken_back = guard.after(tally.faults, **at, valid=valid, num_samples=num_samples)
     counts = {"bad_samples": tally.faults.num_bad_samples, **guard.counts()}
     tally.numbers |= {
         f"faults/{name}": torch.full((), count, dtype=torch.float64, device=device) for name, count in counts.items()

@@ -119,7 +119,12 @@ def _read_v1(keys: Keys, generation: str) -> RunnerConfig:
         class_name=runner.take("policy_class_name", ""),
         normalize=normalize,
     )
-    counts = {**keys.take_all(("seed",)), **runner.take_all(_COUNTS)}
+    outside, inside = keys.take_all(("seed",)), runner.take_all(_COUNTS)
+    counts = {**outside, **inside}
+    if outside and outside["seed"] != counts["seed"]:
+        raise ValueError(
+            f"train_cfg['seed']={outside['seed']} and train_cfg['runner']['seed']={counts['seed']}: there is one seed"
+        )
     outer = RunnerConfig(
         policy=policy,
         runner_class_name=bare_class_name(

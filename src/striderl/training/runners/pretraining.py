@@ -75,9 +75,9 @@ def pretraining_config(
         settings = replace(own, distill_target=pretrain.target or own.distill_target)
     # rewards by name come from the env and from terms, which are not there
     values = critic and settings.using_ppo and not config.algorithm.reward_groups
-    settings = replace(settings, teacher_act_prob=1.0, using_ppo=values, teacher_samples="leave")
     rate = pretrain.learning_rate or config.algorithm.learning_rate
     algorithm = replace(config.algorithm, schedule="fixed", entropy_coef=0.0, learning_rate=rate)
+    settings = replace(settings, teacher_act_prob=1.0, using_ppo=values, teacher_samples="leave", ppo=algorithm)
     return replace(
         config,
         algorithm=algorithm,

@@ -122,7 +122,7 @@ class TeacherSettings:
     teacher: Any
     """A Teacher, a TeacherRouter or a policy; or a dict with 'teacher_ac_path', see `teachers.py`."""
     config: TPPOConfig = field(default_factory=TPPOConfig)
-    """How; its `ppo` gives way to the algorithm's settings."""
+    """How; its `ppo` is left out, or the runner's `algorithm`."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -237,6 +237,8 @@ class RunnerConfig:
             )
         if not isinstance(self.algorithm, PPOConfig):
             raise TypeError(f"RunnerConfig.algorithm: wanted a PPOConfig, found {type(self.algorithm).__name__}")
+        if self.teacher is not None and self.teacher.config.ppo not in (PPOConfig(), self.algorithm):
+            raise ValueError("teacher.config.ppo has no effect beside RunnerConfig.algorithm: set the latter alone")
         if self.logger not in (NO_LOGGER, *LOGGERS):
             raise ValueError(unknown("logger", self.logger, (NO_LOGGER, *LOGGERS), where="RunnerConfig"))
         lowest = {

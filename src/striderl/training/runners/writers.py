@@ -7,7 +7,7 @@ from pathlib import Path
 
 from striderl.loggers.guarded import Guarded
 from striderl.loggers.logger import Logger
-from striderl.loggers.table import LOGGERS
+from striderl.loggers.table import LOGGERS, make_logger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
 from striderl.training.runners.runner_config import NO_LOGGER
 
@@ -24,5 +24,6 @@ def make_writer(name: str, log_dir: Path | None) -> Logger:
     if log_dir is None or name == NO_LOGGER:
         return NoLogger()
     # event files lie in the run's folder itself, where people who come from rsl_rl look for them
-    logger = TensorBoardLogger(log_dir) if name == "tensorboard" else LOGGERS[name](log_dir)
-    return Guarded(logger)
+    make = TensorBoardLogger if name == "tensorboard" else LOGGERS[name]
+    logger = make_logger(name, make, log_dir)
+    return NoLogger() if logger is None else Guarded(logger)
