@@ -204,6 +204,7 @@ def test_interrupts_from_the_terminal_are_the_trainers_business():
 
 INTERRUPTED = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent may ignore it
 sys.path.insert(0, {folder!r})
 import torch
 from faulty_envs import FaultyFactory

@@ -8,8 +8,8 @@
     striderl clips trot | record | import | export | show …                  motion clips
     striderl list [tasks | algorithms | recipes]
 
-Exit codes: 0 done, 1 something failed on the way, 2 the command line is wrong, 130 and 143 ended by SIGINT and SIGTERM
-after saving. Each command is a module that is loaded when it is used, so that help comes at once.
+Exit codes: 0 done, 1 something failed on the way, 2 the command line is wrong, 129, 130 and 143 ended by SIGHUP, SIGINT
+and SIGTERM after saving. Each command is a module that is loaded when it is used, so that help comes at once.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -26,9 +27,24 @@ def say(text: str = "") -> None:
 
 
 def complain(text: str) -> None:
-    """Write a mistake to the standard error."""
-    sys.stderr.write(f"striderl: {text}\n")
-    sys.stderr.flush()
+    """Write a mistake to the standard error; a terminal that has been closed gets none."""
+    try:
+        sys.stderr.write(f"striderl: {text}\n")
+        sys.stderr.flush()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+
+
+def leave_closed_terminal() -> None:
+    """Write to nowhere what a closed terminal no longer takes; else the interpreter would fail with it at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def message_of(error: BaseException) -> str:

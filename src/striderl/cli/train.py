@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from striderl.cli.runs import find_run
-from striderl.cli.terminal import UsageError, complain, message_of, say
+from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, say
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
 
@@ -55,8 +55,9 @@ Train a policy. The recipe of the task has settings that learn; every one of the
 
 'striderl train TASK --help' lists every setting of the task's recipe with its meaning and value.
 
-The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM and Ctrl-C
-save the run and end it with exit code 143 or 130; 'striderl resume RUN' goes on exactly there."""
+The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM, Ctrl-C and
+a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on
+exactly there."""
 
 RESUME_HELP = """usage: striderl resume RUN [--SETTING VALUE] …
 
@@ -260,6 +261,7 @@ def _drive(run: Run) -> int:
     if outcome.exit_code:
         saved = "saved" if outcome.saved else "the last save failed"
         complain(f"{outcome.reason}: {saved}; 'striderl resume {folder}' goes on")
+        leave_closed_terminal()
         return outcome.exit_code
     say(f"ended: {outcome.reason}")
     if run.evaluation.result is not None:

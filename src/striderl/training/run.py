@@ -63,7 +63,7 @@ class Outcome:
     reason: str
     """Why: the plan, a stop rule, or the name of a signal."""
     exit_code: int
-    """0, or 143 (SIGTERM) and 130 (SIGINT), or 1 when learning came to nothing for too long."""
+    """0, or 143 (SIGTERM), 130 (SIGINT) and 129 (SIGHUP), or 1 when learning came to nothing for too long."""
     record: Record | None
     """The last record, if there was any."""
     saved: bool = True

@@ -1,9 +1,10 @@
-"""Being asked to stop: SIGTERM and SIGINT are noted, the work comes to a good end, and then the process leaves.
+"""Being asked to stop: SIGTERM, SIGINT and SIGHUP are noted, the work comes to a good end, and the process leaves.
 
-    first signal      noted; the phase under way is finished, the run saved, exit code 128 + signal (143 or 130)
+    first signal      noted; the phase under way is finished, the run saved, exit code 128 + signal (143, 130 or 129)
     second signal     the process ends at once with that code, as a checkpoint of earlier is on disk whole
 
-Nothing is raised into running code, so no tensor, file or simulation is left half changed.
+Nothing is raised into running code, so no tensor, file or simulation is left half changed. A signal that is ignored when
+the process starts stays ignored: `nohup` does so with SIGHUP, a shell with SIGINT for what runs in its background.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The signals that are noted."""
 
 
@@ -26,7 +27,7 @@ class Interrupted(BaseException):
 
 
 class StopSignals:
-    """Notes SIGTERM and SIGINT while it is entered; in another thread than the main one it notes nothing."""
+    """Notes SIGTERM, SIGINT and SIGHUP while it is entered; in another thread than the main one it notes nothing."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -35,7 +36,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """What a process that a signal ended returns: 143 for SIGTERM, 130 for SIGINT; 0 without one."""
+        """What a process that a signal ended returns: 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP."""
         return 128 + self.received if self.received else 0
 
     @property
@@ -55,7 +56,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in STOPPING}
+            wanted = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._note) for number in wanted}
         return self
 
     def __exit__(
