@@ -3,8 +3,8 @@
     first signal      noted; the phase under way is finished, the run saved, exit code 128 + signal (143, 130 or 129)
     second signal     the process ends at once with that code, as a checkpoint of earlier is on disk whole
 
-Nothing is raised into running code, so no tensor, file or simulation is left half changed. A signal that is ignored when
-the process starts stays ignored: `nohup` does so with SIGHUP, a shell with SIGINT for what runs in its background.
+Nothing is raised into running code, so no tensor, file or simulation is left half changed. A signal that is ignored
+when the process starts stays ignored: `nohup` does so with SIGHUP, a shell with SIGINT for what it runs behind.
 """
 
 from __future__ import annotations
