@@ -12,9 +12,9 @@
     consumers = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
 
 Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.pooling`). `Run` does all of
-this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is lost
-is named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own watchdog,
-and torchrun reports which one went first.
+this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is
+lost is named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own
+watchdog, and torchrun reports which one went first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -94,6 +94,10 @@ class Ranks:
             raise ValueError(f"{num_envs} envs cannot be shared by {self.world_size} processes; use more envs")
         each, left = divmod(num_envs, self.world_size)
         return each + (self.rank < left), self.rank * each + min(self.rank, left)
+
+    def at(self, device: str) -> Ranks:
+        """Return these processes with their collective operations on a device: 'cpu', or 'cuda' for a GPU each."""
+        return replace(self, device=_place_of(device.startswith("cuda")))
 
     # -- collective operations: every rank must call them, in the same order -------------------------------------------
 
@@ -251,6 +255,20 @@ class Ranks:
         found.put(others)
 
 
+def _place_of(on_gpu: bool) -> torch.device:
+    """Return where this process works, the GPU of its local rank or the CPU, and make that GPU the current one."""
+    if not on_gpu:
+        return torch.device("cpu")
+    where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if where.index >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"the process of local rank {where.index} finds {torch.cuda.device_count()} GPUs here, but each process "
+            "has one of its own; lower --nproc-per-node"
+        )
+    torch.cuda.set_device(where)
+    return where
+
+
 def _alive_seconds(timeout: float) -> float:
     return min(ALIVE_SECONDS, _ALIVE_SHARE * timeout)
 
@@ -263,17 +281,9 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     """
     on_gpu = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    where = torch.device("cpu")
     if on_gpu and not torch.cuda.is_available():
         raise RuntimeError(f"device {device!r} is wanted, but torch finds no GPU here; use device='cpu'")
-    if on_gpu:
-        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        if where.index >= torch.cuda.device_count():
-            raise RuntimeError(
-                f"the process of local rank {where.index} finds {torch.cuda.device_count()} GPUs here; each process "
-                "has one of its own: lower --nproc-per-node"
-            )
-        torch.cuda.set_device(where)
+    where = _place_of(on_gpu)
     if world_size == 1:
         return Ranks(device=where, timeout=timeout)
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -281,9 +291,46 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
         raise RuntimeError(f"WORLD_SIZE is {world_size}, but {missing} are not set; start the script with torchrun")
     rank = int(os.environ["RANK"])
     # what is not a tensor, such as a path or a part of a checkpoint, is exchanged on the CPU
-    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout - _alive_seconds(timeout)))
     ranks = Ranks(rank=rank, world_size=world_size, device=where, timeout=timeout)
     with suppress(RuntimeError):
         dist.distributed_c10d._get_default_store().delete_key(f"striderl/alive/{rank}")
     return ranks
+
+
+# -- the state of several processes ------------------------------------------------------------------------------------
+
+
+def joined_state(ranks: Ranks, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of rank 0's trainer with what is different in the others under 'ranks'; {} in the others.
+
+    What is learned is the same in all, but for what an algorithm keeps per env; it is stored once.
+    """
+    if ranks.world_size == 1:
+        return state
+    learned = {path: leaf for path, leaf in tree.items(state["algorithm"]) if isinstance(leaf, Tensor)}
+    own = [[path, learned[path]] for path in ranks.differing(learned)]
+    part = {} if ranks.is_main else _on_cpu({**state, "algorithm": own})
+    parts = ranks.gather(part)
+    return {**state, "ranks": parts[1:]} if ranks.is_main else {}
+
+
+def states_of_ranks(state: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]]:
+    """Take a joined state apart, one for each process; raise ValueError for another number of them."""
+    main = {name: part for name, part in state.items() if name != "ranks"}
+    others = state.get("ranks", [])
+    if len(others) + 1 != num_ranks:
+        how = f"with torchrun --nproc-per-node {len(others) + 1}" if others else "without torchrun"
+        raise ValueError(f"it was trained by {len(others) + 1} processes, found {num_ranks}; resume it {how}")
+    return [main, *(_state_of_other(main, part) for part in others)]
+
+
+def _state_of_other(main: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    own = {path: value for path, value in part["algorithm"]}
+    algorithm = tree.map_with_path(lambda path, leaf: own.get(path, leaf), main["algorithm"])
+    return {**part, "algorithm": algorithm}
+
+
+def _on_cpu(state: Any) -> Any:
+    return tree.map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, state)

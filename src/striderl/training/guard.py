@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from striderl.data import tree
+from striderl.ops.moments import AllReduce
 from striderl.training.fault_report import FaultReport
 
 PATIENCE = 100
@@ -60,9 +61,12 @@ class _Look(NamedTuple):
 class Guard:
     """Copies what was learned before an update and puts it back if the update broke it."""
 
-    def __init__(self, algorithm: Learns, patience: int = PATIENCE) -> None:
-        """Watch an algorithm; nothing is copied before the first update."""
-        self.algorithm, self.patience = algorithm, patience
+    def __init__(self, algorithm: Learns, patience: int = PATIENCE, reduce: AllReduce | None = None) -> None:
+        """Watch an algorithm; nothing is copied before the first update.
+
+        With `reduce`, processes that learn together take an update back in all of them or in none.
+        """
+        self.algorithm, self.patience, self.reduce = algorithm, patience, reduce
         self.num_rollbacks = 0
         """How many updates were taken back so far."""
         self.num_skipped = 0
@@ -90,6 +94,8 @@ class Guard:
         was, now = _look(self._good), _look(self.algorithm.state_dict())
         # what was not finite before is not of this update
         broken = (torch.isfinite(was.sums) & ~torch.isfinite(now.sums)).any()
+        if self.reduce is not None:
+            broken = self.reduce(broken.double()) > 0.0
         # in float64, where counts are exact
         seen = torch.cat([broken.view(1).double(), (now.skipped - was.skipped), (now.taken - was.taken)]).tolist()
         rolled_back, number = bool(seen[0]), len(now.groups)

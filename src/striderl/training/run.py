@@ -6,6 +6,9 @@
 
     record ─▶ Stop (time) ─▶ Evaluate ─▶ Video ─▶ Log ─▶ Progress ─▶ Stop (target) ─▶ Save
 
+With `ranks`, several processes make one run: each has a part of the envs, and rank 0 alone has the consumers and writes
+to the folder. A checkpoint holds the parts of all; a signal to one of them stops all, at the same point.
+
 A signal lets the present phase of the iteration finish, which takes at most seconds; an evaluation or a video is broken
 off and done again after the resume. Then everything is saved, in the middle of an iteration if need be. A resumed run
 has the bits of one that was never stopped, where the env can save its state (tier A); where it cannot, new episodes
@@ -34,7 +37,7 @@ from striderl.envs.vec_env import VecEnv
 from striderl.loggers.console_logger import ConsoleLogger
 from striderl.loggers.table import make_loggers
 from striderl.training.algorithm_entry import Learner
-from striderl.training.algorithm_table import algorithm_entry
+from striderl.training.algorithm_table import algorithm_entry, check_ranks
 from striderl.training.config_json import to_plain
 from striderl.training.consumers.consumer import Consumer
 from striderl.training.consumers.evaluate import Evaluate
@@ -44,6 +47,7 @@ from striderl.training.consumers.save import Save
 from striderl.training.consumers.stop import Stop
 from striderl.training.consumers.stop_rules import Budget, Threshold
 from striderl.training.consumers.video import Video
+from striderl.training.distributed import Ranks, joined_state, states_of_ranks
 from striderl.training.fault_report import FAULTS_FILE, FaultReport
 from striderl.training.guard import DivergedError
 from striderl.training.record import Record
@@ -80,8 +84,11 @@ class Run:
         *,
         signals: StopSignals | None = None,
         watchers: Sequence[Consumer] = (),
+        ranks: Ranks | None = None,
     ) -> None:
         """Build the parts; what does not fit is named here. `watchers` see every record before it is logged."""
+        self.ranks = ranks if ranks is not None else Ranks()
+        check_ranks(config, self.ranks.world_size)
         require_device(config.device)
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
@@ -90,16 +97,30 @@ class Run:
         self.config, self.folder = config, folder
         self.signals = signals if signals is not None else StopSignals()
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)
-        self.env = _make_env(config, config.env.num_envs)
-        self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env)
-        if not self.store.steps() or not (folder.path / SPECS_FILE).exists():
+        count, first = self.ranks.shard(config.env.num_envs)
+        self.env = _make_env(config, count, first_env_index=first)
+        self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env, self.ranks)
+        consumers = self._of_main(watchers) if self.ranks.is_main else []
+        self.trainer: Trainer = self.learner.trainer([*consumers, self._save()])
+        self.trainer.regime.guard.patience = config.stop.bad_iterations
+        if self.ranks.is_main:
+            self._faults.write_to(folder.path / FAULTS_FILE)
+        self._saved: tuple[Any, ...] = ()
+        self._trouble: set[str] = set()
+
+    # -- the parts -----------------------------------------------------------------------------------------------------
+
+    def _of_main(self, watchers: Sequence[Consumer]) -> list[Consumer]:
+        """Return the consumers that a run has once, however many processes learn, and write the specs."""
+        folder = self.folder.path
+        if not self.store.steps() or not (folder / SPECS_FILE).exists():
             # beside checkpoints they stay what they were: an env that has changed is refused by `restore`
-            write_specs(folder.path, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
+            write_specs(folder, self.env.obs_spec, self.env.action_spec, self.env.step_dt)
         self.evaluation = self._evaluation()
-        self.log = Log(*make_loggers(("csv", "jsonl", *config.logging.trackers), folder.path))
+        self.log = Log(*make_loggers(("csv", "jsonl", *self.config.logging.trackers), folder))
         for logger in self.log.loggers:
-            logger.config(to_plain(config))
-        consumers: list[Consumer] = [
+            logger.config(to_plain(self.config))
+        return [
             self._time_limit(),
             self.evaluation,
             *self._video(),
@@ -107,15 +128,7 @@ class Run:
             self.log,
             *self._progress(),
             self._target(),
-            self._save(),
         ]
-        self.trainer: Trainer = self.learner.trainer(consumers)
-        self.trainer.regime.guard.patience = config.stop.bad_iterations
-        self._faults.write_to(folder.path / FAULTS_FILE)
-        self._saved: tuple[Any, ...] = ()
-        self._trouble: set[str] = set()
-
-    # -- the parts -----------------------------------------------------------------------------------------------------
 
     def _evaluation(self) -> Evaluate:
         settings = self.config.evaluation
@@ -174,19 +187,25 @@ class Run:
         return self._saved == _place(state)
 
     def _keep(self, state: dict[str, Any], name: str) -> None:
-        if name != "best" and self._saved == _place(state):
+        if self.ranks.of_main(name != "best" and self._saved == _place(state)):
             return  # 'iteration_50' and 'last' of one record are one and the same state
+        whole = joined_state(self.ranks, state)
+        if self.ranks.of_main(self.ranks.is_main and self._write(whole, name)):
+            self._saved = _place(state)
+
+    def _write(self, state: dict[str, Any], name: str) -> bool:
+        """Write a state to the disk and return whether it is there; a run goes on without."""
         step, config = int(state["env_steps"]) or int(state["num_updates"]), to_plain(self.config)
         try:
             self._restore_folder()
             self.store.save(state, step=step, best=name == "best", config=config, layout=self._layout())
         except (CheckpointError, OSError) as error:
             self._complain(error, step)
-            return
+            return False
         if self._trouble:
             _log.warning("saved again, at step %d", step)
             self._trouble.clear()
-        self._saved = _place(state)
+        return True
 
     def _complain(self, error: CheckpointError | OSError, step: int) -> None:
         """Say once for each cause that a run cannot be saved: a disk stays full for many checkpoints."""
@@ -214,16 +233,10 @@ class Run:
 
     def restore(self) -> bool:
         """Go on from the newest good checkpoint; returns whether there is one."""
-        self.store.clean()
-        try:
-            checkpoint = self.store.load("last")
-        except CheckpointMissing:
-            _log.warning("%s holds no checkpoint; the run starts from the beginning", self.folder.path)
-            self.log.resume_at(0)
-            self._faults.resume_at(0, 0)
+        states = self.ranks.from_main(self._newest_states)
+        if not states:
             return False
-        check_layout(checkpoint.layout, self._layout(), where=str(checkpoint.path))
-        state = _on_device(checkpoint.state, self.env.device)
+        state = _on_device(states[self.ranks.rank], self.env.device)
         self.trainer.load_state_dict(state)
         self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
         self._saved = _place(state)
@@ -235,6 +248,19 @@ class Run:
             )
         return True
 
+    def _newest_states(self) -> list[dict[str, Any]]:
+        """Return what every process goes on with, by rank; nothing without a checkpoint."""
+        self.store.clean()
+        try:
+            checkpoint = self.store.load("last")
+        except CheckpointMissing:
+            _log.warning("%s holds no checkpoint; the run starts from the beginning", self.folder.path)
+            self.log.resume_at(0)
+            self._faults.resume_at(0, 0)
+            return []
+        check_layout(checkpoint.layout, self._layout(), where=str(checkpoint.path))
+        return states_of_ranks(checkpoint.state, self.ranks.world_size)
+
     @property
     def _faults(self) -> FaultReport:
         return self.trainer.regime.tally.faults
@@ -244,9 +270,9 @@ class Run:
     def drive(self) -> Outcome:
         """Train until the run is over or a signal comes; everything is closed afterwards."""
         try:
-            while not self.trainer.finished and not self.signals.received:
+            while not self.trainer.finished and not self._asked_to_stop():
                 self._advance()
-            if self.signals.received:
+            if self._asked_to_stop():
                 return self._leave(self.signals.name, self.signals.exit_code)
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
         except DivergedError as error:
@@ -254,10 +280,17 @@ class Run:
         finally:
             self.close()
 
+    def _asked_to_stop(self) -> bool:
+        """Return whether a signal has come, to any of the processes."""
+        self.signals.follow(self.ranks.largest(self.signals.received))
+        return bool(self.signals.received)
+
     def _advance(self) -> None:
         try:
             self.trainer.advance()
         except Interrupted:
+            if self.ranks.is_main:
+                self.ranks.from_main(lambda: None)  # the others wait for its metrics, in `KeepTogether`
             self.trainer.repeat_consumer()
 
     def _leave(self, reason: str, exit_code: int) -> Outcome:
@@ -270,7 +303,7 @@ class Run:
             reason=reason,
             exit_code=exit_code,
             record=self.trainer.record,
-            saved=saved and not self._trouble,
+            saved=self.ranks.of_main(saved and not self._trouble),
         )
 
     def close(self) -> None:
@@ -325,9 +358,15 @@ def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
     return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
 
 
-def _make_env(config: RunConfig[Any, Any], num_envs: int, *, filmed: bool = False) -> VecEnv:
-    settings = config.env.settings
-    return make(config.env.task, num_envs=num_envs, device=config.device, settings=settings, filmed=filmed)
+def _make_env(config: RunConfig[Any, Any], num_envs: int, *, filmed: bool = False, first_env_index: int = 0) -> VecEnv:
+    return make(
+        config.env.task,
+        num_envs=num_envs,
+        device=config.device,
+        settings=config.env.settings,
+        filmed=filmed,
+        first_env_index=first_env_index,
+    )
 
 
 def _on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

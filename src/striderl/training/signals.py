@@ -31,7 +31,8 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received = 0
-        """The first signal that came; 0 while none has."""
+        """The first signal that came, to this process or to one that it learns with; 0 while none has."""
+        self._noted = 0
         self._before: dict[int, Any] = {}
 
     @property
@@ -50,9 +51,21 @@ class StopSignals:
             raise Interrupted(self.name)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received:
+        if self._noted:
             os._exit(128 + number)
-        self.received = number
+        self._noted = number
+        self.received = self.received or number
+
+    def follow(self, number: int) -> None:
+        """Stop for a signal that another process has received; this one's own may still come, and is its first."""
+        if number:  # without one, the handler may just have noted this process's own
+            self.received = number
+
+    def leave(self) -> None:
+        """Ignore further signals: everything is saved, and the process is about to end with the code that it has."""
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
+        self._before = {}
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
