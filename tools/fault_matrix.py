@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import fault_rows
@@ -86,9 +88,14 @@ def run_with_bug(name: str) -> list[Row]:
     if name == "deadline":
         with mock.patch.object(handle.WorkerHandle, "is_late", False):
             return [hangs([("fork", "sleep", "step")])]
+
+    def wait_for_the_worker(keeper: Any, parent_pid: int) -> None:
+        os.waitid(os.P_PID, keeper.worker_pid, os.WEXITED | os.WNOWAIT)
+
     with (
         mock.patch.object(lifeline, "_die_with_parent", nothing),
         mock.patch.object(lifeline, "_leave_after", nothing),
+        mock.patch.object(lifeline._Keeper, "wait", wait_for_the_worker),
     ):
         return [trainer_kills([("fork", "sleep")], random.Random(0))]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import threading
 import time
 from dataclasses import dataclass
@@ -287,3 +288,37 @@ class MaskedEnv(gymnasium.Env[Any, Any]):
         self.t += 1
         obs, info = self._both()
         return obs, 0.0, self.t >= 4, False, info
+
+
+class StarterEnv(FaultyEnv):
+    """Starts a process that never ends by itself, and writes its number to a file.
+
+    how: 'child' starts it the usual way; 'daemon' forks twice into a session of its own, as a service does.
+    """
+
+    def __init__(self, how: str, folder: str, index: int = 0) -> None:
+        super().__init__(index)
+        if how == "child":
+            started = subprocess.Popen(["sleep", "1000"]).pid
+        else:
+            started = _start_daemon()
+        with open(os.path.join(folder, f"{index}.pid"), "w") as file:
+            file.write(str(started))
+
+
+def _start_daemon() -> int:
+    reader, writer = os.pipe()
+    first = os.fork()
+    if first == 0:
+        os.setsid()
+        second = os.fork()
+        if second:
+            os.write(writer, str(second).encode())
+            os._exit(0)
+        os.closerange(0, 256)
+        while True:
+            time.sleep(1000.0)
+    os.waitpid(first, 0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        return int(pipe.read())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from faulty_envs import Fault, FaultyEnv, FaultyFactory, HostileEnv
+from faulty_envs import Fault, FaultyEnv, FaultyFactory, HostileEnv, StarterEnv
 
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError
@@ -204,6 +204,7 @@ def test_interrupts_from_the_terminal_are_the_trainers_business():
 
 INTERRUPTED = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent may ignore it
 sys.path.insert(0, {folder!r})
 import torch
 from faulty_envs import FaultyFactory
@@ -390,6 +391,92 @@ def test_interpreter_exit_without_close(method: str, fault: str, end: str):
     assert len(pids) == 2
     assert time.monotonic() - before < 6.0
     assert not any(is_running(pid) for pid in pids)
+
+
+# -- what an env starts ends with its worker --------------------------------------------------------------------------
+
+
+def started_by_envs(folder: Path) -> list[int]:
+    return [int(file.read_text()) for file in sorted(folder.glob("*.pid"))]
+
+
+def are_gone(pids: list[int], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(is_running(pid) for pid in pids)
+
+
+def starters(how: str, folder: Path) -> list[Any]:
+    return [functools.partial(StarterEnv, how, str(folder), index) for index in range(2)]
+
+
+@pytest.mark.parametrize("how", ["child", "daemon"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_an_env_starts_ends_with_close(method: str, how: str, tmp_path: Path):
+    with GymnasiumEnv(starters(how, tmp_path), workers=WorkerConfig(num_workers=2, start_method=method)) as env:
+        env.reset(0)
+        started = started_by_envs(tmp_path)
+        assert len(started) == 2 and all(is_running(pid) for pid in started)
+    assert not any(is_running(pid) for pid in started)
+
+
+@pytest.mark.parametrize("how", ["child", "daemon"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_an_env_starts_ends_when_its_worker_is_killed(method: str, how: str, tmp_path: Path):
+    workers = WorkerConfig(num_workers=2, start_method=method)
+    with GymnasiumEnv(starters(how, tmp_path), workers=workers) as env:
+        env.reset(0)
+        lost, kept = started_by_envs(tmp_path)
+        os.kill(pool_of(env).pids[0], signal.SIGKILL)
+        assert are_gone([lost]) and is_running(kept)
+        with pytest.raises(EnvWorkerDied, match=r"worker 0.*SIGKILL"):
+            env.step(idle(2))
+
+
+def test_what_an_env_starts_ends_after_a_time_out(tmp_path: Path):
+    class Hanging(StarterEnv):
+        def step(self, action: Any) -> Any:
+            time.sleep(1000.0)
+
+    workers = WorkerConfig(num_workers=1, start_method="fork", deadline=0.5)
+    with GymnasiumEnv([functools.partial(Hanging, "daemon", str(tmp_path))], workers=workers) as env:
+        env.reset(0)
+        with pytest.raises(EnvTimeout, match="did not finish"):
+            env.step(idle(1))
+        assert are_gone(started_by_envs(tmp_path))
+
+
+STARTERS = """
+import functools, sys, time
+sys.path.insert(0, {folder!r})
+from faulty_envs import StarterEnv
+from striderl.envs.workers.pool import WorkerConfig, WorkerPool
+makers = [functools.partial(StarterEnv, {how!r}, {notes!r}, index) for index in range(2)]
+pool = WorkerPool(makers, WorkerConfig(num_workers=2, start_method={method!r}))
+print(*pool.pids, flush=True)
+time.sleep(1000.0)
+"""
+
+
+@pytest.mark.parametrize("how", ["child", "daemon"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_an_env_starts_ends_when_the_trainer_is_killed(method: str, how: str, tmp_path: Path):
+    script = STARTERS.format(folder=str(ROOT / "tests" / "envs"), how=how, notes=str(tmp_path), method=method)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        workers = [int(word) for word in trainer.stdout.readline().split()]
+        started = started_by_envs(tmp_path)
+        assert len(started) == 2 and all(is_running(pid) for pid in [*workers, *started])
+        trainer.kill()
+        assert are_gone([*workers, *started])
+
+
+def test_a_signal_to_the_group_of_the_trainer_does_not_reach_the_workers():
+    # a terminal that closes, `timeout` and batch systems signal a whole group; the trainer decides what becomes of it
+    with GymnasiumEnv(faulty(None), workers=WorkerConfig(num_workers=2, start_method="fork")) as env:
+        groups = {os.getpgid(pid) for pid in pool_of(env).pids}
+        assert os.getpgid(0) not in groups and len(groups) == 2
 
 
 def run_matrix_tool(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from striderl.loggers.csv_logger import CsvLogger
 from striderl.loggers.jsonl_logger import JsonlLogger
-from striderl.loggers.plots import plot_runs, seed_curve
+from striderl.loggers.plots import group_curve, legend_of, plot_runs, seed_curve
 from striderl.loggers.runs import group_runs, read_metrics
 
 
@@ -76,6 +76,26 @@ def test_seeds_of_one_setting_are_put_together(tmp_path):
     assert [[run.folder.name for run in group.runs] for group in groups] == [["0", "1", "3"], ["2"]]
     (alone,) = group_runs(folders[:2])
     assert alone.label == "cartpole", "nothing to be told from"
+
+
+def test_runs_of_one_seed_are_no_further_seeds(tmp_path, caplog):
+    # two copies of seed 0 with returns 1 … 5 and 3 … 7, and seed 1 with 2 … 6: seed 0 is 2 … 6 as well
+    folders = [
+        write_run(tmp_path / name, config={"task": "cartpole", "seed": seed}, offset=offset)
+        for name, seed, offset in (("a", 0, 0.0), ("b", 0, 2.0), ("c", 1, 1.0))
+    ]
+    (copies,) = group_runs(folders[:2])
+    assert legend_of(copies) == "cartpole (mean of 2 runs, all of seed 0: no interval)"
+    assert group_curve(copies, "collect/return_mean").half_width.tolist() == [0.0] * 5
+    (mixed,) = group_runs(folders)
+    assert legend_of(mixed) == "cartpole (mean of 2 seeds in 3 runs, 95 % interval)"
+    found = group_curve(mixed, "collect/return_mean")
+    assert found.mean.tolist() == [2, 3, 4, 5, 6] and found.half_width.tolist() == [0.0] * 5
+    plot_runs(folders, tmp_path / "curves.png")
+    assert "a and b have the same settings and the same seed 0" in caplog.text
+    (seeds,) = group_runs(folders[1:])
+    assert legend_of(seeds) == "cartpole (mean of 2 seeds, 95 % interval)"
+    assert group_curve(seeds, "collect/return_mean").half_width.min() > 0.0
 
 
 def test_runs_without_settings_stand_alone(tmp_path):

@@ -27,7 +27,7 @@ from unittest import mock
 
 import torch
 from poison import digest
-from run_cases import final_state, folder_at, tiny
+from run_cases import final_state, folder_at, take_signals, tiny
 
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.group import EnvGroup
@@ -125,6 +125,7 @@ def fork(work: Callable[[], int]) -> int:
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         torch.set_num_threads(1)
+        take_signals()
         code = work()
     except BaseException:  # noqa: BLE001  (whatever it is, a child must not run the parent's code)
         traceback.print_exc(file=sys.stdout)
@@ -275,7 +276,7 @@ def _wait_for(child: int, condition: Callable[[], bool], seconds: float) -> int 
     return None
 
 
-# -- SIGTERM and SIGINT ------------------------------------------------------------------------------------------------
+# -- SIGTERM, SIGINT, SIGHUP ------------------------------------------------------------------------------------------
 
 
 def signal_runs(
@@ -285,7 +286,7 @@ def signal_runs(
     dice, sent, wrong, hit = random.Random(seed), 0, [], dict[str, int]()
     for phase in phases:
         path, board = reference.new_path(), Board()
-        number = dice.choice((signal.SIGTERM, signal.SIGINT))
+        number = dice.choice((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         child = fork(lambda path=path, board=board: drive(reference.config, path, board))
         code = _in_phase(child, board, phase, dice, reference.seconds)
         where = f"{reference.kind}, seed {seed}, {number.name} in {phase}"

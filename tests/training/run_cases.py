@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,9 +117,30 @@ class Strike:
         run.trainer.advance = striking  # type: ignore[method-assign]
 
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def take_signals() -> None:
+    """Let signals end this process, whatever its parent ignores: nohup ignores SIGHUP, a shell's background SIGINT."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def taking_signals() -> Iterator[None]:
+    """Take signals for a while."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    take_signals()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def main(kind: str, path: str, iterations: str, phase: str = "", number: str = "") -> int:
     config = tiny(kind, int(iterations))
-    with StopSignals() as signals:
+    with taking_signals(), StopSignals() as signals:
         if phase == "start":
             os.kill(os.getpid(), int(number))
         run = Run(config, folder_at(Path(path), config), signals=signals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def start(command: list[str], count: int = 2) -> list[subprocess.Popen[str]]:
         subprocess.Popen(
             [sys.executable, *command],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -120,6 +122,41 @@ def test_a_lost_rank_is_named_within_the_timeout(how):
     assert one.returncode not in (0, None)
     assert "RankLostError: rank 1 of 2 no longer answers, says rank 0" in errors
     assert time.monotonic() - began < 45.0  # importing torch, 8 s until it is given up, 5 s for a sign of life
+
+
+STOPPED = """
+import os, sys, time, torch
+from striderl.training.distributed import RankLostError, setup
+ranks = setup(device="cpu", timeout=float(sys.argv[1]))
+ranks.all_reduce_sum(torch.ones(3))
+print(time.monotonic(), flush=True)
+try:
+    while True:
+        ranks.all_reduce_sum(torch.ones(1_000_000))
+except RankLostError as error:
+    print(time.monotonic(), error, flush=True)
+os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_rank_is_named_when_the_limit_is_over(stopped):
+    # stopped in the midst of collectives; rank 0 also holds the store in which the ranks leave their signs of life
+    limit = 5.0
+    processes = start(["-c", STOPPED, str(limit)])
+    try:
+        for process in processes:
+            process.stdout.readline()
+        time.sleep(0.3)
+        began = time.monotonic()
+        processes[stopped].send_signal(signal.SIGSTOP)
+        named, _, said = processes[1 - stopped].communicate(timeout=60)[0].partition(" ")
+        assert f"rank {stopped} of 2 no longer answers, says rank {1 - stopped}" in said
+        assert 0.5 * limit < float(named) - began <= 1.2 * limit
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_shards_cover_all_envs_once():

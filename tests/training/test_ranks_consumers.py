@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from striderl.training.consumers.ranks import KeepTogether, PoolEpisodes
 from striderl.training.distributed import Ranks
 from striderl.training.fingerprints import fingerprints
 from striderl.training.record import Record
+from striderl.training.signals import Interrupted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +25,16 @@ class Heard(Ranks):
     """A rank that is told what the others add to each sum."""
 
     others: list[torch.Tensor] = field(default_factory=list)
+    of_rank_0: list[Any] = field(default_factory=list)
 
     def all_reduce_sum(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.others.pop(0)
+
+    def gather(self, value: Any) -> list[Any]:
+        return []
+
+    def from_main(self, function: Callable[[], Any]) -> Any:
+        return self.of_rank_0.pop(0) if self.of_rank_0 else function()
 
 
 @dataclass
@@ -69,10 +79,16 @@ def learner() -> PPO:
 
 
 def test_all_ranks_stop_with_rank_0():
-    ranks = Heard(rank=1, world_size=2, others=[torch.tensor(1.0), torch.tensor(0.0)])
+    ranks = Heard(rank=1, world_size=2, of_rank_0=[(True, {"evaluate/return_mean": 3.0}), (False, {})])
     consumer = KeepTogether(ranks, learner(), every=0)
-    assert consumer.consume(record(), FakeRun()).stop == "rank 0 stopped"
+    reaction = consumer.consume(record(), FakeRun())
+    assert reaction.stop == "rank 0 stopped" and reaction.metrics == {"evaluate/return_mean": 3.0}
     assert not consumer.consume(record(), FakeRun(ending=True)).stop  # what another rank thinks does not count
+
+
+def test_an_evaluation_that_was_broken_off_in_rank_0_is_waited_for_no_longer():
+    with pytest.raises(Interrupted):
+        KeepTogether(Heard(rank=1, world_size=2, of_rank_0=[None]), learner()).consume(record(), FakeRun())
 
 
 def test_ranks_that_drifted_apart_are_named():

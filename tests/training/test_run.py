@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from run_cases import final_state, folder_at, main, tiny
+from run_cases import final_state, folder_at, main, taking_signals, tiny
 
 from striderl.checkpoint.errors import CheckpointError, LayoutMismatch
 from striderl.checkpoint.store import CheckpointStore
@@ -283,7 +284,7 @@ def uninterrupted(tmp_path_factory):
 def test_a_signal_in_every_phase_saves_and_the_run_goes_on_exactly(phase, tmp_path, uninterrupted):
     path = tmp_path / "run"
     began = time.monotonic()
-    number = signal.SIGTERM if PHASES.index(phase) % 2 == 0 else signal.SIGINT
+    number = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[PHASES.index(phase) % 3]
     assert main("cartpole", str(path), "8", phase, str(int(number))) == 128 + number
     assert time.monotonic() - began < 10.0
     saved = CheckpointStore(RunFolder(path).checkpoints).steps()
@@ -310,6 +311,7 @@ def test_the_second_signal_ends_at_once():
     program = (
         "import os, signal, time\n"
         "from striderl.training.signals import StopSignals\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "with StopSignals() as signals:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    assert signals.exit_code == 143 and signals.name == 'SIGTERM'\n"
@@ -317,6 +319,17 @@ def test_the_second_signal_ends_at_once():
         "    time.sleep(30)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=20, check=False).returncode == 130
+
+
+def test_what_is_ignored_stays_ignored():
+    with taking_signals():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and not signals.received
+            assert signal.getsignal(signal.SIGINT) != signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
 
 
 def test_handlers_are_put_back():

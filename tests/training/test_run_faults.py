@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import killed_runs
 import lost_disks
 import pytest
 from killed_runs import BUGS, Reference, config_of, kill_runs, signal_runs, state_digest
-from run_cases import folder_at
+from run_cases import folder_at, take_signals
 
 from striderl.checkpoint.store import CheckpointStore
 from striderl.training.run import Run
@@ -116,31 +122,69 @@ def test_a_warm_up_is_left_between_its_pieces(tmp_path, references):
     assert state_digest(tmp_path / "run") == references("cartpole").state
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_command_line(number, tmp_path):
-    words = [
-        sys.executable,
-        "-m",
-        "striderl",
-        "train",
-        "cartpole",
-        "--runs",
-        str(tmp_path),
-        "--plan.total-steps",
-        "99999999",
-    ]
-    process = subprocess.Popen(
-        [*words, "--stop.metric", "", "--logging.console", "off"], stderr=subprocess.PIPE, text=True
-    )
+ENDLESS = ["train", "cartpole", "--plan.total-steps", "99999999", "--stop.metric", "", "--logging.console"]
+
+
+def start_command(folder: Path, console: str = "off", **settings: Any) -> subprocess.Popen[str]:
+    """Start a run from the command line, and return when it has trained for an iteration."""
+    command = [sys.executable, "-m", "striderl", *ENDLESS, console, "--runs", str(folder)]
+    settings = {"preexec_fn": take_signals, "stderr": subprocess.PIPE, **settings}
+    process = subprocess.Popen(command, text=True, **settings)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("cartpole/*/metrics.csv")) and time.monotonic() < deadline:
+    while not list(folder.glob("cartpole/*/metrics.csv")) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return process
+
+
+def saved_iteration(folder: Path) -> int:
+    (path,) = folder.glob("cartpole/*")
+    return int(CheckpointStore(RunFolder(path).checkpoints).load().state["iteration"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_command_line(number, tmp_path):
+    process = start_command(tmp_path)
     began = time.monotonic()
     process.send_signal(number)
     assert process.wait(timeout=20) == 128 + number and time.monotonic() - began < 10.0
     assert process.stderr is not None and f"{number.name}: saved; 'striderl resume" in process.stderr.read()
-    (path,) = tmp_path.glob("cartpole/*")
-    assert CheckpointStore(RunFolder(path).checkpoints).load().state["iteration"] >= 1
+    assert saved_iteration(tmp_path) >= 1
+
+
+@pytest.mark.parametrize("console", ["plain", "rich"])
+def test_a_terminal_that_is_closed_saves_the_run(console, tmp_path):
+    # the session's terminal goes away: SIGHUP, and from then on no line can be written
+    ours, theirs = pty.openpty()
+
+    def own_terminal() -> None:
+        take_signals()
+        os.setsid()
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    process = start_command(tmp_path, console, preexec_fn=own_terminal, **streams)
+    os.close(theirs)
+    os.close(ours)
+    assert process.wait(timeout=20) == 129
+    assert saved_iteration(tmp_path) >= 1
+
+
+def ignore_two() -> None:
+    """Do what nohup and the background of a shell do."""
+    take_signals()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def test_signals_that_the_parent_ignores_stay_ignored(tmp_path):
+    process = start_command(tmp_path, preexec_fn=ignore_two)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143 and process.stderr is not None
+    assert "SIGTERM: saved" in process.stderr.read()
 
 
 # -- disks -------------------------------------------------------------------------------------------------------------

@@ -8,19 +8,22 @@
     striderl clips trot | record | import | export | show …                  motion clips
     striderl list [tasks | algorithms | recipes]
 
-Exit codes: 0 done, 1 something failed on the way, 2 the command line is wrong, 130 and 143 ended by SIGINT and SIGTERM
-after saving. Each command is a module that is loaded when it is used, so that help comes at once.
+Under torchrun, `train` and `resume` make one run of all processes; every other command runs in rank 0 alone.
+
+Exit codes: 0 done, 1 something failed on the way, 2 the command line is wrong, 129, 130 and 143 ended by SIGHUP, SIGINT
+and SIGTERM after saving. Each command is a module that is loaded when it is used, so that help comes at once.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from striderl import __version__
-from striderl.cli.terminal import UsageError, be_patient, complain, message_of, say
+from striderl.cli.terminal import UsageError, be_patient, complain, message_of, rank_of_torchrun, say
 from striderl.data.naming import suggestion
 
 
@@ -116,19 +119,29 @@ COMMANDS: dict[str, Command] = {
     "list": Command(summary="list tasks, algorithms or recipes", run=_list),
 }
 """Every command."""
+TOGETHER = ("train", "resume")
+"""The commands that the processes of torchrun do together."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     be_patient()
     words = list(sys.argv[1:] if argv is None else argv)
+    rank, _ = rank_of_torchrun()
+    if rank and (not words or words[0] not in TOGETHER):
+        return 0  # rank 0 does it
+    if rank:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (open as long as the process)
     if not words or words[0] in ("-h", "--help"):
         say(overview())
         return 0 if words else 2
     if words[0] == "--version":
         say(f"striderl {__version__}")
         return 0
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    # of the other ranks only what nobody else reports: their errors, and the bad numbers of their envs
+    where = f"rank {rank}: " if rank else ""
+    logging.basicConfig(level=logging.ERROR if rank else logging.WARNING, format=f"%(levelname)s: {where}%(message)s")
+    logging.getLogger("striderl.training.fault_report").setLevel(logging.WARNING)
     try:
         if words[0] not in COMMANDS:
             raise UsageError(
@@ -137,7 +150,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         return COMMANDS[words[0]].run(words[1:])
     except UsageError as error:
-        complain(message_of(error))
+        if not rank:  # all ranks raise the same
+            complain(message_of(error))
         return 2
     except SystemExit as ending:  # how the parser of flags ends after a message of its own
         return ending.code if isinstance(ending.code, int) else 2

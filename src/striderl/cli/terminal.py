@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -19,6 +20,12 @@ def be_patient() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def rank_of_torchrun() -> tuple[int, int]:
+    """Return (the rank of this process, how many torchrun has started); (0, 1) for a process alone."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    return (int(os.environ.get("RANK", "0")), world_size) if world_size > 1 else (0, 1)
+
+
 def say(text: str = "") -> None:
     """Write a line to the standard output."""
     sys.stdout.write(f"{text}\n")
@@ -26,9 +33,25 @@ def say(text: str = "") -> None:
 
 
 def complain(text: str) -> None:
-    """Write a mistake to the standard error."""
-    sys.stderr.write(f"striderl: {text}\n")
-    sys.stderr.flush()
+    """Write a mistake to the standard error; a terminal that has been closed gets none."""
+    try:
+        rank, _ = rank_of_torchrun()
+        sys.stderr.write(f"striderl: rank {rank}: {text}\n" if rank else f"striderl: {text}\n")
+        sys.stderr.flush()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+
+
+def leave_closed_terminal() -> None:
+    """Write to nowhere what a closed terminal no longer takes; else the interpreter would fail with it at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def message_of(error: BaseException) -> str:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import shutil
 import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import decode_json
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, find_run
-from striderl.cli.terminal import UsageError, complain, message_of, say
+from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, rank_of_torchrun, say
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
 
 if TYPE_CHECKING:
+    from striderl.training.distributed import Ranks
     from striderl.training.run import Run
     from striderl.training.run_config import RunConfig
     from striderl.training.run_folder import RunFolder
@@ -30,10 +33,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SETTING = "--env.settings."
-OWN_FLAGS = ("--resume", "--runs", "--algorithm")
+_RANK_TIMEOUT = "--rank-timeout"
+OWN_FLAGS = ("--resume", "--runs", "--algorithm", _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
 """What is said about the folder of a run, without a value."""
+RANK_SECONDS = 600.0
+"""How long the processes of torchrun wait for each other: longer than an evaluation, a video or a save takes."""
+
+Result = TypeVar("Result")
 
 TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--runs FOLDER] [--SETTING VALUE] …
        striderl train --resume RUN [--SETTING VALUE] …
@@ -46,6 +54,7 @@ Train a policy. The recipe of the task has settings that learn; every one of the
   --runs FOLDER         where the folder of the run is made (default: runs)
   --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
                         'striderl resume' has them
+  --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)
   --SETTING VALUE       any setting by its place in the config; the most useful:
       --seed 1                          another seed
       --env.num-envs 64                 how many envs learn together
@@ -59,8 +68,13 @@ Train a policy. The recipe of the task has settings that learn; every one of the
 
 'striderl train TASK --help' lists every setting of the task's recipe with its meaning and value.
 
-The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM and Ctrl-C
-save the run and end it with exit code 143 or 130; 'striderl resume RUN' goes on exactly there."""
+'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes (ppo, a2c, reinforce), and with
+'resume RUN' goes on with it. --env.num-envs and --plan.total-steps are those of all processes together, not of each:
+the run learns what one process with as many envs would, from minibatches with samples of every process.
+
+The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM, Ctrl-C and
+a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on
+exactly there."""
 
 RESUME_HELP = """usage: striderl resume RUN [--trust] [--accept-changes] [--SETTING VALUE] …
 
@@ -76,25 +90,31 @@ def train(words: list[str]) -> int:
     """Start a run, or resume one with --resume; returns the exit code."""
     # what a policy does with images and discrete observations by itself is shown where it is decided
     logging.getLogger("striderl.policies.component_defaults").setLevel(logging.INFO)
-    with StopSignals() as signals:
-        words, given = _take(words, *OWN_FLAGS)
-        if "--resume" in given:
-            return _resume(given["--resume"], words, signals)
-        for flag in RESUME_FLAGS:
-            if flag in words:
-                raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
-        if not words or words[0] in ("-h", "--help"):
-            say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
-            return 0 if words else 2
-        if words[0].startswith("-"):
-            raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
-        try:
-            config = recipe(words[0], given.get("--algorithm", ""))
-        except KeyError as error:
-            raise UsageError(message_of(error)) from error
-        _check_plain_flags(words[1:])
-        config = overridden(config, words[1:], prog=f"striderl train {words[0]}")
-        return _start(config, Path(given.get("--runs", "runs")), signals)
+    words, given = _take(words, *OWN_FLAGS)
+    if "--resume" in given:
+        return _together(given, lambda signals, ranks: _resume(given["--resume"], words, signals, ranks))
+    for flag in RESUME_FLAGS:
+        if flag in words:
+            raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
+    if not words or words[0] in ("-h", "--help"):
+        say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
+        return 0 if words else 2
+    if words[0].startswith("-"):
+        raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
+    return _together(given, lambda signals, ranks: _start(words, given, signals, ranks))
+
+
+def _config_of(words: list[str], given: dict[str, str]) -> RunConfig[Any, Any]:
+    """Return the recipe of the task with what the command line changes in it."""
+    try:
+        config = recipe(words[0], given.get("--algorithm", ""))
+    except KeyError as error:
+        raise UsageError(message_of(error)) from error
+    _check_plain_flags(words[1:])
+    config = overridden(config, words[1:], prog=f"striderl train {words[0]}")
+    if config.dataset:  # a run may be resumed from another working directory
+        config = replace(config, dataset=str(Path(config.dataset).resolve()))
+    return config
 
 
 def _check_plain_flags(words: list[str]) -> None:
@@ -112,8 +132,82 @@ def resume(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
         return 0 if words else 2
+    words, given = _take(words, _RANK_TIMEOUT)
+    if not words:
+        raise UsageError("name the run: striderl resume RUN")
+    return _together(given, lambda signals, ranks: _resume(words[0], [*words[1:], *flags], signals, ranks))
+
+
+# -- one process, or those of torchrun ---------------------------------------------------------------------------------
+
+
+def _together(given: dict[str, str], work: Callable[[StopSignals, Ranks], int]) -> int:
+    """Do the work in this process, together with the others that torchrun has started; returns the exit code of all."""
+    rank, world_size = rank_of_torchrun()
+    seconds = _seconds(given, world_size)
     with StopSignals() as signals:
-        return _resume(words[0], [*words[1:], *flags], signals)
+        if world_size == 1:
+            from striderl.training.distributed import Ranks
+
+            return work(signals, Ranks())
+        from striderl.training.distributed import RankLostError, setup
+
+        try:
+            with setup(device="cpu", timeout=seconds) as ranks:
+                code = ranks.largest(work(signals, ranks))
+                signals.leave()  # torchrun ends all processes with SIGTERM as soon as one has ended with a code
+                return code
+        except RankLostError as error:
+            complain(str(error))
+            return 1
+        except Exception as error:
+            error.add_note(f"in rank {rank} of {world_size}")
+            raise
+
+
+def _seconds(given: dict[str, str], world_size: int) -> float:
+    """Return how long processes wait for each other."""
+    text = given.get(_RANK_TIMEOUT)
+    if text is None:
+        return RANK_SECONDS
+    if world_size == 1:
+        raise UsageError(f"{_RANK_TIMEOUT} has no effect in one process; start several with torchrun")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < math.inf:
+        raise UsageError(f"{_RANK_TIMEOUT} is a positive number of seconds, found {text!r}")
+    return seconds
+
+
+def _in_all(ranks: Ranks, function: Callable[[], Result]) -> Result:
+    """Call a function in every process; what it raises in one of them as a mistake is raised in all, and named once."""
+    result, problem = None, ""
+    try:
+        result = function()
+    except UsageError as error:
+        if ranks.world_size == 1:
+            raise
+        problem = message_of(error)
+    problems = ranks.gather(problem)
+
+    def first() -> str:
+        found = [(rank, text) for rank, text in enumerate(problems) if text]
+        return "" if not found else found[0][1] if found[0][0] == 0 else f"rank {found[0][0]}: {found[0][1]}"
+
+    problem = ranks.from_main(first)
+    if problem:
+        raise UsageError(problem)
+    return cast(Result, result)
+
+
+def _in_main(ranks: Ranks, function: Callable[[], Result]) -> Result:
+    """Call a function in rank 0 and return its result in every process; a mistake there is raised in all."""
+    try:
+        return ranks.from_main(function)
+    except ValueError as error:
+        raise UsageError(message_of(error)) from error
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -186,42 +280,86 @@ def _wrapped(text: str) -> str:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def _start(config: RunConfig[Any, Any], root: Path, signals: StopSignals) -> int:
-    from striderl.training.run_folder import new_run_folder
+def _start(words: list[str], given: dict[str, str], signals: StopSignals, ranks: Ranks) -> int:
+    config = _in_all(ranks, lambda: _checked(_config_of(words, given), ranks))
+    _check_same_config(config, ranks)
 
-    if config.dataset:  # a run may be resumed from another working directory
-        config = replace(config, dataset=str(Path(config.dataset).resolve()))
+    from striderl.training.run_folder import RunFolder, new_run_folder
+
+    def new_folder() -> str:
+        try:
+            return str(new_run_folder(config, Path(given.get("--runs", "runs"))).path)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"no folder for the run: {message_of(error)}") from error
+
+    folder = RunFolder(_in_main(ranks, new_folder))
     try:
-        folder = new_run_folder(config, root)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"no folder for the run: {message_of(error)}") from error
-    try:
-        run = _build(config, folder, signals)
+        run = _build(config, folder, signals, ranks)
     except UsageError:
-        shutil.rmtree(folder.path, ignore_errors=True)  # nothing was trained, so there is nothing to keep
+        if ranks.is_main:
+            shutil.rmtree(folder.path, ignore_errors=True)  # nothing was trained, so there is nothing to keep
         raise
     return _drive(run)
 
 
-def _resume(name: str, words: list[str], signals: StopSignals) -> int:
-    path = find_run(name)  # before anything large is loaded: a wrong name is told at once
+def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:
+    """Return the config, or raise when so many processes cannot learn together what it asks for."""
+    from striderl.training.algorithm_table import check_ranks
 
-    from striderl.training.run_config import read_run_config
+    try:
+        check_ranks(config, ranks.world_size)
+    except ValueError as error:
+        raise UsageError(message_of(error)) from error
+    return config
+
+
+def _check_same_config(config: RunConfig[Any, Any], ranks: Ranks) -> None:
+    """Raise unless all processes were started with the same settings."""
+    texts = ranks.gather(config.to_json())
+
+    def others() -> list[int]:
+        return [rank for rank, text in enumerate(texts) if text != texts[0]]
+
+    differing = ranks.from_main(others)
+    if differing:
+        which = " and ".join(map(str, differing))
+        raise UsageError(f"rank {which} has other settings than rank 0; start all with the same command line")
+
+
+def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
+    path = _in_main(ranks, lambda: str(find_run(name)))  # before anything large is loaded: a wrong name is told at once
+
+    from striderl.training.run_config import RunConfig, read_run_config
     from striderl.training.run_folder import RunFolder
 
     folder, accept = RunFolder(path), "--accept-changes" in words
-    try:
-        before = read_run_config(folder.path, trust="--trust" in words, accept_changes=accept)
-        sealed, edits = _trained_with(before, folder)
-    except (ValueError, OSError) as error:
-        raise UsageError(message_of(error)) from error
-    config = overridden(before, [word for word in words if word not in RESUME_FLAGS], prog=f"striderl resume {name}")
-    _check_same_parts(sealed, config, folder)
-    run = _build(config, folder, signals, accept_changes=accept)
-    _restore(run, changed=[*edits, *_changes(before, config)])
+
+    def settings() -> tuple[str, str, list[str]]:
+        """Return the config of the folder, the one that was trained with, and what was edited in between."""
+        try:
+            config = read_run_config(folder.path, trust="--trust" in words, accept_changes=accept)
+            sealed, edits = _trained_with(config, folder)
+            return config.to_json(), sealed.to_json(), edits
+        except (ValueError, OSError) as error:
+            raise UsageError(message_of(error)) from error
+
+    texts = _in_main(ranks, settings)
+    before, sealed, edits = RunConfig.from_json(texts[0]), RunConfig.from_json(texts[1]), texts[2]
+    words = [word for word in words if word not in RESUME_FLAGS]
+
+    def changed() -> RunConfig[Any, Any]:
+        config = overridden(before, words, prog=f"striderl resume {name}")
+        _check_same_parts(sealed, config, folder)
+        return _checked(config, ranks)
+
+    config = _in_all(ranks, changed)
+    _check_same_config(config, ranks)
+    run = _build(config, folder, signals, ranks, accept_changes=accept)
+    _in_all(ranks, lambda: _restore(run, changed=[*edits, *_changes(before, config)]))
     if edits:
-        say(f"{folder.path}: accepted {'; '.join(edits)}")
-        _write_config(run, before)
+        if ranks.is_main:
+            say(f"{folder.path}: accepted {'; '.join(edits)}")
+        _in_main(ranks, lambda: _write_config(run, before))
     if config != sealed:
         run.trainer.go_on()
     if run.trainer.finished:
@@ -231,7 +369,7 @@ def _resume(name: str, words: list[str], signals: StopSignals) -> int:
         say(f"{folder.path} has ended: {why}. A longer plan goes on: {longer} N")
         return 0
     if config != before:
-        _write_config(run, config)
+        _in_main(ranks, lambda: _write_config(run, config))
     return _drive(run)
 
 
@@ -291,29 +429,43 @@ def _check_same_parts(before: RunConfig[Any, Any], config: RunConfig[Any, Any], 
 
 
 def _build(
-    config: RunConfig[Any, Any], folder: RunFolder, signals: StopSignals, *, accept_changes: bool = False
+    config: RunConfig[Any, Any],
+    folder: RunFolder,
+    signals: StopSignals,
+    ranks: Ranks,
+    *,
+    accept_changes: bool = False,
 ) -> Run:
     """Build the run; parts that do not fit are a mistake of the command line, and named without a traceback."""
     from striderl.checkpoint.errors import CheckpointError
     from striderl.training.run import Run
 
-    try:
-        return Run(config, folder, signals=signals, accept_changes=accept_changes)
-    # a dataset that is damaged, or of another task, is a CheckpointError
-    except (KeyError, ValueError, TypeError, ImportError, RuntimeError, OSError, CheckpointError) as error:
-        _log.debug("while building the run", exc_info=True)
-        raise UsageError(message_of(error)) from error
+    def build() -> Run:
+        try:
+            where = ranks.at(config.device) if ranks.world_size > 1 else ranks
+            return Run(config, folder, signals=signals, accept_changes=accept_changes, ranks=where)
+        # a dataset that is damaged, or of another task, is a CheckpointError
+        except (KeyError, ValueError, TypeError, ImportError, RuntimeError, OSError, CheckpointError) as error:
+            _log.debug("while building the run", exc_info=True)
+            raise UsageError(message_of(error)) from error
+
+    return _in_all(ranks, build)
 
 
 def _drive(run: Run) -> int:
-    say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}: {run.folder.path}")
+    count = run.ranks.world_size
+    processes = f" in {count} processes" if count > 1 else ""
+    say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}{processes}: {run.folder.path}")
     if run.config.mode == "compiled":
         say("compiling comes first: tens of seconds, with a memory minutes, in which Ctrl-C waits")
     outcome = run.drive()
     folder = run.folder.path
+    if not run.ranks.is_main:
+        return outcome.exit_code or int(not outcome.saved)
     if outcome.exit_code:
         saved = "saved" if outcome.saved else "the last save failed"
         complain(f"{outcome.reason}: {saved}; 'striderl resume {folder}' goes on")
+        leave_closed_terminal()
         return outcome.exit_code
     say(f"ended: {outcome.reason}")
     if run.evaluation.result is not None:

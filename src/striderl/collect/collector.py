@@ -411,8 +411,9 @@ class Collector:
             raise ValueError("decorrelation_steps ages episodes towards their time limit, but this env has none")
         steps = min(self.config.decorrelation_steps, limit - 1)
         generator = torch.Generator().manual_seed(self.seed)
-        ages = torch.randint(0, steps + 1, (self.env.num_envs,), generator=generator)
-        self.env.episode_length_buf = ages.to(self.env.device)
+        first = self.env.first_env_index  # the draws before it are those of envs in other processes
+        ages = torch.randint(0, steps + 1, (first + self.env.num_envs,), generator=generator)
+        self.env.episode_length_buf = ages[first:].to(self.env.device)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from striderl.data.naming import unknown
 from striderl.envs.vec_env import VecEnv
 
 ConfigT = TypeVar("ConfigT")
-Build = Callable[[int, str, Mapping[str, Any]], VecEnv]
+Build = Callable[[int, str, Mapping[str, Any], int], VecEnv]
 
 
 def make(
@@ -28,10 +28,12 @@ def make(
     device: str = "cpu",
     settings: Mapping[str, Any] | None = None,
     filmed: bool = False,
+    first_env_index: int = 0,
 ) -> VecEnv:
     """Build a task with this many envs; `settings` are fields of its config, and a wrong name gets a suggestion.
 
-    `filmed` is for `render`: Gymnasium's envs must be told beforehand, the built-in ones need not.
+    `filmed` is for `render`: Gymnasium's envs must be told beforehand, the built-in ones need not. `first_env_index` is
+    the global number of the first env, where several processes each have a part of the envs.
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise TypeError(f"settings: wanted a dict from name to value, found {type(settings).__name__} {settings!r}")
@@ -40,13 +42,14 @@ def make(
 
         shown = {"render_mode": "rgb_array"} if filmed else {}
         kwargs = {**shown, **(settings or {})}
-        return GymnasiumEnv(task.removeprefix("gymnasium:"), num_envs, device=device, env_kwargs=kwargs)
+        name = task.removeprefix("gymnasium:")
+        return GymnasiumEnv(name, num_envs, device=device, env_kwargs=kwargs, first_env_index=first_env_index)
     if task not in TASKS:
         raise KeyError(_unknown_task(task))
     for name in ("num_envs", "device"):
         if name in (settings or {}):
             raise ValueError(f"settings: {name!r} is not one of them; give it as make({task!r}, {name}=…)")
-    return TASKS[task](num_envs, device, settings or {})
+    return TASKS[task](num_envs, device, settings or {}, first_env_index)
 
 
 def modules_named(task: str, settings: Mapping[str, Any]) -> list[str]:
@@ -96,30 +99,33 @@ def configured(kind: type[ConfigT], settings: Mapping[str, Any], **given: Any) -
 
 
 def _classic(gymnasium_id: str) -> Build:
-    def build(num_envs: int, device: str, settings: Mapping[str, Any]) -> VecEnv:
+    def build(num_envs: int, device: str, settings: Mapping[str, Any], first_env_index: int) -> VecEnv:
         from striderl.envs.classic_control.tasks import CLASSIC_TASKS
 
         kind = CLASSIC_TASKS[gymnasium_id]
-        return kind(num_envs, device, config=configured(type(kind.default_config), settings))
+        config = configured(type(kind.default_config), settings)
+        return kind(num_envs, device, config=config, first_env_index=first_env_index)
 
     return build
 
 
 def _locomotion(name: str) -> Build:
-    def build(num_envs: int, device: str, settings: Mapping[str, Any]) -> VecEnv:
+    def build(num_envs: int, device: str, settings: Mapping[str, Any], first_env_index: int) -> VecEnv:
         from striderl.envs.mujoco.gym_tasks import CONFIGS
         from striderl.envs.mujoco.gym_tasks import TASKS as LOCOMOTION_TASKS
 
-        return LOCOMOTION_TASKS[name](configured(CONFIGS[name], settings, num_envs=num_envs, device=device))
+        given = {"num_envs": num_envs, "device": device, "first_env_index": first_env_index}
+        return LOCOMOTION_TASKS[name](configured(CONFIGS[name], settings, **given))
 
     return build
 
 
 def _quadruped(name: str) -> Build:
-    def build(num_envs: int, device: str, settings: Mapping[str, Any]) -> VecEnv:
+    def build(num_envs: int, device: str, settings: Mapping[str, Any], first_env_index: int) -> VecEnv:
         from striderl.envs.mujoco.quadruped_tasks import QUADRUPED_CONFIGS, QUADRUPED_TASKS
 
-        return QUADRUPED_TASKS[name](configured(QUADRUPED_CONFIGS[name], settings, num_envs=num_envs, device=device))
+        given = {"num_envs": num_envs, "device": device, "first_env_index": first_env_index}
+        return QUADRUPED_TASKS[name](configured(QUADRUPED_CONFIGS[name], settings, **given))
 
     return build
 

@@ -1,11 +1,13 @@
 """`plot_runs`: learning curves of several runs as one picture.
 
 seeds of one group are brought to common steps, drawn as a thin line each, and summed up by their mean with a 95 %
-interval of the mean over the range that all of them have reached
+interval of the mean over the range that all of them have reached; runs of the same seed are averaged first, because a
+repetition does not show how seeds differ
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from striderl.ops.statistics import t_quantile
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_log = logging.getLogger(__name__)
 
 _TITLES = {
     "evaluate/return_mean": ("Return in evaluation", "return"),
@@ -75,6 +79,7 @@ def plot_runs(run_dirs: Iterable[str | Path], out_png: str | Path, metrics: Sequ
         near = suggestion(missing[0], available) if missing else ""
         listed = ", ".join(available) or "nothing"
         raise KeyError(f"no run has {missing or 'a metric to draw'}. {near}Available: {listed}.")
+    _warn_of_copies(groups)
     figure = _figure(groups, names)
     path = Path(out_png)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,6 +104,20 @@ def seed_curve(curves: Sequence[tuple[Numbers, Numbers]]) -> SeedCurve:
         deviation = values.std(axis=0, ddof=1) / math.sqrt(len(curves))
         half_width = t_quantile(len(curves) - 1) * deviation
     return SeedCurve(steps=points, mean=values.mean(axis=0), half_width=half_width)
+
+
+def group_curve(group: RunGroup, name: str) -> SeedCurve:
+    """Return the mean of a metric over the seeds of a group; of several runs of a seed, their mean counts."""
+    seeds = [seed_curve([run.curve(name) for run in runs]) for runs in group.by_seed().values()]
+    return seed_curve([(seed.steps, seed.mean) for seed in seeds])
+
+
+def _warn_of_copies(groups: Sequence[RunGroup]) -> None:
+    for group in groups:
+        for seed, runs in group.by_seed().items():
+            if len(runs) > 1:
+                names = " and ".join(run.folder.name for run in runs)
+                _log.warning("%s have the same settings and the same seed %s: they count as one seed", names, seed)
 
 
 def _usual_names(groups: Sequence[RunGroup]) -> list[str]:
@@ -127,7 +146,7 @@ def _figure(groups: Sequence[RunGroup], names: Sequence[str]) -> Figure:
         handles = _draw_panel(panel, name, groups)
     for panel in axes[len(names) :]:
         panel.set_visible(False)
-    figure.legend(handles, [_legend(group) for group in groups], loc="lower center", frameon=False, fontsize=9)
+    figure.legend(handles, [legend_of(group) for group in groups], loc="lower center", frameon=False, fontsize=9)
     return figure
 
 
@@ -142,7 +161,7 @@ def _draw_panel(panel: Axes, name: str, groups: Sequence[RunGroup]) -> list[Any]
         if len(curves) > 1:
             for steps, values in curves:
                 panel.plot(steps, values, color=colour, linewidth=0.6, alpha=0.3)
-        summary = seed_curve(curves)
+        summary = group_curve(group, name)
         low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
         panel.fill_between(summary.steps, low, high, color=colour, alpha=0.18, linewidth=0)
         marker = "o" if len(summary.steps) == 1 else None
@@ -181,6 +200,12 @@ def _dress(panel: Axes, name: str) -> None:
         panel.spines[side].set_visible(False)
 
 
-def _legend(group: RunGroup) -> str:
-    count = len(group.runs)
-    return f"{group.label} (mean of {count} seeds, 95 % interval)" if count > 1 else group.label
+def legend_of(group: RunGroup) -> str:
+    """Return the label of a group with how many runs and seeds its curve is the mean of."""
+    runs, seeds = len(group.runs), len(group.by_seed())
+    if runs == 1:
+        return group.label
+    if seeds == 1:
+        return f"{group.label} (mean of {runs} runs, all of seed {group.seeds[0]}: no interval)"
+    repeated = f" in {runs} runs" if runs > seeds else ""
+    return f"{group.label} (mean of {seeds} seeds{repeated}, 95 % interval)"

@@ -56,6 +56,15 @@ class RunGroup:
     """What a legend calls them."""
     runs: tuple[RunMetrics, ...]
     """The runs, in the order in which they were given."""
+    seeds: tuple[str, ...]
+    """The seed of each run; of one whose settings have none, its folder."""
+
+    def by_seed(self) -> dict[str, list[RunMetrics]]:
+        """Return the runs of each seed: several of one seed repeat each other, and do not show how seeds differ."""
+        found: dict[str, list[RunMetrics]] = {}
+        for seed, run in zip(self.seeds, self.runs):
+            found.setdefault(seed, []).append(run)
+        return found
 
 
 def read_metrics(run_dir: str | Path) -> RunMetrics:
@@ -89,7 +98,11 @@ def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
         members.setdefault(key, []).append(index)
     labels = _labels([(folders[group[0]], settings[group[0]]) for group in members.values()])
     return [
-        RunGroup(label=label, runs=tuple(read_metrics(folders[index]) for index in group))
+        RunGroup(
+            label=label,
+            runs=tuple(read_metrics(folders[index]) for index in group),
+            seeds=tuple(_seed(folders[index]) for index in group),
+        )
         for label, group in zip(labels, members.values())
     ]
 
@@ -130,14 +143,26 @@ def _warn_of(damaged: int, path: Path) -> None:
 
 def _settings(folder: Path) -> dict[str, Any] | None:
     """Return the settings without the seed and what names the run; None when there are none to compare."""
+    flat = _all_settings(folder)
+    if flat is None:
+        return None
+    return {name: value for name, value in flat.items() if name.rpartition(".")[2] not in _NOT_SETTINGS}
+
+
+def _seed(folder: Path) -> str:
+    """Return the seed of a run: 'seed' of its settings, or all that are called so deeper in them; else its folder."""
+    flat = _all_settings(folder) or {}
+    seeds = [value for name, value in flat.items() if name.rpartition(".")[2] == "seed"]
+    found = [flat["seed"]] if "seed" in flat else seeds
+    return ", ".join(map(str, found)) if found else str(folder.absolute())
+
+
+def _all_settings(folder: Path) -> dict[str, Any] | None:
     try:
         found = read_json(folder / "config.json")
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict):
-        return None
-    flat = flat_settings(found)
-    return {name: value for name, value in flat.items() if name.rpartition(".")[2] not in _NOT_SETTINGS}
+    return dict(flat_settings(found)) if isinstance(found, dict) else None
 
 
 def _labels(groups: Sequence[tuple[Path, dict[str, Any] | None]]) -> list[str]:

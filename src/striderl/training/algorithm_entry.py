@@ -13,6 +13,7 @@ from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.training.consumers.consumer import Consumer
+from striderl.training.distributed import Ranks
 from striderl.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ class AlgorithmEntry:
     """The type of its plan."""
     policy: Callable[[RunConfig[Any, Any], ObsSpec, ActionSpec], Policy | ActorPolicy]
     """Builds the policy alone: for playing, evaluating and exporting."""
-    learner: Callable[[RunConfig[Any, Any], VecEnv], Learner]
-    """Builds everything around an env."""
+    learner: Callable[[RunConfig[Any, Any], VecEnv, Ranks], Learner]
+    """Builds everything around an env, for one process or one of several."""
+    learns_in_ranks: bool = False
+    """Whether several processes can learn together."""
     weights: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda state: state["algorithm"]["policy"]
     """Finds what the policy loads in the state of a trainer."""

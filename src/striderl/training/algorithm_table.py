@@ -1,6 +1,6 @@
 """The algorithms that a run can be told by name: the one table, with the settings and the way to build each.
 
-    name ──▶ AlgorithmEntry: type of its settings, type of its plan, policy(config, specs), learner(config, env)
+    name ──▶ AlgorithmEntry: type of its settings, type of its plan, policy(config, specs), learner(config, env, ranks)
                                                                                               │
     Learner: the policy, who plays it greedily, and a function that makes the trainer for some consumers
 
@@ -10,7 +10,7 @@ learns from a dataset has an `OfflinePlan`, and its learner loads the folder `Ru
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from striderl.algorithms.a2c import A2CConfig
 from striderl.algorithms.bcq import BCQConfig
@@ -46,6 +46,9 @@ from striderl.training.replay_learners import (
     replay,
 )
 
+if TYPE_CHECKING:
+    from striderl.training.run_config import RunConfig
+
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "ppo": AlgorithmEntry(
         summary="proximal policy optimisation, on-policy",
@@ -53,6 +56,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         plan=OnPolicyPlan,
         policy=policy_of,
         learner=on_policy(make_ppo),
+        learns_in_ranks=True,
     ),
     "tppo": AlgorithmEntry(
         summary="PPO and imitation of a teacher, or imitation alone (DAgger); wants --teacher.run",
@@ -67,6 +71,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         plan=OnPolicyPlan,
         policy=policy_of,
         learner=on_policy(make_a2c),
+        learns_in_ranks=True,
     ),
     "reinforce": AlgorithmEntry(
         summary="the policy gradient with or without a learned baseline",
@@ -74,6 +79,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         plan=OnPolicyPlan,
         policy=policy_of,
         learner=on_policy(make_reinforce),
+        learns_in_ranks=True,
     ),
     "dqn": AlgorithmEntry(
         summary="deep Q-learning from replay, for choices",
@@ -156,3 +162,19 @@ def check_algorithm(name: str, settings: Any, plan: Any, dataset: str) -> None:
     if dataset and entry.plan is not OfflinePlan:
         users = ", ".join(other for other, each in ALGORITHMS.items() if each.plan is OfflinePlan)
         raise ValueError(f"dataset has no effect with {name}, which learns from an env; from datasets learn {users}")
+
+
+def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
+    """Raise unless so many processes can learn what the config asks for together."""
+    if num_ranks == 1:
+        return
+    name = config.algorithm_name
+    if not ALGORITHMS[name].learns_in_ranks:
+        able = ", ".join(other for other, each in ALGORITHMS.items() if each.learns_in_ranks)
+        raise ValueError(f"{name} cannot learn in {num_ranks} processes yet, only {able}; start it without torchrun")
+    if config.mode == "graphed":
+        raise ValueError(f"mode='graphed' cannot learn in {num_ranks} processes yet; choose 'eager' or 'compiled'")
+    if config.device.startswith("cuda:"):
+        raise ValueError(f"{num_ranks} processes have a GPU each: write --device cuda, found {config.device!r}")
+    if config.env.num_envs < num_ranks:
+        raise ValueError(f"{config.env.num_envs} envs cannot be shared by {num_ranks} processes; use more envs")

@@ -11,20 +11,23 @@
     ranks.share(algorithm)                               # begin with rank 0's parameters
     consumers = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
 
-Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.pooling`). The trainer knows
-nothing of it. On the CPU (gloo) a rank that is lost is named by the others within the timeout; with NCCL a collective
-that hangs ends the process from torch's own watchdog, and torchrun reports who went first.
+Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.pooling`). `Run` does all of
+this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is
+lost is named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own
+watchdog, and torchrun reports which one went first.
 """
 
 from __future__ import annotations
 
 import os
+import queue
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -36,7 +39,11 @@ from striderl.ops.moments import AllReduce
 from striderl.training.fingerprints import diverging, fingerprints
 
 ALIVE_SECONDS = 5.0
-"""How long the ranks that are left wait for a sign of life of the others before they name who is missing."""
+"""How long, at most, the ranks that are left wait for a sign of life of the others before they name the missing one."""
+_ALIVE_SHARE = 0.2
+"""The part of the timeout that is kept for it: a lost rank is named when the timeout is over, not later."""
+
+Result = TypeVar("Result")
 
 
 class RankLostError(RuntimeError):
@@ -69,7 +76,7 @@ class Ranks:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where this one works."""
     timeout: float = 120.0
-    """Seconds after which a process that does not answer is given up; longer than an evaluation takes."""
+    """Seconds after which a process that does not answer is named and given up; longer than an evaluation takes."""
 
     @property
     def is_main(self) -> bool:
@@ -87,6 +94,10 @@ class Ranks:
             raise ValueError(f"{num_envs} envs cannot be shared by {self.world_size} processes; use more envs")
         each, left = divmod(num_envs, self.world_size)
         return each + (self.rank < left), self.rank * each + min(self.rank, left)
+
+    def at(self, device: str) -> Ranks:
+        """Return these processes with their collective operations on a device: 'cpu', or 'cuda' for a GPU each."""
+        return replace(self, device=_place_of(device.startswith("cuda")))
 
     # -- collective operations: every rank must call them, in the same order -------------------------------------------
 
@@ -126,10 +137,7 @@ class Ranks:
 
     def require_equal(self, named: Mapping[str, Tensor]) -> None:
         """Raise, in every process and naming the odd one out, unless these tensors are the same bits everywhere."""
-        own = fingerprints(named).to(self.device)
-        table = torch.zeros(self.world_size, len(named), dtype=torch.int64, device=self.device)
-        table[self.rank] = own
-        found = diverging(self.all_reduce_sum(table).cpu(), list(named))
+        found = diverging(self._fingerprints(named), list(named))
         if found:
             raise RuntimeError(
                 f"processes have drifted apart: {'; '.join(found)}. Something is drawn or decided differently there; "
@@ -137,9 +145,65 @@ class Ranks:
             )
 
     def of_main(self, flag: bool) -> bool:
-        """Return what rank 0 says."""
+        """Return rank 0's flag."""
         said = torch.tensor(float(flag and self.is_main), device=self.device)
         return bool(self.all_reduce_sum(said) > 0)
+
+    def largest(self, number: int) -> int:
+        """Return the largest of the processes' numbers."""
+        if self.world_size == 1:
+            return number
+        table = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
+        table[self.rank] = number
+        return int(self.all_reduce_sum(table).max())
+
+    def from_main(self, function: Callable[[], Result]) -> Result:
+        """Call a function in rank 0 and return its result, plain data and tensors of the CPU, in every process.
+
+        What it raises there is raised here as a ValueError with the same text.
+        """
+        if self.world_size == 1:
+            return function()
+        answer: list[Any] = [None]
+        raised: Exception | None = None
+        if self.is_main:
+            try:
+                answer = [(True, function())]
+            except Exception as error:  # noqa: BLE001  (the others wait for an answer, whatever it is)
+                raised, answer = error, [(False, str(error.args[0]) if error.args else type(error).__name__)]
+        try:
+            dist.broadcast_object_list(answer, 0)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        good, result = answer[0]
+        if raised is not None:
+            raise raised
+        if not good:
+            raise ValueError(result)
+        found: Result = result
+        return found
+
+    def gather(self, value: Result) -> list[Result]:
+        """Return every process's value, by rank, in rank 0; an empty list in the others."""
+        if self.world_size == 1:
+            return [value]
+        everywhere: list[Any] | None = [None] * self.world_size if self.is_main else None
+        try:
+            dist.gather_object(value, everywhere, 0)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        return everywhere or []
+
+    def differing(self, named: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of the tensors that are not the same bits in every process."""
+        table = self._fingerprints(named)
+        return [name for name, column in zip(named, table.t()) if bool((column != column[0]).any())]
+
+    def _fingerprints(self, named: Mapping[str, Tensor]) -> Tensor:
+        """Return the fingerprints of all processes, [ranks, K], on the CPU."""
+        table = torch.zeros(self.world_size, len(named), dtype=torch.int64, device=self.device)
+        table[self.rank] = fingerprints(named).to(self.device)
+        return self.all_reduce_sum(table).cpu()
 
     def close(self) -> None:
         """Leave the group; calling it twice is fine."""
@@ -155,7 +219,7 @@ class Ranks:
     # -- a lost process ------------------------------------------------------------------------------------------------
 
     def _lost(self, error: RuntimeError) -> RankLostError:
-        """Return the error that names who does not give a sign of life."""
+        """Return the error that names the processes without a sign of life."""
         reason = str(error).strip().partition("\n")[0]
         missing = self._silent()
         who = f"rank {' and '.join(map(str, missing))}" if missing else "a process, which one is not known,"
@@ -165,18 +229,48 @@ class Ranks:
         )
 
     def _silent(self) -> list[int]:
+        """Return the ranks that give no sign of life, in bounded time.
+
+        The store of these signs lives in rank 0, or in torchrun; where that is stopped, a question is never answered.
+        """
+        found: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        seconds = _alive_seconds(self.timeout)
+        threading.Thread(target=self._ask, args=(found, 0.8 * seconds), daemon=True).start()
+        try:
+            return found.get(timeout=seconds)
+        except queue.Empty:
+            return [0]
+
+    def _ask(self, found: queue.SimpleQueue[list[int]], seconds: float) -> None:
         others = [rank for rank in range(self.world_size) if rank != self.rank]
         try:
             store = dist.distributed_c10d._get_default_store()
             store.set(f"striderl/alive/{self.rank}", "1")
-            deadline = time.monotonic() + min(ALIVE_SECONDS, self.timeout)
+            deadline = time.monotonic() + seconds
             while others and time.monotonic() < deadline:
                 others = [rank for rank in others if not store.check([f"striderl/alive/{rank}"])]
-                time.sleep(0.05)
+                time.sleep(0.02)
         except RuntimeError:
-            # the store lives in rank 0 (or in torchrun, which then has ended everything already)
-            return [0]
-        return others
+            others = [0]
+        found.put(others)
+
+
+def _place_of(on_gpu: bool) -> torch.device:
+    """Return where this process works, the GPU of its local rank or the CPU, and make that GPU the current one."""
+    if not on_gpu:
+        return torch.device("cpu")
+    where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if where.index >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"the process of local rank {where.index} finds {torch.cuda.device_count()} GPUs here, but each process "
+            "has one of its own; lower --nproc-per-node"
+        )
+    torch.cuda.set_device(where)
+    return where
+
+
+def _alive_seconds(timeout: float) -> float:
+    return min(ALIVE_SECONDS, _ALIVE_SHARE * timeout)
 
 
 def is_main_rank() -> bool:
@@ -189,24 +283,61 @@ def is_main_rank() -> bool:
 def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     """Join the processes that torchrun started, by its environment variables; alone without them.
 
-    `device` 'auto' takes the GPU of the local rank where there is one. NCCL is used on GPUs, gloo on the CPU.
+    `device` 'auto' takes the GPU of the local rank where there is one. NCCL is used on GPUs, gloo on the CPU. A process
+    that does not answer for `timeout` seconds is named by the others.
     """
     on_gpu = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    where = torch.device("cpu")
     if on_gpu and not torch.cuda.is_available():
         raise RuntimeError(f"device {device!r} is wanted, but torch finds no GPU here; use device='cpu'")
-    if on_gpu:
-        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(where)
+    where = _place_of(on_gpu)
     if world_size == 1:
         return Ranks(device=where, timeout=timeout)
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise RuntimeError(f"WORLD_SIZE is {world_size}, but {missing} are not set; start the script with torchrun")
     rank = int(os.environ["RANK"])
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout))
+    # what is not a tensor, such as a path or a part of a checkpoint, is exchanged on the CPU
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout - _alive_seconds(timeout)))
     ranks = Ranks(rank=rank, world_size=world_size, device=where, timeout=timeout)
     with suppress(RuntimeError):
         dist.distributed_c10d._get_default_store().delete_key(f"striderl/alive/{rank}")
     return ranks
+
+
+# -- the state of several processes ------------------------------------------------------------------------------------
+
+
+def joined_state(ranks: Ranks, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of rank 0's trainer with what is different in the others under 'ranks'; {} in the others.
+
+    What is learned is the same in all, but for what an algorithm keeps per env; it is stored once.
+    """
+    if ranks.world_size == 1:
+        return state
+    learned = {path: leaf for path, leaf in tree.items(state["algorithm"]) if isinstance(leaf, Tensor)}
+    own = [[path, learned[path]] for path in ranks.differing(learned)]
+    part = {} if ranks.is_main else _on_cpu({**state, "algorithm": own})
+    parts = ranks.gather(part)
+    return {**state, "ranks": parts[1:]} if ranks.is_main else {}
+
+
+def states_of_ranks(state: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]]:
+    """Take a joined state apart, one for each process; raise ValueError for another number of them."""
+    main = {name: part for name, part in state.items() if name != "ranks"}
+    others = state.get("ranks", [])
+    if len(others) + 1 != num_ranks:
+        how = f"with torchrun --nproc-per-node {len(others) + 1}" if others else "without torchrun"
+        raise ValueError(f"it was trained by {len(others) + 1} processes, found {num_ranks}; resume it {how}")
+    return [main, *(_state_of_other(main, part) for part in others)]
+
+
+def _state_of_other(main: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    own = {path: value for path, value in part["algorithm"]}
+    algorithm = tree.map_with_path(lambda path, leaf: own.get(path, leaf), main["algorithm"])
+    return {**part, "algorithm": algorithm}
+
+
+def _on_cpu(state: Any) -> Any:
+    return tree.map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, state)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from striderl.data import tree
+from striderl.ops.moments import AllReduce
 from striderl.training.fault_report import FaultReport
 
 PATIENCE = 100
@@ -66,9 +67,19 @@ class _Look(NamedTuple):
 class Guard:
     """Copies what was learned before an update and puts it back if the update broke it."""
 
-    def __init__(self, algorithm: Learns, patience: int = PATIENCE, min_valid: float = MIN_VALID) -> None:
-        """Watch an algorithm; nothing is copied before the first update."""
-        self.algorithm, self.patience, self.min_valid = algorithm, patience, min_valid
+    def __init__(
+        self,
+        algorithm: Learns,
+        patience: int = PATIENCE,
+        min_valid: float = MIN_VALID,
+        reduce: AllReduce | None = None,
+    ) -> None:
+        """Watch an algorithm; nothing is copied before the first update.
+
+        With `reduce`, processes that learn together take an update back in all of them or in none, and count the samples
+        of all.
+        """
+        self.algorithm, self.patience, self.min_valid, self.reduce = algorithm, patience, min_valid, reduce
         self.num_rollbacks = 0
         """How many updates were taken back so far."""
         self.num_skipped = 0
@@ -154,11 +165,17 @@ class Guard:
         was, now = _look(self._good), _look(present)
         # what was not finite before is not of this update
         broken = (torch.isfinite(was.sums) & ~torch.isfinite(now.sums)).any()
+        num_bad = faults.num_bad_samples - self._num_bad
         # in float64, where counts are exact
-        count = torch.zeros_like(now.sums[:1]) if valid is None else valid.view(1).to(now.sums)
-        seen = torch.cat([broken.view(1).double(), count, now.skipped - was.skipped, now.taken - was.taken]).tolist()
-        rolled_back, num_valid, number = bool(seen[0]), int(seen[1]), len(now.groups)
-        skipped, taken = seen[2 : 2 + number], seen[2 + number :]
+        counts = torch.tensor([num_samples, num_bad], dtype=torch.float64, device=broken.device)
+        found = torch.zeros_like(counts[:1]) if valid is None else valid.view(1).double()
+        shared = torch.cat([broken.view(1).double(), found, counts])
+        if self.reduce is not None:
+            shared = self.reduce(shared)
+        seen = torch.cat([shared, now.skipped - was.skipped, now.taken - was.taken]).tolist()
+        rolled_back, number = seen[0] > 0.0, len(now.groups)
+        num_valid, num_samples, num_bad = map(int, seen[1:4])
+        skipped, taken = seen[4 : 4 + number], seen[4 + number :]
         at = {"env_steps": env_steps, "num_updates": num_updates}
         for name, count in zip(now.groups, skipped):
             if count:
@@ -172,7 +189,7 @@ class Guard:
             faults.add_learned("parameters", 1, said, **at)
         else:
             self._good = present
-        barren = self._has_no_samples(num_samples, num_valid, bad=faults.num_bad_samples > self._num_bad)
+        barren = self._has_no_samples(num_samples, num_valid, bad=num_bad > 0)
         self._faults, self._num_bad = faults, faults.num_bad_samples
         if rolled_back or barren or (sum(skipped) > 0 and sum(taken) == 0):
             self.num_fruitless += 1

@@ -34,6 +34,7 @@ from striderl.policies.q_function import QFunction
 from striderl.policies.value_function import ValueFunction
 from striderl.storage.replay import Replay
 from striderl.training.algorithm_entry import Learner
+from striderl.training.distributed import Ranks
 from striderl.training.off_policy import ReplayAlgorithm
 from striderl.training.policy_settings import actor_config, head_settings, q_function_config
 from striderl.training.replay_learners import MakePolicy, critics_of, settings_of
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
 MakeOffline = Callable[["RunConfig[Any, Any]", ActorPolicy, VecEnv], ReplayAlgorithm]
 
 
-def offline(make: MakeOffline, make_policy: MakePolicy) -> Callable[[RunConfig[Any, Any], VecEnv], Learner]:
+def offline(make: MakeOffline, make_policy: MakePolicy) -> Callable[[RunConfig[Any, Any], VecEnv, Ranks], Learner]:
     """Return how a learner from a dataset is built; the env says what the dataset must hold."""
 
-    def learner(config: RunConfig[Any, Any], env: VecEnv) -> Learner:
+    def learner(config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks) -> Learner:
         check_offline(config)
         if config.terms:
             raise ValueError(f"{config.algorithm_name} takes no terms, found {list(config.terms)}; ppo does")

@@ -19,8 +19,12 @@ from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
+from striderl.ops.moments import AllReduce
 from striderl.policies.policy import Policy
 from striderl.training.algorithm_entry import Learner
+from striderl.training.consumers.consumer import Consumer
+from striderl.training.consumers.ranks import together
+from striderl.training.distributed import Ranks
 from striderl.training.on_policy import OnPolicyAlgorithm
 from striderl.training.policy_settings import build_policy
 from striderl.training.trainer import Trainer
@@ -42,21 +46,28 @@ def _num_values(config: RunConfig[Any, Any]) -> int:
     return max(1, len(settings.reward_groups)) if isinstance(settings, PPOConfig) else 1
 
 
-MakeAlgorithm = Callable[["RunConfig[Any, Any]", Policy, Sequence[Term]], OnPolicyAlgorithm]
+MakeAlgorithm = Callable[["RunConfig[Any, Any]", Policy, Sequence[Term], AllReduce | None], OnPolicyAlgorithm]
 
 
-def on_policy(make: MakeAlgorithm) -> Callable[[RunConfig[Any, Any], VecEnv], Learner]:
+def on_policy(make: MakeAlgorithm) -> Callable[[RunConfig[Any, Any], VecEnv, Ranks], Learner]:
     """Return how an on-policy algorithm is built around an env."""
 
-    def learner(config: RunConfig[Any, Any], env: VecEnv) -> Learner:
+    def learner(config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks) -> Learner:
         policy = policy_of(config, env.obs_spec, env.action_spec)
-        algorithm = make(config, policy, terms_of(config, env))
+        algorithm = make(config, policy, terms_of(config, env), ranks.reduce)
         collector = Collector(env, algorithm.actor(), replace(config.collector, seed=config.seed))
-        return Learner(
-            policy=policy,
-            greedy=GreedyActor(policy),
-            trainer=lambda consumers: Trainer(algorithm, collector, config.plan, consumers=consumers, seed=config.seed),
-        )
+
+        def trainer(consumers: Sequence[Consumer]) -> Trainer:
+            return Trainer(
+                algorithm,
+                collector,
+                config.plan,
+                consumers=together(ranks, algorithm, consumers),
+                seed=config.seed,
+                total_envs=config.env.num_envs,
+            )
+
+        return Learner(policy=policy, greedy=GreedyActor(policy), trainer=trainer)
 
     return learner
 
@@ -70,26 +81,34 @@ def terms_of(config: RunConfig[Any, Any], env: VecEnv) -> list[Term]:
         return [RandomNetworkDistillation(env.obs_spec, env.num_envs, config.rnd, config.device)]
 
 
-def make_ppo(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term]) -> OnPolicyAlgorithm:
+def make_ppo(
+    config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term], reduce: AllReduce | None
+) -> OnPolicyAlgorithm:
     """Build PPO."""
-    return PPO(policy, config.algorithm, terms=terms, mode=_mode(config))
+    return PPO(policy, config.algorithm, terms=terms, mode=_mode(config), reduce=reduce)
 
 
-def make_tppo(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term]) -> OnPolicyAlgorithm:
+def make_tppo(
+    config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term], reduce: AllReduce | None
+) -> OnPolicyAlgorithm:
     """Build teacher PPO, or DAgger, around the teacher that the config names."""
-    return TPPO(policy, config.teacher.load(), config.algorithm, terms, mode=_mode(config))
+    return TPPO(policy, config.teacher.load(), config.algorithm, terms, mode=_mode(config), reduce=reduce)
 
 
-def make_a2c(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term]) -> OnPolicyAlgorithm:
+def make_a2c(
+    config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term], reduce: AllReduce | None
+) -> OnPolicyAlgorithm:
     """Build A2C."""
     _require_no_terms(config)
-    return A2C(policy, config.algorithm, mode=_mode(config))
+    return A2C(policy, config.algorithm, mode=_mode(config), reduce=reduce)
 
 
-def make_reinforce(config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term]) -> OnPolicyAlgorithm:
+def make_reinforce(
+    config: RunConfig[Any, Any], policy: Policy, terms: Sequence[Term], reduce: AllReduce | None
+) -> OnPolicyAlgorithm:
     """Build REINFORCE."""
     _require_no_terms(config)
-    return REINFORCE(policy, config.algorithm, mode=_mode(config))
+    return REINFORCE(policy, config.algorithm, mode=_mode(config), reduce=reduce)
 
 
 def _mode(config: RunConfig[Any, Any]) -> str:

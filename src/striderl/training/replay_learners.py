@@ -21,6 +21,7 @@ from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
 from striderl.training.algorithm_entry import Learner
+from striderl.training.distributed import Ranks
 from striderl.training.on_policy_learners import terms_of
 from striderl.training.policy_settings import actor_config, head_settings, q_function_config
 from striderl.training.trainer import Trainer
@@ -54,10 +55,10 @@ def actor_policy_of(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec:
         return ActorPolicy(obs_spec, action_spec, settings).to(config.device)
 
 
-def replay(make: MakeReplay, make_policy: MakePolicy) -> Callable[[RunConfig[Any, Any], VecEnv], Learner]:
+def replay(make: MakeReplay, make_policy: MakePolicy) -> Callable[[RunConfig[Any, Any], VecEnv, Ranks], Learner]:
     """Return how a learner from replay is built around an env."""
 
-    def learner(config: RunConfig[Any, Any], env: VecEnv) -> Learner:
+    def learner(config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks) -> Learner:
         policy = make_policy(config, env.obs_spec, env.action_spec)
         algorithm, actor = make(config, policy, env, terms_of(config, env))
         collector = Collector(env, actor, with_changes(config.collector, seed=config.seed))

@@ -6,6 +6,9 @@
 
     record ─▶ Stop (time) ─▶ Evaluate ─▶ Video ─▶ Log ─▶ Progress ─▶ Stop (target) ─▶ Save
 
+With `ranks`, several processes make one run: each has a part of the envs, and rank 0 alone has the consumers and writes
+to the folder. A checkpoint holds the parts of all; a signal to one of them stops all, at the same point.
+
 A signal lets the present phase of the iteration finish, which takes at most seconds; an evaluation or a video is broken
 off and done again after the resume. Then everything is saved, in the middle of an iteration if need be. A resumed run
 has the bits of one that was never stopped, where the env can save its state (tier A); where it cannot, new episodes
@@ -14,7 +17,6 @@ begin and the log says so (tier B).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import sys
@@ -40,7 +42,7 @@ from striderl.loggers.jsonl_logger import JsonlLogger
 from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_loggers
 from striderl.training.algorithm_entry import Learner
-from striderl.training.algorithm_table import algorithm_entry
+from striderl.training.algorithm_table import algorithm_entry, check_ranks
 from striderl.training.config_json import ConfigError, to_plain
 from striderl.training.consumers.consumer import Consumer
 from striderl.training.consumers.evaluate import Evaluate
@@ -50,7 +52,7 @@ from striderl.training.consumers.save import Save
 from striderl.training.consumers.stop import Stop
 from striderl.training.consumers.stop_rules import Budget, Threshold, UnknownMetricError, WantedMetrics
 from striderl.training.consumers.video import Video
-from striderl.training.distributed import is_main_rank
+from striderl.training.distributed import Ranks, joined_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED
 from striderl.training.fault_report import FAULTS_FILE, FaultReport
 from striderl.training.guard import DivergedError
@@ -77,7 +79,7 @@ class Outcome:
     reason: str
     """Why: the plan, a stop rule, or the name of a signal."""
     exit_code: int
-    """0, or 143 (SIGTERM) and 130 (SIGINT), or 1 when learning came to nothing for too long."""
+    """0, or 143 (SIGTERM), 130 (SIGINT) and 129 (SIGHUP), or 1 when learning came to nothing for too long."""
     record: Record | None
     """The last record, if there was any."""
     saved: bool = True
@@ -95,13 +97,17 @@ class Run:
         signals: StopSignals | None = None,
         watchers: Sequence[Consumer] = (),
         accept_changes: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         """Take the folder's lock and build the parts; what does not fit is named here.
 
         watchers: see every record before it is logged.
         accept_changes: whether specs.json is written anew where it is not as the run has left it.
+        ranks: the processes that train this run together; rank 0 has the lock and writes.
         """
-        self.lock = FolderLock(folder.path) if is_main_rank() else None
+        self.ranks = ranks if ranks is not None else Ranks()
+        check_ranks(config, self.ranks.world_size)
+        self.lock = FolderLock(folder.path) if self.ranks.is_main else None
         try:
             self._build(config, folder, signals, watchers, accept_changes)
         except BaseException:
@@ -125,14 +131,30 @@ class Run:
         self.config, self.folder = config, folder
         self.signals = signals if signals is not None else StopSignals()
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)
-        self.env = _make_env(config, config.env.num_envs)
-        self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env)
+        count, first = self.ranks.shard(config.env.num_envs)
+        self.env = _make_env(config, count, first_env_index=first)
+        self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env, self.ranks)
+        consumers = self._of_main(watchers, accept_changes) if self.ranks.is_main else []
+        self.trainer: Trainer = self.learner.trainer([*consumers, self._save()])
+        guard = self.trainer.regime.guard
+        guard.patience, guard.min_valid = config.stop.bad_iterations, config.stop.min_valid
+        if self.ranks.is_main:
+            self._faults.write_to(folder.path / FAULTS_FILE)
+        self._wanted = self._wanted_metrics(open_ended=bool(watchers))
+        self._saved: tuple[Any, ...] = ()
+        self._trouble: set[str] = set()
+
+    # -- the parts -----------------------------------------------------------------------------------------------------
+
+    def _of_main(self, watchers: Sequence[Consumer], accept_changes: bool) -> list[Consumer]:
+        """Return the consumers that a run has once, however many processes learn, and write the specs."""
         self._specs = self._sealed_specs(accept_changes)
         self.evaluation = self._evaluation()
+        self._check_evaluated()
         self.log = Log(*self._loggers())
         for logger in self.log.loggers:
-            logger.config(to_plain(config))
-        consumers: list[Consumer] = [
+            logger.config(to_plain(self.config))
+        return [
             self._time_limit(),
             self.evaluation,
             *self._video(),
@@ -140,17 +162,7 @@ class Run:
             self.log,
             *self._progress(),
             self._target(),
-            self._save(),
         ]
-        self.trainer: Trainer = self.learner.trainer(consumers)
-        guard = self.trainer.regime.guard
-        guard.patience, guard.min_valid = config.stop.bad_iterations, config.stop.min_valid
-        self._faults.write_to(folder.path / FAULTS_FILE)
-        self._wanted = self._wanted_metrics(open_ended=bool(watchers))
-        self._saved: tuple[Any, ...] = ()
-        self._trouble: set[str] = set()
-
-    # -- the parts -----------------------------------------------------------------------------------------------------
 
     def _sealed_specs(self, accept_changes: bool) -> Any:
         """Write specs.json where it is missing, and return what is sealed with every checkpoint."""
@@ -217,11 +229,13 @@ class Run:
         settings = self.config.stop
         return Stop(Threshold(settings.metric, settings.value, mode=settings.mode, times=settings.times))
 
-    def _wanted_metrics(self, *, open_ended: bool) -> WantedMetrics:
-        """Return what looks for the metrics that settings name; those of evaluations are known before the first one."""
+    def _metrics_named(self) -> dict[str, str]:
+        return {"stop.metric": self.config.stop.metric, "checkpoints.best": self.config.checkpoints.best}
+
+    def _check_evaluated(self) -> None:
+        """Raise for a metric of evaluations that a setting names and that no evaluation has: it is known before one."""
         config = self.config
-        names = {"stop.metric": config.stop.metric, "checkpoints.best": config.checkpoints.best}
-        for setting, name in names.items():
+        for setting, name in self._metrics_named().items():
             family, _, measured = name.partition("/")
             if family != "evaluate" or measured in EVALUATED:
                 continue
@@ -233,9 +247,12 @@ class Run:
                 raise ValueError(unknown("metric", name, known, where=f"{setting}: the log"))
         if config.stop.metric.startswith("evaluate/") and not (config.evaluation.every or config.evaluation.at_end):
             raise ValueError(f"stop.metric={config.stop.metric!r} is never logged: evaluation.every is 0, at_end False")
+
+    def _wanted_metrics(self, *, open_ended: bool) -> WantedMetrics:
+        """Return what looks for the metrics that settings name."""
         # an actor may sit out gradient steps, and reports in the others only
-        min_updates = 1 if isinstance(config.plan, OnPolicyPlan) else 16
-        return WantedMetrics(names, min_updates=min_updates, open_ended=open_ended)
+        min_updates = 1 if isinstance(self.config.plan, OnPolicyPlan) else 16
+        return WantedMetrics(self._metrics_named(), min_updates=min_updates, open_ended=open_ended)
 
     def _save(self) -> Save:
         settings = self.config.checkpoints
@@ -250,8 +267,14 @@ class Run:
         return self._saved == _place(state)
 
     def _keep(self, state: dict[str, Any], name: str) -> None:
-        if name != "best" and self._saved == _place(state):
+        if self.ranks.of_main(name != "best" and self._saved == _place(state)):
             return  # 'iteration_50' and 'last' of one record are one and the same state
+        whole = joined_state(self.ranks, state)
+        if self.ranks.of_main(self.ranks.is_main and self._write(whole, name)):
+            self._saved = _place(state)
+
+    def _write(self, state: dict[str, Any], name: str) -> bool:
+        """Write a state to the disk and return whether it is there; a run goes on without."""
         step, config = int(state["env_steps"]) or int(state["num_updates"]), to_plain(self.config)
         try:
             self._restore_folder()
@@ -259,11 +282,11 @@ class Run:
             self.store.save(state, step=step, best=name == "best", config=config, layout=self._layout(), seal=seal)
         except (CheckpointError, OSError) as error:
             self._complain(error, step)
-            return
+            return False
         if self._trouble:
             _log.warning("saved again, at step %d", step)
             self._trouble.clear()
-        self._saved = _place(state)
+        return True
 
     def _complain(self, error: CheckpointError | OSError, step: int) -> None:
         """Say once for each cause that a run cannot be saved: a disk stays full for many checkpoints."""
@@ -297,16 +320,10 @@ class Run:
 
     def restore(self) -> bool:
         """Go on from the newest good checkpoint; returns whether there is one."""
-        self.store.clean()
-        try:
-            checkpoint = self.store.load("last")
-        except CheckpointMissing:
-            _log.warning("%s holds no checkpoint; the run starts from the beginning", self.folder.path)
-            self.log.resume_at(0)
-            self._faults.resume_at(0, 0)
+        states = self.ranks.from_main(self._newest_states)
+        if not states:
             return False
-        check_layout(checkpoint.layout, self._layout(), where=str(checkpoint.path))
-        state = _on_device(checkpoint.state, self.env.device)
+        state = _on_device(states[self.ranks.rank], self.env.device)
         self.trainer.load_state_dict(state)
         self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
         self._saved = _place(state)
@@ -318,6 +335,19 @@ class Run:
             )
         return True
 
+    def _newest_states(self) -> list[dict[str, Any]]:
+        """Return what every process goes on with, by rank; nothing without a checkpoint."""
+        self.store.clean()
+        try:
+            checkpoint = self.store.load("last")
+        except CheckpointMissing:
+            _log.warning("%s holds no checkpoint; the run starts from the beginning", self.folder.path)
+            self.log.resume_at(0)
+            self._faults.resume_at(0, 0)
+            return []
+        check_layout(checkpoint.layout, self._layout(), where=str(checkpoint.path))
+        return states_of_ranks(checkpoint.state, self.ranks.world_size)
+
     @property
     def _faults(self) -> FaultReport:
         return self.trainer.regime.tally.faults
@@ -326,11 +356,12 @@ class Run:
 
     def drive(self) -> Outcome:
         """Train until the run is over or a signal comes; everything is closed afterwards."""
-        self._seal_config()
+        if self.ranks.is_main:
+            self._seal_config()
         try:
-            while not self.trainer.finished and not self.signals.received:
+            while not self.trainer.finished and not self._asked_to_stop():
                 self._advance()
-            if self.signals.received:
+            if self._asked_to_stop():
                 return self._leave(self.signals.name, self.signals.exit_code)
             guard = self.trainer.regime.guard
             fruitless = guard.why_fruitless(min(guard.patience, self.trainer.iteration))
@@ -351,10 +382,20 @@ class Run:
         except (OSError, ConfigError) as error:
             _log.error("%s is not written: %s. Training goes on", self.folder.path / CONFIG_FILE, error)
 
+    def _asked_to_stop(self) -> bool:
+        """Return whether a signal has come, to any of the processes."""
+        self.signals.follow(self.ranks.largest(self.signals.received))
+        return bool(self.signals.received)
+
     def _advance(self) -> None:
-        with contextlib.suppress(Interrupted):  # of an evaluation or a video; it is done again after the resume
-            if self.trainer.advance() == "consume" and self.trainer.record is not None:
-                self._wanted.check(self.trainer.record)
+        try:
+            phase = self.trainer.advance()
+        except Interrupted:  # of an evaluation or a video; it is done again after the resume
+            if self.ranks.is_main:
+                self.ranks.from_main(lambda: None)  # the others wait for its metrics, in `KeepTogether`
+            return
+        if phase == "consume" and self.trainer.record is not None:
+            self._wanted.check(self.trainer.record)
 
     def _leave(self, reason: str, exit_code: int) -> Outcome:
         """Save before the end of the plan; a run that has not taken a step begins anew instead."""
@@ -366,7 +407,7 @@ class Run:
             reason=reason,
             exit_code=exit_code,
             record=self.trainer.record,
-            saved=saved and not self._trouble,
+            saved=self.ranks.of_main(saved and not self._trouble),
         )
 
     def close(self) -> None:
@@ -442,9 +483,15 @@ def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
     return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
 
 
-def _make_env(config: RunConfig[Any, Any], num_envs: int, *, filmed: bool = False) -> VecEnv:
-    settings = config.env.settings
-    return make(config.env.task, num_envs=num_envs, device=config.device, settings=settings, filmed=filmed)
+def _make_env(config: RunConfig[Any, Any], num_envs: int, *, filmed: bool = False, first_env_index: int = 0) -> VecEnv:
+    return make(
+        config.env.task,
+        num_envs=num_envs,
+        device=config.device,
+        settings=config.env.settings,
+        filmed=filmed,
+        first_env_index=first_env_index,
+    )
 
 
 def _on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

@@ -57,12 +57,14 @@ class Trainer:
         consumers: Sequence[Consumer] = (),
         storage: Any = None,
         seed: int = 0,
+        total_envs: int = 0,
     ) -> None:
         """Put the parts together, or say which of them do not fit; nothing is run yet.
 
-        `collector` is where experience comes from: a Collector, or for an OfflinePlan a filled Replay.
+        `collector` is where experience comes from: a Collector, or for an OfflinePlan a filled Replay. `total_envs` is
+        how many envs all processes that learn together have, 0 for one process; env steps count those of all.
         """
-        self.regime: Regime = regime_for(algorithm, collector, plan, storage=storage, seed=seed)
+        self.regime: Regime = regime_for(algorithm, collector, plan, storage=storage, seed=seed, total_envs=total_envs)
         check_consumers(consumers, collector)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.phase = self.regime.first_phase

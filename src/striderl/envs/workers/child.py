@@ -31,10 +31,10 @@ from striderl.envs.workers.channel import Channel, ChannelClosed, Packet, conten
 from striderl.envs.workers.convert import EnvFactory
 from striderl.envs.workers.errors import ContractViolation, shortened, traceback_text
 from striderl.envs.workers.layout import Array, Layout
-from striderl.envs.workers.lifeline import hold_on_to_parent, watch_trainer
+from striderl.envs.workers.lifeline import fork_worker, watch_trainer
 
-CONTROL_BYTES = 16
-"""Shared with the trainer: two int64, the phase and the global index of the env at work."""
+CONTROL_BYTES = 24
+"""Shared with the trainer: three int64, the phase, the global index of the env at work, and the worker's process id."""
 STACK_SIGNAL = signal.SIGUSR1
 """Makes the worker write its Python stack into a file that the trainer can read."""
 
@@ -45,11 +45,11 @@ def main(descriptor: int, parent_pid: int) -> None:
 
 
 def run(end: socket.socket, parent_pid: int, factories: Sequence[EnvFactory]) -> int:
-    """Serve the trainer until it says quit or is gone, and return the exit code.
+    """Serve the trainer until it says quit or is gone, and return the exit code, in a process below this one.
 
     `factories` are given under fork, where nothing needs to be pickled; else they come with the set-up.
     """
-    hold_on_to_parent(parent_pid)
+    fork_worker(parent_pid)
     _take_over_signals()
     channel = Channel(end)
     try:
@@ -60,8 +60,9 @@ def run(end: socket.socket, parent_pid: int, factories: Sequence[EnvFactory]) ->
         control_file, stack_file, *payload = packet.files
         faulthandler.register(STACK_SIGNAL, file=stack_file, all_threads=True)
         control = mapped(control_file, CONTROL_BYTES).view(np.int64)
+        control[2] = os.getpid()
         sys.path[:] = setup["path"]
-        worker = Worker(channel, control)
+        worker = Worker(channel, control[:2])
         if not worker.build(setup["first_index"], factories, payload):
             return 1
         worker.serve()

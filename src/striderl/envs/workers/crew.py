@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from striderl.envs.workers.channel import ChannelClosed
 from striderl.envs.workers.handle import WorkerHandle
 from striderl.envs.workers.launch import Launcher
+from striderl.envs.workers.lifeline import KILL_SIGNAL
 
 CLOSE_TIME = 4.0
 """Seconds after which nothing of a pool is left, at the latest."""
@@ -99,7 +100,7 @@ class Crew:
             self._signal_all(signal.SIGTERM)
             self._wait_for_ends(end - 1.5)
         finally:
-            self._signal_all(signal.SIGKILL)
+            self._kill_all()
             self._wait_for_ends(end - 0.5)
             self.pump(0.0)  # last words of those that ended first
             for handle in self.handles:
@@ -164,6 +165,13 @@ class Crew:
         for handle in self.handles:
             if handle.child is not None and handle.child.is_alive():
                 handle.child.send_signal(number)
+
+    def _kill_all(self) -> None:
+        """Kill every worker that is left; all are told before any is waited for."""
+        self._signal_all(KILL_SIGNAL)
+        for handle in self.handles:
+            if handle.child is not None and handle.child.is_alive():
+                handle.child.kill()
 
     def _forget(self, handle: WorkerHandle) -> None:
         for table in (self._by_wire, self._by_process):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ from striderl.envs.workers.launch import Child, Launcher
 from striderl.envs.workers.layout import Array, Buffers
 
 _GRACE = 1.0
-_CLOSING_TIME = 0.5
+_CLOSING_TIME = 1.0
 
 
 class WorkerHandle:
@@ -70,7 +69,7 @@ class WorkerHandle:
         self.seed: int | None = None
         """The run's seed."""
         self._first_env_index = first_env_index
-        self._control: Array = np.zeros(2, np.int64)
+        self._control: Array = np.zeros(3, np.int64)
         self._stack_file = -1
         self._phase = ""
         self._left = 0.0
@@ -86,7 +85,7 @@ class WorkerHandle:
         control_file = anonymous_file(CONTROL_BYTES)
         self._control = mapped(control_file, CONTROL_BYTES).view(np.int64)
         self._stack_file = anonymous_file(0)
-        self._control[:] = PHASES.index("init"), self._first_env_index + self.start
+        self._control[:] = PHASES.index("init"), self._first_env_index + self.start, 0
         files = [control_file, self._stack_file]
         try:
             self.child, self.channel = launcher.launch(factories, limit)
@@ -104,10 +103,15 @@ class WorkerHandle:
             for descriptor in [control_file, *files[2:]]:
                 os.close(descriptor)
 
+    @property
+    def pid(self) -> int:
+        """The process id of the worker; before it runs, of what is starting it. 0 without a process."""
+        return 0 if self.child is None else int(self._control[2]) or self.child.pid
+
     def discard(self) -> None:
         """Kill the process if it still runs, and let go of it."""
         if self.child is not None:
-            self.child.send_signal(signal.SIGKILL)
+            self.child.kill()
             self.child.wait(1.0)
             self.child.release()
         if self.channel is not None:
@@ -197,7 +201,7 @@ class WorkerHandle:
             how = describe_exit(self.child.exit_code())
         else:
             how = "closed its connection"
-            self.child.send_signal(signal.SIGKILL)
+            self.child.kill()
         if self.failure is None:
             place = self.place()
             self.failure = EnvWorkerDied(f"{place}: its worker process {how}", place)
@@ -209,7 +213,7 @@ class WorkerHandle:
         message = f"{place} did not finish within {self._limit:g} s. Python stack of its worker:\n{stack}"
         self.failure = EnvTimeout(message, place)
         if self.child is not None:
-            self.child.send_signal(signal.SIGKILL)
+            self.child.kill()
 
     def ask_for_stack(self) -> None:
         """Have the worker write down its Python stack."""
@@ -222,7 +226,7 @@ class WorkerHandle:
 
     def place(self, control: Sequence[int] | None = None) -> Place:
         """Say where the worker is now, as far as it has told."""
-        number, env_index = control if control is not None else self._control.tolist()
+        number, env_index = control if control is not None else self._control[:2].tolist()
         first, last = self._first_env_index + self.start, self._first_env_index + self.stop - 1
         phase = PHASES[number] if 0 < number < len(PHASES) else self._phase or "idle"
         single = number > 0 and phase != "idle" and first <= env_index <= last

@@ -29,15 +29,19 @@ from typing import Protocol, TypeVar
 from striderl.envs.workers import child, fork_server
 from striderl.envs.workers.channel import Channel, ChannelClosed, channel_pair, pack, unpack
 from striderl.envs.workers.convert import EnvFactory
+from striderl.envs.workers.lifeline import KILL_SIGNAL
 
 _trainer_ends: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 """The trainer's ends of all wires; a forked worker closes its copies, or its siblings would never see theirs close."""
+
+_KEEPER_SECONDS = 1.0
+"""How long a keeper has to end its worker; it needs a hundredth of that."""
 
 Result = TypeVar("Result")
 
 
 class Child:
-    """A running process that the trainer started, directly or through the fork server."""
+    """A running process that the trainer started, directly or through the fork server: the keeper of a worker."""
 
     def __init__(self, pid: int, handle: int, reap: Callable[[], int | None]) -> None:
         self.pid = pid
@@ -65,6 +69,12 @@ class Child:
         if not self._reaped:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, number)
+
+    def kill(self) -> None:
+        """End a worker at once, and what its envs have started; a keeper that does not follow is killed as well."""
+        self.send_signal(KILL_SIGNAL)
+        if not self.wait(_KEEPER_SECONDS):
+            self.send_signal(signal.SIGKILL)
 
     def exit_code(self) -> int | None:
         """Return how the process ended (minus the signal if it was killed); None when nobody knows."""
@@ -204,7 +214,8 @@ def spawn_module(module: str) -> tuple[Child, Channel]:
     command = [os.fsdecode(multiprocessing_spawn.get_executable()), "-c", code, *arguments]
 
     def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
+        # in a session of its own, which signals to the trainer's process group do not reach
+        return subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True)
 
     process = in_lasting_thread(start)
     theirs.close()

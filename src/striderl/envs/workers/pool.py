@@ -80,7 +80,7 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """The process ids of the workers that run."""
-        return [handle.child.pid for handle in self._handles if handle.child is not None]
+        return [handle.pid for handle in self._handles if handle.child is not None]
 
     def bind(self, layout: Layout) -> None:
         """Set up the shared arrays."""

@@ -1,22 +1,37 @@
-"""Consumers for several processes: pool what episodes gave, and stay together."""
+"""Consumers for several processes: pool what the envs of all have logged, and stay together.
+
+    rank 0    PoolEpisodes ─▶ Evaluate ─▶ Log ─▶ Stop ─▶ KeepTogether ─▶ Save
+    others    PoolEpisodes ─────────────────────────────▶ KeepTogether ─▶ Save
+                                                             └ rank 0's metrics and its reason to stop
+
+What stands behind `KeepTogether` sees the same record in every process, and so decides the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from striderl.training.consumers.consumer import NOTHING, Reaction, Run, is_due
+from striderl.training.consumers.consumer import NOTHING, Consumer, Reaction, Run, is_due
+from striderl.training.consumers.save import Save
 from striderl.training.distributed import Learner, Ranks
 from striderl.training.record import Record
+from striderl.training.signals import Interrupted
 
 EPISODES = "collect/episodes"
+RETURN_STD, RETURN_MIN, RETURN_MAX = "collect/return_std", "collect/return_min", "collect/return_max"
+BAD_SAMPLES = "faults/bad_samples"
 OF_EPISODES = ("collect/return_mean", "collect/length_mean")
 
 
 class PoolEpisodes:
-    """Replaces the mean return and length of episodes by those over all processes; first in the list, on every rank."""
+    """Replaces numbers of the envs of one process by those over all processes; first in the list, on every rank.
+
+    The mean return and length are those of all in every process; what else was collected is pooled in rank 0.
+    """
 
     SAVED_NAME: ClassVar[str] = "PoolEpisodes"
 
@@ -24,15 +39,17 @@ class PoolEpisodes:
         self.ranks = ranks
 
     def consume(self, record: Record, run: Run) -> Reaction:
-        """Add up what all processes have seen; one small sum."""
+        """Add up what all processes have seen: one small sum, and one small message to rank 0."""
         count = record.metrics.get(EPISODES, 0.0)
         # without a finished episode there are no means, but the others still wait for this sum
         sums = [count, *(count * record.metrics.get(name, 0.0) for name in OF_EPISODES)]
         packed = torch.tensor(sums, dtype=torch.float64, device=self.ranks.device)
         total, *parts = self.ranks.all_reduce_sum(packed).tolist()
-        if not total:
-            return NOTHING
-        return Reaction({EPISODES: total, **{name: part / total for name, part in zip(OF_EPISODES, parts)}})
+        own = {name: value for name, value in record.metrics.items() if name.startswith(("collect/", "faults/"))}
+        pooled = pooled_numbers(self.ranks.gather(own))
+        if total:
+            pooled |= {EPISODES: total, **{name: part / total for name, part in zip(OF_EPISODES, parts)}}
+        return Reaction(pooled) if pooled else NOTHING
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: there is no state."""
@@ -45,22 +62,53 @@ class PoolEpisodes:
         """Do nothing."""
 
 
+def pooled_numbers(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what was collected by all processes as one would have logged it: spreads, extremes, counts and means.
+
+    A number that an env logs is averaged over the processes that have it.
+    """
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        values = [part[name] for part in parts if name in part]
+        if name == BAD_SAMPLES:
+            found[name] = sum(values)
+        elif name in (RETURN_MIN, RETURN_MAX):
+            found[name] = min(values) if name == RETURN_MIN else max(values)
+        elif name not in (EPISODES, RETURN_STD, *OF_EPISODES):
+            found[name] = sum(values) / len(values)
+    spread = [part for part in parts if RETURN_STD in part]
+    if spread:
+        count = sum(part[EPISODES] for part in spread)
+        mean = sum(part[EPISODES] * part[OF_EPISODES[0]] for part in spread) / count
+        squares = sum(part[EPISODES] * (part[RETURN_STD] ** 2 + part[OF_EPISODES[0]] ** 2) for part in spread) / count
+        found[RETURN_STD] = math.sqrt(max(0.0, squares - mean**2))
+    return found
+
+
 class KeepTogether:
-    """Stops all processes when rank 0 stops, and checks that they have the same parameters; last, on every rank."""
+    """Gives all processes rank 0's metrics, stops them when it stops, and checks that they have the same parameters.
+
+    It stands behind everything that only rank 0 has, on every rank.
+    """
 
     SAVED_NAME: ClassVar[str] = "KeepTogether"
 
     def __init__(self, ranks: Ranks, algorithm: Learner, *, every: int = 10) -> None:
-        """Compare parameters every so many iterations; 0 means never."""
+        """Compare parameters after the first and every so many iterations; 0 means never."""
         self.ranks, self.algorithm, self.every = ranks, algorithm, every
 
     def consume(self, record: Record, run: Run) -> Reaction:
         """Raise, naming the odd one out, when processes have drifted apart."""
-        if is_due(record.iteration, self.every):
+        of_main = self.ranks.from_main(lambda: (run.ending, dict(record.metrics)))
+        if of_main is None:
+            raise Interrupted("in rank 0")  # by a signal, in an evaluation or a video; see `Run`
+        if self.every and (record.iteration == 1 or is_due(record.iteration, self.every)):
             groups = self.algorithm.updater.groups
             self.ranks.require_equal({name: group.flat.flat for name, group in groups.items()})
-        ending = self.ranks.of_main(run.ending)
-        return Reaction(stop="rank 0 stopped") if ending and not self.ranks.is_main else NOTHING
+        if self.ranks.is_main:
+            return NOTHING
+        ending, metrics = of_main
+        return Reaction(metrics, stop="rank 0 stopped" if ending else "")
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: there is no state."""
@@ -71,3 +119,12 @@ class KeepTogether:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def together(ranks: Ranks, algorithm: Learner, consumers: Sequence[Consumer]) -> Sequence[Consumer]:
+    """Return the consumers of one of several processes with what keeps these together; as they are for one alone."""
+    if ranks.world_size == 1:
+        return consumers
+    saving = [consumer for consumer in consumers if isinstance(consumer, Save)]
+    others = [consumer for consumer in consumers if not isinstance(consumer, Save)]
+    return [PoolEpisodes(ranks), *others, KeepTogether(ranks, algorithm), *saving]

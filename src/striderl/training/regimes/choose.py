@@ -9,10 +9,12 @@ from striderl.training.regimes.on_policy import OnPolicyRegime
 from striderl.training.regimes.regime import Regime
 
 
-def regime_for(algorithm: Any, source: Any, plan: Plan, *, storage: Any, seed: int) -> Regime:
+def regime_for(algorithm: Any, source: Any, plan: Plan, *, storage: Any, seed: int, total_envs: int = 0) -> Regime:
     """Build the regime of a plan from its parts, or say which part does not fit."""
     if isinstance(plan, OnPolicyPlan):
-        return OnPolicyRegime(algorithm, source, plan, storage=storage, seed=seed)
+        return OnPolicyRegime(algorithm, source, plan, storage=storage, seed=seed, total_envs=total_envs)
+    if total_envs:
+        raise ValueError(f"total_envs={total_envs} has no effect: several processes share an OnPolicyPlan alone")
     # imported here: those who train on rollouts never load the replay side
     from striderl.training.regimes.off_policy import OffPolicyRegime
     from striderl.training.regimes.offline import OfflineRegime

@@ -50,8 +50,12 @@ class OnPolicyRegime:
         *,
         storage: RolloutStorage | QueueRolloutStorage | None = None,
         seed: int = 0,
+        total_envs: int = 0,
     ) -> None:
-        """Put the parts together, or say which of them do not fit; nothing is run yet."""
+        """Put the parts together, or say which of them do not fit; nothing is run yet.
+
+        `total_envs` is how many envs all processes that learn together have; env steps count those of all.
+        """
         if not isinstance(algorithm, OnPolicyAlgorithm):
             raise TypeError(
                 f"Trainer wants an on-policy algorithm such as PPO with an OnPolicyPlan, found "
@@ -74,7 +78,8 @@ class OnPolicyRegime:
         collector.mode = algorithm.updater.mode
         self.first_phase = "warmup" if plan.warmup_steps else "collect"
         self.tally = Tally()
-        self.guard = Guard(algorithm)
+        self.total_envs = total_envs or collector.env.num_envs
+        self.guard = Guard(algorithm, reduce=algorithm.updater.reduce)
         self._initial_state: dict[str, Tensor] = {}
         self._last: tuple[Any, Any] | None = None
         """What followed a rollout that was loaded: the envs may have begun anew since then."""
@@ -102,7 +107,7 @@ class OnPolicyRegime:
     def _warm_up(self) -> None:
         """Let the normalisers see some steps before the first rollout, as many as a rollout has at a time."""
         if not self._unabsorbed:
-            done = self.tally.env_steps // self.collector.env.num_envs
+            done = self.tally.env_steps // self.total_envs
             steps = min(self.plan.warmup_steps - done, self.plan.num_steps_per_env)
             self._fill(steps)
             self._unabsorbed = steps
@@ -123,7 +128,7 @@ class OnPolicyRegime:
     @property
     def is_warm(self) -> bool:
         """Whether the warm-up is over."""
-        return self.tally.env_steps >= self.plan.warmup_steps * self.collector.env.num_envs
+        return self.tally.env_steps >= self.plan.warmup_steps * self.total_envs
 
     def _collect(self) -> None:
         if not self.collector.interrupted:
@@ -140,7 +145,8 @@ class OnPolicyRegime:
         """Collect so many steps per env into the empty storage, or the rest of them after an interrupt."""
         if not self.collector.interrupted:
             self.storage.clear()
-        count_collected(self.collector, num_steps * self.collector.env.num_envs, self.storage, self.tally)
+        own, everywhere = num_steps * self.collector.env.num_envs, num_steps * self.total_envs
+        count_collected(self.collector, own, self.storage, self.tally, elsewhere=everywhere - own)
 
     def _prepare(self) -> None:
         last_obs, last_state = self._last or (self.collector.current_obs, self.collector.current_state)
@@ -178,7 +184,7 @@ class OnPolicyRegime:
 
     def remaining_iterations(self, iteration: int) -> int | None:
         """Ask the plan."""
-        return self.plan.remaining_iterations(iteration, self.tally.env_steps, self.collector.env.num_envs)
+        return self.plan.remaining_iterations(iteration, self.tally.env_steps, self.total_envs)
 
     def state_dict(self, phase: str) -> dict[str, Any]:
         """Return everything; the rollout only while it is in use, a queue of them always."""
@@ -236,14 +242,15 @@ class OnPolicyRegime:
 # -- collecting, for every regime that does ----------------------------------------------------------------------------
 
 
-def count_collected(collector: Collector, num_steps: int, storage: Any, tally: Tally) -> None:
-    """Collect so many steps into the storage, count them, and say in the log what was quarantined.
+def count_collected(collector: Collector, num_steps: int, storage: Any, tally: Tally, elsewhere: int = 0) -> None:
+    """Collect so many steps into the storage, count them, and log what was quarantined.
 
-    After an interrupt between two steps, the call that it ended is finished instead.
+    After an interrupt between two steps, the call that it ended is finished instead. `elsewhere` is how many steps other
+    processes collect meanwhile.
     """
     collected = collector.resume() if collector.interrupted else collector.collect(n_step=num_steps, storage=storage)
-    tally.env_steps += collected.num_steps
-    tally.num_steps += collected.num_steps
+    tally.env_steps += collected.num_steps + elsewhere
+    tally.num_steps += collected.num_steps + elsewhere
     tally.collection_seconds += collected.seconds
     tally.faults.add(collected.faults, env_steps=tally.env_steps, num_updates=tally.num_updates)
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from striderl.training.consumers.consumer import Consumer
-from striderl.training.consumers.ranks import KeepTogether, PoolEpisodes
+from striderl.training.consumers.ranks import together
 from striderl.training.distributed import Learner, Ranks, setup
 
 
@@ -21,4 +21,4 @@ def join_ranks(device: torch.device) -> Ranks:
 
 def rank_consumers(ranks: Ranks, algorithm: Learner) -> Sequence[Consumer]:
     """Return what keeps several processes together; nothing for one."""
-    return [PoolEpisodes(ranks), KeepTogether(ranks, algorithm)] if ranks.world_size > 1 else []
+    return together(ranks, algorithm, [])
