@@ -327,6 +327,32 @@ def test_done_alone_means_terminated_and_is_a_flag() -> None:
     assert (bool(buf.terminated[0]), bool(buf.truncated[0])) == (False, True)
 
 
+LATE = {"TimeLimit.truncated": True}
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda: ReplayBuffer(4), lambda: ListReplayBuffer(), lambda: ReplayBuffer(4, ignore_obs_next=True)]
+)
+def test_the_time_limit_of_gym_is_no_termination(kind: Any) -> None:
+    buf = kind()
+    for info in ({}, LATE, {"TimeLimit.truncated": False}):
+        buf.add(obs=0, act=0, rew=1.0, done=True, obs_next=1, info=info)
+    buf.add(Batch(obs=0, act=0, rew=1.0, done=True, obs_next=1, info=Batch(LATE)))
+    assert [bool(each) for each in buf.terminated[:4]] == [True, False, True, False]
+    assert [bool(each) for each in buf.truncated[:4]] == [False, True, False, True]
+    with pytest.raises(ValueError, match="with done=False"):
+        buf.add(obs=0, act=0, rew=1.0, done=False, obs_next=1, info=LATE)
+    assert len(buf) == 4
+
+
+@pytest.mark.parametrize("info", [[{}, LATE], np.array([{}, LATE], dtype=object), {"TimeLimit.truncated": [0, 1]}])
+def test_the_time_limit_of_one_env_of_several(info: Any) -> None:
+    buf = VectorReplayBuffer(4, 2)
+    buf.add({"obs": [0, 0], "act": [0, 0], "rew": [1.0, 1.0], "done": [True, True], "obs_next": [1, 1], "info": info})
+    batch, _ = buf.sample(0)
+    assert batch.terminated.tolist() == [True, False] and batch.truncated.tolist() == [False, True]
+
+
 def test_reset_keeps_the_memory() -> None:
     buf = count_up(ReplayBuffer(size=4), 3)
     column = buf.obs

@@ -24,6 +24,7 @@ from striderl.compat.player import Player
 from striderl.compat.policy_checks import checked_numbers
 from striderl.data import tree
 from striderl.data.batch import Batch
+from striderl.data.episode_ends import ends_of
 from striderl.data.specs import torch_dtype
 from striderl.storage.replay import ReplaySample
 from striderl.storage.rollout import RolloutStorage
@@ -177,7 +178,8 @@ class Agent:
     def learn(self, data: Any) -> dict[str, Any]:
         """Learn from what `Algorithm.learn` takes, or from arrays; return floats, and 'td_error' as an array.
 
-        Arrays are a dict or Batch with obs, act, rew, obs_next and terminated (or done) of B single steps.
+        Arrays are a dict or Batch with obs, act, rew, obs_next and terminated (or done, beside which Gym's
+        'TimeLimit.truncated' in info is read) of B single steps.
         """
         if not isinstance(data, (ReplaySample, Rollout)):
             data = self._columns(data)
@@ -210,11 +212,10 @@ class Agent:
             )
         wanted = ("obs", "act", "rew", "obs_next")
         missing = [name for name in wanted if data.get(name) is None]
-        end = data.get("terminated", data.get("done"))
-        if missing or end is None:
+        if missing or (data.get("terminated") is None and data.get("done") is None):
             raise KeyError(f"Agent.learn wants {[*wanted, 'terminated']}, missing {missing or ['terminated']}")
         policy, device = self.alg.core.policy, self.alg.device
-        terminated = torch.as_tensor(end, device=device).bool()
+        terminated, truncated = (torch.as_tensor(each, device=device) for each in ends_of(data))
         rew = torch.as_tensor(data["rew"], device=device, dtype=torch.float32)
         act = torch.as_tensor(data["act"], device=device, dtype=torch_dtype(policy.action_spec.tensor.dtype))
         return {
@@ -223,7 +224,7 @@ class Agent:
             "act": act,
             "rew": rew,
             "terminated": terminated,
-            "truncated": torch.zeros_like(terminated),
+            "truncated": truncated,
             "valid": torch.ones_like(terminated),
             "discount": self.alg.core.config.gamma * (~terminated).float(),
             "info": {},

@@ -34,6 +34,7 @@ from striderl.compat.final_observations import final_observations
 from striderl.compat.loop_storage import LoopStorage
 from striderl.compat.recorded_steps import seen_by_critic, tell_teacher, with_recorded_action
 from striderl.data import tree
+from striderl.data.episode_ends import split_done
 from striderl.data.naming import unknown
 from striderl.data.transition import Transition
 from striderl.datasets.rollout_files import Transition as RecordedStep
@@ -170,8 +171,8 @@ class PPO:
     ) -> None:
         """Store the step and forget the memory of envs whose episode ended.
 
-        rewards [N], dones [N] of any dtype. infos: 'time_outs' [N] says where the clock ended an episode; what was
-        seen then is used where infos have it (see `final_observations.py`), else V(s_t) stands for it.
+        rewards [N], dones [N] of any dtype. infos: 'time_outs' [N], or Gym's 'TimeLimit.truncated' [N] where there
+        is none, is true where the clock ended an episode; what was seen then is used where infos have it (see `final_observations.py`), else V(s_t) stands for it.
         next_obs and next_critic_obs are accepted as in older codes; they show the next episode and are not needed.
         """
         if self._acted is None:
@@ -181,7 +182,7 @@ class PPO:
             reward = torch.as_tensor(rewards, dtype=torch.float32, device=self.device).reshape(-1)
             done = as_dones(dones).to(self.device)
             given = infos.get("time_outs")
-            late = torch.zeros_like(done) if given is None else as_dones(given).to(self.device)
+            late = (split_done(done, infos)[1] if given is None else as_dones(given)).to(self.device)
             for what, value in (("rewards", reward), ("dones", done), ("infos['time_outs']", late)):
                 if len(value) != storage.num_envs:
                     raise ValueError(f"{what} has {len(value)} entries for {storage.num_envs} envs")
