@@ -172,7 +172,8 @@ class PPO:
         """Store the step and forget the memory of envs whose episode ended.
 
         rewards [N], dones [N] of any dtype. infos: 'time_outs' [N], or Gym's 'TimeLimit.truncated' [N] where there
-        is none, is true where the clock ended an episode; what was seen then is used where infos have it (see `final_observations.py`), else V(s_t) stands for it.
+        is none, is true where the clock ended an episode; what was seen then is used where infos have it (see
+        `final_observations.py`), else V(s_t) stands for it.
         next_obs and next_critic_obs are accepted as in older codes; they show the next episode and are not needed.
         """
         if self._acted is None:

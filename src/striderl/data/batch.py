@@ -327,6 +327,8 @@ def _batch(value: Any) -> Batch:
 
 
 def _joined(batches: Sequence[Any], axis: int, join: Join) -> Batch:
+    if any(batch is None for batch in batches):
+        raise TypeError("wanted batches or mappings to join, found None; Batch() stands for a row without values")
     parts = [batch if isinstance(batch, Batch) else Batch(batch) for batch in batches]
     return merge(parts, axis, "", join) if parts else Batch()
 
