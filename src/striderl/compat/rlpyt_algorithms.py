@@ -23,7 +23,7 @@ from striderl.algorithms import a2c, dqn, ppo, sac
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.collect.sampler_samples import valid_from_done
 from striderl.compat.components import components
-from striderl.compat.rlpyt_agents import DqnAgent, PgAgent, SacAgent
+from striderl.compat.rlpyt_agents import DqnAgent, PgAgent, SacAgent, distribution_params
 from striderl.compat.rollout_targets import check_plain, gradient_steps, targets_of
 from striderl.data import tree
 from striderl.data.arena import Placement
@@ -320,7 +320,7 @@ class PolicyGradientAlgo(RlAlgorithm):
                 "policy": {
                     "log_prob": info.log_prob,
                     "value": info.value,
-                    "dist": dict(zip(info.dist_info._fields, info.dist_info)),
+                    "dist": distribution_params(info.dist_info),
                     "memo": {},
                 },
             },
