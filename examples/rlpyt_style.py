@@ -33,8 +33,8 @@ class Model(nn.Module):
     def forward(
         self, observation: Tensor, prev_action: Tensor | None, prev_reward: Tensor | None
     ) -> tuple[Tensor, ...]:
-        """Return logits [B, n] and values [B]."""
-        return self.pi(observation), self.v(observation).squeeze(-1)
+        """Return probabilities [B, n] and values [B]."""
+        return torch.softmax(self.pi(observation), dim=-1), self.v(observation).squeeze(-1)
 
 
 def build_and_train(

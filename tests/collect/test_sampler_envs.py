@@ -220,6 +220,39 @@ def test_time_outs_are_truncations():
     assert samples.env.terminated[:, 0].nonzero().flatten().tolist() == [1, 3, 5, 7, 9, 13]
 
 
+class GymTimeLimit:
+    """An env as Gym's `TimeLimit` wraps it: episodes of three steps, every second one ends by itself just then."""
+
+    observation_space, action_space = FloatBox(0.0, 9.0, (1,)), IntBox(0, 2)
+
+    def __init__(self, always_told: bool = True) -> None:
+        self.always_told, self.episode = always_told, -1
+
+    def reset(self):
+        self.episode, self.time = self.episode + 1, 0
+        return np.zeros(1, np.float32)
+
+    def step(self, action):
+        self.time += 1
+        late = self.time == 3 and self.episode % 2 == 0
+        info = {"TimeLimit.truncated": late} if self.always_told or self.time == 3 else {}
+        return np.full(1, self.time, np.float32), 1.0, self.time == 3, info
+
+
+@pytest.mark.parametrize("always_told", [True, False])
+def test_the_time_limit_of_gym_is_a_truncation(always_told):
+    adapter = SingleEnvAdapter(GymTimeLimit(always_told))
+    ends = []
+    for _ in range(2):
+        adapter.reset()
+        ends += [adapter.step(0)[2:4] for _ in range(3)]
+    assert ends == [(False, False), (False, False), (False, True), (False, False), (False, False), (True, False)]
+    sampler = started(SerialSampler, GymTimeLimit, {"always_told": always_told}, T=6, B=1)
+    env = sampler.obtain_samples(0)[0].env
+    ends = [each[:, 0].nonzero().flatten().tolist() for each in (env.truncated, env.terminated)]
+    assert sorted(ends) == [[2], [5]]  # one of each; which comes first depends on the resets before
+
+
 def test_a_game_over_without_done_is_a_truncation():
     class Endless(LivesEnv):
         def step(self, action):

@@ -21,7 +21,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import Obs, Step, VecEnv
 from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.replay_buffer_kinds import PrioritizedReplayBuffer, VectorReplayBuffer
+from striderl.storage.replay_buffer_kinds import ListReplayBuffer, PrioritizedReplayBuffer, VectorReplayBuffer
 
 
 class Counter(VecEnv):
@@ -204,13 +204,71 @@ def test_episodic_returns_do_not_leak_from_ring_to_ring():
         buffer.add(Batch(obs=[0.0, 1.0], act=[0, 0], rew=[1.0, 10.0], done=[False, False], obs_next=[0.0, 1.0]))
     batch, index = buffer.sample(0)
     returns, advantages = BasePolicy.compute_episodic_return(
-        batch, buffer, index, np.zeros(4), np.full(4, 2.0), gamma=0.5, gae_lambda=1.0
+        batch, buffer, index, np.full(4, 2.0), np.zeros(4), gamma=0.5, gae_lambda=1.0
     )
     # ring 0: r=1, 1 then V=2: second 1 + .5·2 = 2, first 1 + .5·2 + .5·(1 + 1) = 3 with delta form; ring 1 with 10
     deltas = np.array([1 + 0.5 * 2, 1 + 0.5 * 2])
     np.testing.assert_allclose(returns[:2], [deltas[0] + 0.5 * deltas[1], deltas[1]])
     np.testing.assert_allclose(returns[2:], [11 + 0.5 * 11, 11.0])
     np.testing.assert_allclose(advantages, returns)
+
+
+# three steps, the third ends: v_s = 10, 20, 30, v_s_ = 20, 30, 99, gamma = lambda = 0.5
+# terminated  A2 = 3 - 30 = -27,           A1 = 2 + .5·30 - 20 + .25·A2 = -9.75, A0 = 1 + .5·20 - 10 + .25·A1 = -1.4375
+# truncated   A2 = 3 + .5·99 - 30 = 22.5,  A1 = -3 + 5.625 = 2.625,              A0 = 1 + .65625 = 1.65625
+V_S, V_S_NEXT = np.array([10.0, 20.0, 30.0]), np.array([20.0, 30.0, 99.0])
+BY_HAND = {"terminated": [-1.4375, -9.75, -27.0], "truncated": [1.65625, 2.625, 22.5]}
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+@pytest.mark.parametrize("convert", [np.asarray, lambda v: torch.as_tensor(v).reshape(-1, 1)])
+def test_episodic_advantages_by_hand_by_position_and_by_name(end: str, convert: Any) -> None:
+    buffer = ReplayBuffer(5)
+    for i in range(3):
+        buffer.add(obs=i, act=0, rew=i + 1.0, **{"terminated": False, "truncated": False, end: i == 2}, obs_next=i + 1)
+    batch, index = buffer.sample(0)
+    following, present = convert(V_S_NEXT), convert(V_S)
+    calls = (
+        BasePolicy.compute_episodic_return(batch, buffer, index, following, present, 0.5, 0.5),  # Tianshou's order
+        BasePolicy.compute_episodic_return(
+            batch, buffer, index, v_s=present, v_s_=following, gamma=0.5, gae_lambda=0.5
+        ),
+        BasePolicy.compute_episodic_return(
+            batch, buffer=buffer, indices=index, v_s=present, v_s_=following, gamma=0.5, gae_lambda=0.5
+        ),
+    )
+    for returns, advantages in calls:
+        np.testing.assert_allclose(advantages, BY_HAND[end])
+        np.testing.assert_allclose(returns, advantages + V_S)
+    # returns do not depend on v_s; nor does the form of Tianshou 0.3, which has no buffer and no v_s
+    returns, _ = BasePolicy.compute_episodic_return(batch, buffer, index, following, None, 0.5, 0.5)
+    np.testing.assert_allclose(returns, BY_HAND[end] + V_S)
+    out = BasePolicy.compute_episodic_return(batch, following, 0.5, 0.5)
+    assert out is batch
+    np.testing.assert_allclose(batch.returns, BY_HAND[end] + V_S)
+    returned = BasePolicy.compute_episodic_return(batch, v_s_=following, gamma=0.5, gae_lambda=0.5, rew_norm=True)
+    plain = BY_HAND[end] + V_S
+    np.testing.assert_allclose(returned.returns, (plain - plain.mean()) / plain.std(), rtol=1e-5)
+
+
+def test_episodic_returns_without_values_and_from_done_alone() -> None:
+    # Tianshou 0.3: a batch of one's own; 0.5-discounted sums within episodes of two and one steps, and one under way
+    batch = Batch(rew=np.array([1.0, 2.0, 3.0, 4.0]), done=np.array([0, 1, 1, 0]))
+    assert BasePolicy.compute_episodic_return(batch, None, gamma=0.5, gae_lambda=1).returns.tolist() == [2, 2, 3, 4]
+    late = Batch(rew=[1.0, 2.0], done=[False, True], info=[{}, {"TimeLimit.truncated": True}])
+    # the clock ended it: what followed counts, 2 + .5·10
+    found = BasePolicy.compute_episodic_return(late, np.array([6.0, 10.0]), 0.5, 1.0)
+    np.testing.assert_allclose(found.returns, [1 + 0.5 * 7, 7.0])
+
+
+@pytest.mark.parametrize(
+    "arguments", [(ListReplayBuffer(), np.arange(2), None, None), ({"obs": 0},), (ListReplayBuffer(),)]
+)
+def test_episodic_return_of_neither_form_names_both(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match=r"\(batch, buffer, indices, v_s_, v_s, .* or \(batch, v_s_, gamma"):
+        BasePolicy.compute_episodic_return(Batch(rew=[0.0, 1.0], done=[0, 1]), *arguments)
+    with pytest.raises(ValueError, match=r"gae_lambda is 1, found 0\.95"):
+        BasePolicy.compute_episodic_return(Batch(rew=[0.0, 1.0], done=[0, 1]))
 
 
 # -- the collector -----------------------------------------------------------------------------------------------------

@@ -250,6 +250,18 @@ def test_time_outs_are_valued_with_v_of_s_t_and_that_is_said_once(caplog):
     assert sum("V(s_t)" in message for message in caplog.messages) == 1
 
 
+def test_the_time_limit_of_gym_stands_for_time_outs():
+    alg = make_alg()
+    ended = torch.tensor([True, True, False, False])
+    late = [False, True, False, False]
+    infos = ({"TimeLimit.truncated": late}, {"TimeLimit.truncated": late, "time_outs": ~torch.tensor(late)})
+    for each in infos:
+        alg.act(torch.ones(N, 4), torch.ones(N, 3))
+        alg.process_env_step(torch.ones(N), ended, each)
+    assert alg.storage.data["truncated"][:2].int().tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]  # time_outs go before
+    assert alg.storage.data["terminated"][:2].int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+
+
 def test_final_observations_are_used_for_the_critic():
     alg = make_alg(gamma=0.5)
     last = torch.full((N, 3), 2.0)

@@ -113,6 +113,12 @@ def test_an_agent_learns_from_arrays():
     losses = [agent.learn(data)["q_loss"] for _ in range(60)]
     assert losses[-1] < losses[0] and agent.learn_step == 60
     assert all(isinstance(loss, float) for loss in losses)
+    # the clock is no end of the task: what followed counts as if the episode went on
+    late = {**data, "info": [{"TimeLimit.truncated": True}] * 8}
+    truncated, one_step = (agent._columns({**late, **more}) for more in ({}, {"done": np.zeros(8), "info": None}))
+    assert truncated["truncated"].all() and not truncated["terminated"].any()
+    torch.testing.assert_close(truncated["discount"], one_step["discount"])
+    assert not agent._columns(data)["discount"].any()
     with pytest.raises(KeyError, match=r"missing .'rew'"):
         agent.learn({**data, "rew": None})
     with pytest.raises(TypeError, match="wanted a Rollout"):

@@ -33,7 +33,7 @@ class PgModel(nn.Module):
         self.pi, self.v = nn.Linear(observation_shape[0], output_size), nn.Linear(observation_shape[0], 1)
 
     def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any) -> tuple[Tensor, ...]:
-        return self.pi(observation), self.v(observation)
+        return self.pi(observation).softmax(-1), self.v(observation)
 
 
 class GaussianModel(PgModel):
@@ -195,6 +195,59 @@ def test_what_does_not_fit_is_said():
     made.shutdown()
 
 
+# -- pi is a row of probabilities --------------------------------------------------------------------------------------
+
+
+class Fixed(nn.Module):
+    """Chooses with the probabilities of its parameter, whatever it sees."""
+
+    def __init__(self, observation_shape: tuple[int, ...], output_size: int, pi: tuple[float, ...]) -> None:
+        super().__init__()
+        self.pi, self.v = nn.Parameter(torch.tensor(pi)), nn.Linear(observation_shape[0], 1)
+
+    def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any) -> tuple[Tensor, ...]:
+        return self.pi.expand(*observation.shape[:-1], -1), self.v(observation)
+
+
+@pytest.mark.parametrize("pi", [(0.99, 0.01), (0.3, 0.7), (1.0, 0.0)])
+@pytest.mark.parametrize("algo", [lambda: PPO(PPOConfig(entropy_coef=0.0)), A2C])
+def test_pi_are_probabilities_in_acting_learning_and_what_is_stored(pi, algo):
+    agent, learner = PgAgent(Fixed, {"pi": pi}), algo()
+    made = start(learner, agent, T=250, B=8)
+    samples, _ = made.obtain_samples(0)
+    action, info = samples.agent.action, samples.agent.agent_info
+    # 2,000 choices: four standard deviations of the frequency are 0.041 and 0.009
+    assert float((action == 0).float().mean()) == pytest.approx(pi[0], abs=4 * (pi[0] * pi[1] / 2000) ** 0.5 + 1e-9)
+    torch.testing.assert_close(info.dist_info.prob, torch.tensor(pi).expand(250, 8, 2), atol=1e-6, rtol=0)
+    torch.testing.assert_close(info.log_prob, torch.tensor(pi).log()[action], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(agent(samples.env.observation[0]).dist_info.prob, torch.tensor(pi).expand(8, 2))
+    distribution = agent.policy.act({"obs": torch.zeros(1, 4)}, {}, {})[0]
+    entropy = -sum(p * np.log(p) for p in pi if p > 0.0)
+    assert float(distribution.entropy().detach()) == pytest.approx(entropy, abs=1e-6)
+    if pi[1] > 0.0:
+        opt_info = learner.optimize_agent(0, samples)
+        assert opt_info.entropy[0] == pytest.approx(entropy, abs=1e-5)
+        assert all(np.isfinite(field).all() for field in opt_info)
+    made.shutdown()
+
+
+@pytest.mark.parametrize("pi", [(1.5, -0.5), (0.0, 0.0), (0.5, 0.4), (2.0, 3.0), (float("nan"), 0.5)])
+def test_logits_in_the_place_of_pi_raise_with_the_fix(pi):
+    made = sampler()
+    with pytest.raises(ValueError, match=r"Fixed.forward must return pi as probabilities.*torch.softmax\(logits"):
+        made.initialize(PgAgent(Fixed, {"pi": pi}), seed=0)
+
+
+def test_pi_that_stops_to_be_probabilities_raises_when_it_is_used():
+    agent = PgAgent(Fixed, {"pi": (0.5, 0.5)})
+    made = start(PPO(), agent)
+    with torch.no_grad():
+        agent.model.pi.copy_(torch.tensor([3.0, -1.0]))
+    with pytest.raises(ValueError, match=r"pi as probabilities.*-1\.0"):
+        agent.step(torch.zeros(2, 4))
+    made.shutdown()
+
+
 # -- agents ------------------------------------------------------------------------------------------------------------
 
 
@@ -206,8 +259,8 @@ def test_an_agent_says_what_it_stores():
     said = agent(samples.env.observation[0])
     assert isinstance(said, AgentTrain)
     torch.testing.assert_close(said.value, info.value[0])
-    torch.testing.assert_close(said.dist_info.log_probs, info.dist_info.log_probs[0])
-    chosen = said.dist_info.log_probs.gather(1, samples.agent.action[0].unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(said.dist_info.prob, info.dist_info.prob[0])
+    chosen = said.dist_info.prob.gather(1, samples.agent.action[0].unsqueeze(1)).squeeze(1).log()
     torch.testing.assert_close(chosen, info.log_prob[0])
     made.shutdown()
 

@@ -460,3 +460,70 @@ def test_split_refuses_leaves_of_different_lengths():
         list(Batch(a=np.zeros(3), b=np.zeros(4)).split(2))
     with pytest.raises(TypeError, match="a number of rows, found str"):
         list(Batch(a=np.zeros(3)).split("a"))
+
+
+# -- None is a value, a missing key is not -----------------------------------------------------------------------------
+
+
+def objects(value: object) -> list:
+    assert isinstance(value, np.ndarray) and value.dtype == object
+    return value.tolist()
+
+
+@pytest.mark.parametrize(
+    "build", [Batch, Batch.stack, lambda rows: Batch(rows=rows).rows, lambda rows: Batch(np.array(rows, object))]
+)
+def test_stacking_keeps_none_and_fills_what_is_missing(build):
+    batch = build([{"p": None, "q": 1, "n": {"r": None}}, {"p": 1, "q": 2, "n": {"r": 2.5, "s": 3}}])
+    assert objects(batch.p) == [None, 1] and batch.q.tolist() == [1, 2]
+    assert objects(batch.n.r) == [None, 2.5]
+    assert batch.n.s.tolist() == [0, 3] and batch.n.s.dtype.kind == "i"  # missing, not None
+    assert objects(build([{"p": None}, {"p": None}]).p) == [None, None]
+    assert objects(build([{"p": None}, {}, {"p": 1}]).p) == [None, None, 1]
+    assert objects(build([{"p": None}, {"p": "a"}]).p) == [None, "a"]
+    assert build([{"p": Batch()}, {"p": 1}]).p.tolist() == [0, 1]  # a reserved key has no value yet
+
+
+@pytest.mark.parametrize(
+    "other", [np.zeros(3), torch.zeros(3), torch.tensor(1.0), {"q": 1}, Batch(q=1), np.array(["a", "b"], dtype=object)]
+)
+def test_none_beside_what_cannot_hold_it_raises(other):
+    for rows in ([{"p": None}, {"p": other}], [{"p": other}, {"p": None}]):
+        with pytest.raises(ValueError, match=r"'p' is None in some batches and .* in others; leave the key out"):
+            Batch(rows)
+        with pytest.raises(ValueError, match=r"'n.p' is None in some"):
+            Batch.stack([Batch(n=row) for row in rows])
+
+
+def test_none_has_no_rows_to_join():
+    rows = Batch(a=[1, 2], p=[3.0, 4.0])
+    with pytest.raises(ValueError, match=r"'p' is None in some batches, which has no rows"):
+        Batch.cat([rows, Batch(a=[5], p=None)])
+    with pytest.raises(ValueError, match=r"'p' is None in some batches"):
+        rows.copy().cat_(Batch(a=[5], p=None))
+    assert Batch.cat([rows, Batch(a=[5])]).p.tolist() == [3.0, 4.0, 0.0]
+    both = Batch.cat([Batch(a=[1], p=None), Batch(a=[2], p=None)])
+    assert both.p is None and both.a.tolist() == [1, 2]
+    kept = Batch.cat([Batch(p=np.array([None, 1], object)), Batch(p=[2])])
+    assert objects(kept.p) == [None, 1, 2]
+
+
+def test_rows_that_are_none_are_no_batches():
+    for join in (Batch, Batch.stack, Batch.cat):
+        with pytest.raises(TypeError, match="found None; Batch\\(\\) stands for a row without values"):
+            join([{"p": [1]}, None])
+
+
+def test_none_is_not_written_over_numbers():
+    batch = Batch(a=[1, 2], b=torch.ones(2), c=["x", "y"], d={"e": [5, 6]})
+    before = batch.copy()
+    for row, name in (({"a": None}, "a"), ({"b": None}, "b"), ({"d": {"e": None}}, "d.e"), (Batch(a=None), "a")):
+        for loc in (0, [0], slice(0, 1)):
+            with pytest.raises(TypeError, match=rf"'{name}' holds .* and cannot hold None; leave the key out"):
+                batch[loc] = row
+    with pytest.raises(ValueError, match=r"'d' is a Batch; wanted a mapping there, found NoneType"):
+        batch[0] = {"d": None}
+    assert batch == before
+    batch[0] = {"c": None, "a": 7}
+    assert objects(batch.c) == [None, "y"] and batch.a.tolist() == [7, 2]
+    assert batch.b.tolist() == [0, 1] and batch.d.e.tolist() == [0, 6]  # not given

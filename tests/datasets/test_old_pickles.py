@@ -105,6 +105,19 @@ def test_a_fall_is_no_time_out_and_episodes_are_cut_apart(tmp_path):
     assert store.read(2)["truncated"].tolist() == [True]
 
 
+@pytest.mark.parametrize("name", ["timeouts", "timeout", "TimeLimit.truncated"])
+def test_a_time_out_under_any_of_its_names_is_no_fall(tmp_path, name):
+    folder = old_recording(tmp_path / "old")
+    path = folder / "trajectory_12" / "traj_000000_000003.pickle"
+    steps = old_steps(0, 3, mapped=True, ends=99)
+    del steps["timeouts"]
+    steps["dones"], steps[name] = (np.array([[0], [0], [1]], np.uint8) for _ in range(2))
+    path.write_bytes(pickle.dumps(steps))
+    import_old_trajectories(folder, tmp_path / "new")
+    store = TrajectoryStore(tmp_path / "new")
+    assert store.read(1)["truncated"].tolist() == [False, False, True] and not store.read(1)["terminated"].any()
+
+
 def test_what_is_damaged_is_left_out_and_named(tmp_path, capsys):
     folder = old_recording(tmp_path / "old")
     (folder / "metadata.json").write_text('{"config": ')  # as the old saver leaves it when it dies in its last line

@@ -276,6 +276,46 @@ def test_keys_of_info_may_come_and_go() -> None:
     assert buf.policy.lp.tolist() == [0.0, -1.0, 0.0]
 
 
+@pytest.mark.parametrize("kind", [lambda: ReplayBuffer(4), lambda: PrioritizedReplayBuffer(4, 0.6, 0.4)])
+def test_none_in_a_step_is_kept_or_refused_and_never_zero(kind: Any) -> None:
+    buf = kind()
+    step = {"obs": 0, "act": 0, "rew": 0.0, "done": False, "obs_next": 0}
+    for info in ({"p": None, "n": {"q": 1}}, {"p": 1, "n": {"q": 2}}, {}, {"p": None}):
+        buf.add(**step, info=info)
+    assert buf[np.arange(4)].info.p.tolist() == [None, 1, None, None]
+    assert buf.info.n.q.tolist() == [1, 2, 0, 0]  # missing
+    for info, text in (
+        ({"n": {"q": None}}, r"'info.n.q' is stored as int64"),
+        ({"n": None}, r"'info.n' is stored as parts"),
+    ):
+        with pytest.raises(TypeError, match=text + ".* cannot hold None; leave the key out"):
+            buf.add(**step, info=info)
+    with pytest.raises(TypeError, match=r"'policy.x' is stored as float64"):
+        other = kind()
+        other.add(**step, policy={"x": 0.5})
+        other.add(**step, policy={"x": None})
+    assert len(buf) == 4 and buf.info.n.q.tolist() == [1, 2, 0, 0]
+
+
+def test_none_in_steps_of_several_envs_and_of_a_list() -> None:
+    buf = VectorReplayBuffer(4, 2)
+    rows = {"obs": [0, 0], "act": [0, 0], "rew": [0.0, 0.0], "done": [False, False], "obs_next": [0, 0]}
+    buf.add({**rows, "info": [{"p": None}, {"p": 1}]})
+    buf.add({**rows, "info": {"p": None}})
+    assert buf.info.p.tolist() == [None, None, 1, None]
+    steps = ListReplayBuffer()
+    for info in ({"p": None}, {"p": 2}):
+        steps.add(obs=0, act=0, rew=0.0, done=False, obs_next=0, info=info)
+    moved = ReplayBuffer(4)
+    moved.update(steps)
+    assert moved.info.p.tolist() == [None, 2, None, None]
+    numbers = ReplayBuffer(4)
+    numbers.add(obs=0, act=0, rew=0.0, done=False, obs_next=0, info={"p": 5})
+    with pytest.raises(TypeError, match=r"'info.p' holds int64 and cannot hold object"):
+        numbers.update(steps)
+    assert len(numbers) == 1
+
+
 def test_wrong_steps_raise_and_change_nothing() -> None:
     buf = ReplayBuffer(size=4)
     buf.add(obs={"a": np.zeros(2)}, act=0, rew=1, done=False, obs_next={"a": np.ones(2)}, info={"k": 1})
@@ -325,6 +365,32 @@ def test_done_alone_means_terminated_and_is_a_flag() -> None:
     assert buf.truncated.tolist() == [False] * 4
     buf.add(obs=0, act=0, rew=0, done=True, truncated=True, obs_next=0)
     assert (bool(buf.terminated[0]), bool(buf.truncated[0])) == (False, True)
+
+
+LATE = {"TimeLimit.truncated": True}
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda: ReplayBuffer(4), lambda: ListReplayBuffer(), lambda: ReplayBuffer(4, ignore_obs_next=True)]
+)
+def test_the_time_limit_of_gym_is_no_termination(kind: Any) -> None:
+    buf = kind()
+    for info in ({}, LATE, {"TimeLimit.truncated": False}):
+        buf.add(obs=0, act=0, rew=1.0, done=True, obs_next=1, info=info)
+    buf.add(Batch(obs=0, act=0, rew=1.0, done=True, obs_next=1, info=Batch(LATE)))
+    assert [bool(each) for each in buf.terminated[:4]] == [True, False, True, False]
+    assert [bool(each) for each in buf.truncated[:4]] == [False, True, False, True]
+    with pytest.raises(ValueError, match="with done=False"):
+        buf.add(obs=0, act=0, rew=1.0, done=False, obs_next=1, info=LATE)
+    assert len(buf) == 4
+
+
+@pytest.mark.parametrize("info", [[{}, LATE], np.array([{}, LATE], dtype=object), {"TimeLimit.truncated": [0, 1]}])
+def test_the_time_limit_of_one_env_of_several(info: Any) -> None:
+    buf = VectorReplayBuffer(4, 2)
+    buf.add({"obs": [0, 0], "act": [0, 0], "rew": [1.0, 1.0], "done": [True, True], "obs_next": [1, 1], "info": info})
+    batch, _ = buf.sample(0)
+    assert batch.terminated.tolist() == [True, False] and batch.truncated.tolist() == [False, True]
 
 
 def test_reset_keeps_the_memory() -> None:

@@ -5,7 +5,8 @@ env.step(a) ─▶ EnvStep(observation, reward, done, env_info)  step(a) ─▶ 
                                                                         {fields of env_info}
 done                  env_info.timeout    env_info.traj_done      becomes
 True                  –                   –                       terminated
-True                  True                –                       truncated: the clock ended it
+True                  True                –                       truncated: the clock ended it; a dict with Gym's
+                                                                  'TimeLimit.truncated' means the same
 True                  –                   False                   terminated; the reset that follows goes on with
                                                                   the same game (a life was lost, not the game)
 False                 –                   True                    truncated
@@ -22,6 +23,7 @@ import gymnasium
 import numpy as np
 
 from striderl.data import tree
+from striderl.data.episode_ends import split_done
 
 
 class SingleEnvAdapter(gymnasium.Env[Any, Any]):
@@ -47,8 +49,8 @@ class SingleEnvAdapter(gymnasium.Env[Any, Any]):
         """Take one step."""
         observation, reward, done, env_info = self.env.step(action)
         info = info_fields(env_info)
-        done = bool(done)
-        game_over, timeout = bool(info.get("traj_done", done)), bool(info.get("timeout", False))
+        done, late = bool(done), bool(split_done(done, env_info)[1])
+        game_over, timeout = bool(info.get("traj_done", done)), bool(info.get("timeout", False)) or late
         self._same_game = observation if done and not game_over else None
         value = space_value(self.observation_space, observation)
         return value, float(reward), done and not timeout, (done and timeout) or (game_over and not done), info

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.reward_terms import SingleStep
-from striderl.compat.buffer_returns import episodic_return, windows
+from striderl.compat.buffer_returns import episodic_return, gaps_between, windows
 from striderl.compat.components import components
 from striderl.compat.rollout_targets import check_plain, gradient_steps, other_minibatches, targets_of
 from striderl.data import tree
@@ -122,7 +122,7 @@ class RolloutLearner:
         value, _ = policy.value(following, {}, policy.settled(like))
         gamma, lam = self.algorithm.config.gamma, self.algorithm.config.lam
         batch.returns, batch.advantage = episodic_return(
-            batch, buffer, indices, stored.value, value.cpu().numpy(), gamma=gamma, lam=lam
+            batch, gaps_between(buffer, indices), value, stored.value, gamma=gamma, lam=lam
         )
         return batch
 

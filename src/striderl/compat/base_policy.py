@@ -14,19 +14,26 @@ A subclass writes `forward` and `learn`, and `process_fn` where targets reach ov
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from torch import nn
 
-from striderl.compat.buffer_returns import episodic_return, nstep_return
+from striderl.compat.buffer_returns import episodic_return, gaps_between, nstep_return
 from striderl.compat.policy_checks import checked_batch, checked_numbers
+from striderl.data import leaf
 from striderl.data.batch import Batch
+from striderl.data.overrides import refuse_overrides
 from striderl.storage.replay_buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
+
+
+_FORWARD = "a Collector executes what forward returns as act; do it there, where training and updating are told apart"
+REFUSED: Mapping[str, str] = dict.fromkeys(("exploration_noise", "map_action", "map_action_inverse"), _FORWARD)
+"""Methods of later Tianshou policies that nothing here calls."""
 
 
 class BasePolicy(nn.Module, ABC):
@@ -35,6 +42,10 @@ class BasePolicy(nn.Module, ABC):
     updating: bool = False
     """Whether `update` is at work."""
     _drawn_weight: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, REFUSED)
 
     @abstractmethod
     def forward(self, batch: Batch, state: Any = None, **kwargs: Any) -> Batch:
@@ -105,18 +116,66 @@ class BasePolicy(nn.Module, ABC):
         batch.returns = nstep_return(buffer, indices, target_q_fn, gamma=gamma, n=n_step)
         return batch
 
+    @overload
     @staticmethod
     def compute_episodic_return(
         batch: Batch,
         buffer: ReplayBuffer,
         indices: Array,
-        v_s: Any,
-        v_s_next: Any,
+        v_s_: Any = None,
+        v_s: Any = None,
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
-    ) -> tuple[Array, Array]:
-        """Return (returns, advantages) [B] of `buffer.sample(0)` by GAE.
+    ) -> tuple[Array, Array]: ...
 
-        `v_s` and `v_s_next` [B] are the values of `batch.obs` and `batch.obs_next`.
+    @overload
+    @staticmethod
+    def compute_episodic_return(
+        batch: Batch, v_s_: Any = None, gamma: float = 0.99, gae_lambda: float = 0.95, rew_norm: bool = False
+    ) -> Batch: ...
+
+    @staticmethod
+    def compute_episodic_return(batch: Batch, *args: Any, **kwargs: Any) -> Any:
+        """Compute GAE in the argument order of Tianshou 0.4 and later, or of 0.3.
+
+        (batch, buffer, indices, v_s_=None, v_s=None, gamma=0.99, gae_lambda=0.95) returns (returns, advantages) [B];
+        (batch, v_s_=None, gamma=0.99, gae_lambda=0.95, rew_norm=False) sets `batch.returns` and returns the batch.
+
+        `batch` has all steps in the order of time, as `buffer.sample(0)` gives them. `v_s_` [B] are the values of
+        `batch.obs_next`, `v_s` [B] those of `batch.obs`. Without `v_s` the value of a step is that of the
+        `obs_next` before it, and 0 where an episode begins: returns do not depend on it, advantages do. Without
+        `v_s_` there are no values, which wants gae_lambda=1. `rew_norm` normalises the returns.
         """
-        return episodic_return(batch, buffer, indices, v_s, v_s_next, gamma=gamma, lam=gae_lambda)
+        second = args[0] if args else kwargs.get("buffer")
+        if isinstance(second, ReplayBuffer):
+            return _episodic_return(batch, *args, **kwargs)
+        if "buffer" in kwargs or "indices" in kwargs or not (second is None or leaf.is_array(second)):
+            raise TypeError(
+                "compute_episodic_return wants (batch, buffer, indices, v_s_, v_s, gamma, gae_lambda) with a "
+                "ReplayBuffer, or (batch, v_s_, gamma, gae_lambda, rew_norm) with the values of batch.obs_next; found "
+                f"{type(second).__name__} after the batch"
+            )
+        return _returns_only(batch, *args, **kwargs)
+
+
+def _episodic_return(
+    batch: Batch,
+    buffer: ReplayBuffer,
+    indices: Array,
+    v_s_: Any = None,
+    v_s: Any = None,
+    gamma: float = 0.99,
+    gae_lambda: float = 0.95,
+) -> tuple[Array, Array]:
+    """Compute (returns, advantages) of the steps at these indices."""
+    return episodic_return(batch, gaps_between(buffer, indices), v_s_, v_s, gamma=gamma, lam=gae_lambda)
+
+
+def _returns_only(
+    batch: Batch, v_s_: Any = None, gamma: float = 0.99, gae_lambda: float = 0.95, rew_norm: bool = False
+) -> Batch:
+    """Set `batch.returns` without a buffer: an episode goes on from row to row until it is done."""
+    returns, _ = episodic_return(batch, None, v_s_, None, gamma=gamma, lam=gae_lambda)
+    spread = returns.std()
+    batch.returns = (returns - returns.mean()) / spread if rew_norm and spread > 0.01 else returns
+    return batch

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from striderl.data import leaf
+from striderl.data.episode_ends import ends_of
 from striderl.ops.returns import gae
 from striderl.storage.replay_buffer import ReplayBuffer
 
@@ -75,18 +76,33 @@ def nstep_return(
     return reward + discount * value
 
 
-def episodic_return(
-    batch: Any, buffer: ReplayBuffer, indices: Any, v_s: Any, v_s_next: Any, *, gamma: float, lam: float
-) -> tuple[Array, Array]:
-    """Return (returns, advantages) [B] by GAE for steps in the order of time, as `buffer.sample(0)` gives them."""
+def gaps_between(buffer: ReplayBuffer, indices: Any) -> Array:
+    """Return where a step is not followed by the next of these indices, bool [B]: rings do not continue each other."""
     index = np.asarray(leaf.to_array(indices))
-    terminated = np.asarray(leaf.to_array(batch.terminated))
-    # what is under way in one ring is not followed by the first step of the next
-    stops = np.asarray(leaf.to_array(batch.done)) | np.isin(index, buffer.unfinished_index())
-    stops |= np.append(np.asarray(buffer.next(index))[:-1] != index[1:], True)
-    columns = [np.asarray(leaf.to_array(each), np.float32).reshape(-1, 1) for each in (batch.rew, v_s, v_s_next)]
-    if any(len(column) != len(index) for column in columns):
-        raise ValueError(f"rew, v_s and v_s_next want {len(index)} numbers, found {[len(each) for each in columns]}")
+    broken = np.append(np.asarray(buffer.next(index))[:-1] != index[1:], True)
+    return broken | np.isin(index, buffer.unfinished_index())
+
+
+def episodic_return(
+    batch: Any, gaps: Array | None, v_s_: Any, v_s: Any, *, gamma: float, lam: float
+) -> tuple[Array, Array]:
+    """Return (returns, advantages) [B] by GAE for steps in the order of time, as `buffer.sample(0)` gives them.
+
+    `v_s_` are the values of what followed each step, `v_s` those of the steps; `gaps` is true where the next row does
+    not follow.
+    """
+    terminated, truncated = (np.asarray(leaf.to_array(each)) for each in ends_of(batch))
+    stops = terminated | truncated if gaps is None else terminated | truncated | gaps
+    if v_s_ is None:
+        if not np.isclose(lam, 1.0):
+            raise ValueError(f"without v_s_ there are no values to weigh steps by: gae_lambda is 1, found {lam}")
+        v_s_ = np.zeros(len(stops))
+    after = np.asarray(leaf.to_array(v_s_), np.float32).reshape(-1)
+    if v_s is None:
+        v_s = np.where(np.append(True, stops[:-1]), 0.0, np.roll(after, 1)) if len(after) == len(stops) else after
+    columns = [np.asarray(leaf.to_array(each), np.float32).reshape(-1, 1) for each in (batch.rew, v_s, after)]
+    if any(len(column) != len(stops) for column in columns):
+        raise ValueError(f"rew, v_s and v_s_ want {len(stops)} numbers, found {[len(each) for each in columns]}")
     reward, value, following = (torch.from_numpy(column) for column in columns)
     flags = [torch.from_numpy(each.reshape(-1, 1)) for each in (terminated, stops & ~terminated)]
     returns, advantages = gae(reward, value, following, flags[0], flags[1], gamma=float(gamma), lam=float(lam))

@@ -2,6 +2,7 @@
 
     DqnAgent(ModelCls, model_kwargs)     model(observation, prev_action, prev_reward) ─▶ q [B, n]
     PgAgent(ModelCls, model_kwargs)      … ─▶ pi [B, n], v [B]        or mu [B, …], log_std, v [B]
+                                         pi are probabilities, as in rlpyt: each row is >= 0 and sums to 1
     SacAgent(ModelCls, QModelCls)        … ─▶ mu, log_std             q_model(observation, …, action) ─▶ q [B]
 
     sampler.initialize(agent) ─▶ agent.initialize(spaces) ─▶ ModelCls(observation_shape=…, output_size=…, **kwargs)
@@ -28,20 +29,24 @@ from striderl.compat.player import Player
 from striderl.compat.user_models import actor_from_model, critic_from_model, policy_from_model, q_policy_from_model
 from striderl.data import tree
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec, action_spec_from_space
+from striderl.data.overrides import refuse_overrides
 from striderl.data.specs import ComponentSpec, ObsSpec
+from striderl.networks.categorical import FORBIDDEN
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.q_function import QFunction, QFunctionConfig
 
 ModelClass = Callable[..., nn.Module]
 """A model's class, or a function that builds one."""
+PROBABILITY_TOLERANCE = 1e-3
+"""How far the sum of a row of probabilities may be from 1."""
 
 
 class AgentInfo(NamedTuple):
     """What a policy-gradient agent stores with a step."""
 
     dist_info: Any
-    """Parameters of the distribution, by name."""
+    """Parameters of the distribution, by name: `prob` [B, n] of choices, `mean` and `std` of real numbers."""
     value: Tensor
     """[B]."""
     log_prob: Tensor
@@ -55,11 +60,23 @@ class AgentTrain(NamedTuple):
     value: Tensor
 
 
+REFUSED: Mapping[str, str] = {
+    "__call__": "learning runs the model itself; give a ModelCls with another forward",
+    "distribution": "the distribution is made of what the model returns; give a ModelCls with another forward",
+    "parameters": "the optimiser takes all parameters of agent.policy; give a ModelCls with other parameters",
+}
+"""What a subclass of an agent may not define, with the reason and what to do instead."""
+
+
 class BaseAgent(ABC):
     """What all agents share: modes, where the policy is, and saving."""
 
     policy: Any
     """Our policy, after `initialize`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, REFUSED)
 
     def __init__(self, ModelCls: ModelClass | None = None, model_kwargs: Mapping[str, Any] | None = None) -> None:
         """Take what the model is made of; it is built by `initialize`."""
@@ -297,13 +314,25 @@ class _RlpytModel(nn.Module):
         return value
 
     def action(self, x: Tensor) -> Any:
-        """Return pi; or mu and log_std."""
+        """Return the logarithm of pi, whose softmax is pi; or mu and log_std."""
         outputs = self.model(x, None, None)
         wanted = 2 if self._gaussian else 1
         if not isinstance(outputs, (tuple, list)) or len(outputs) < wanted:
             form = "(mu, log_std, v), or (mu, log_std) for SAC" if self._gaussian else "(pi, v)"
             raise TypeError(f"{type(self.model).__name__}.forward must return {form}, found {type(outputs).__name__}")
-        return (outputs[0], outputs[1]) if self._gaussian else outputs[0]
+        return (outputs[0], outputs[1]) if self._gaussian else self._log(outputs[0])
+
+    def _log(self, pi: Tensor) -> Tensor:
+        """Return log pi; pi that is no row of probabilities raises, except inside a compiled or captured step."""
+        busy = torch.compiler.is_compiling() or (pi.is_cuda and torch.cuda.is_current_stream_capturing())
+        if not busy and not bool(((pi >= 0).all(-1) & ((pi.sum(-1) - 1.0).abs() < PROBABILITY_TOLERANCE)).all()):
+            row = pi.detach().reshape(-1, pi.shape[-1])[0]
+            raise ValueError(
+                f"{type(self.model).__name__}.forward must return pi as probabilities, rows >= 0 that sum to 1, found "
+                f"a row such as {[round(each, 4) for each in row[:8].tolist()]} with sum {float(row.sum()):.4g}; for "
+                "logits return torch.softmax(logits, dim=-1)"
+            )
+        return pi.clamp_min(torch.finfo(pi.dtype).tiny).log()
 
 
 class _RlpytCritics(nn.Module):
@@ -319,7 +348,19 @@ class _RlpytCritics(nn.Module):
 
 
 def _dist_info(params: Mapping[str, Tensor]) -> Any:
+    """Return parameters as rlpyt names them: the probabilities of one choice, other parameters as they are."""
+    if list(params) == ["log_probs"]:
+        params = {"prob": params["log_probs"].exp()}
     return namedtuple("DistInfo", list(params))(**params)
+
+
+def distribution_params(dist_info: Any) -> dict[str, Tensor]:
+    """Return the parameters of our distributions from what `_dist_info` made of them."""
+    params = dict(zip(dist_info._fields, dist_info))
+    if list(params) == ["prob"]:
+        prob: Tensor = params["prob"]
+        return {"log_probs": torch.where(prob > 0.0, prob.log(), FORBIDDEN)}
+    return params
 
 
 def specs_of(spaces: Any) -> tuple[ObsSpec, ActionSpec]:

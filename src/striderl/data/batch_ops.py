@@ -22,6 +22,13 @@ Join = Callable[[Sequence[Any], int, str], Any]
 _ndarray = np.ndarray
 
 
+class Missing:
+    """Stands for a key that a batch lacks, which is filled; a key whose value is None keeps it."""
+
+
+MISSING = Missing()
+
+
 def from_store(kind: type[Batch], store: dict[str, Any]) -> Batch:
     """Make a batch of values that are known to be parsed."""
     out = object.__new__(kind)
@@ -36,8 +43,8 @@ def missing_key(batch: Batch, key: str) -> str:
 
 
 def is_gap(value: Any, kind: type) -> bool:
-    """Tell whether a value stands for nothing: None, or a Batch without keys."""
-    return value is None or (value.__class__ is kind and not value.__dict__)
+    """Tell whether there is no value: the key is missing, or reserved by a Batch without keys."""
+    return value is MISSING or (value.__class__ is kind and not value.__dict__)
 
 
 # -- joins -------------------------------------------------------------------------------------------------------------
@@ -52,7 +59,11 @@ def merge(batches: list[Batch], axis: int, path: str, join: Join) -> Batch:
         first if all(store.keys() == first for store in stores) else dict.fromkeys(k for store in stores for k in store)
     )
     return from_store(
-        kind, {key: _merge_key([store.get(key) for store in stores], axis, path + key, join, batches) for key in keys}
+        kind,
+        {
+            key: _merge_key([store.get(key, MISSING) for store in stores], axis, path + key, join, batches)
+            for key in keys
+        },
     )
 
 
@@ -66,7 +77,9 @@ def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: lis
         if kind is batch_kind and all(value.__dict__ for value in values):
             return merge(values, axis, f"{path}.", join)
         kinds = {kind}
-    if type(None) not in kinds and batch_kind not in kinds:
+    if type(None) in kinds:
+        return _merge_with_none(values, axis, path, join, batches)
+    if Missing not in kinds and batch_kind not in kinds:
         return join(values, axis, path)
     return _merge_with_gaps(values, axis, path, join, batches)
 
@@ -90,12 +103,32 @@ def _join_alike(values: list[Any], axis: int, path: str, join: Join) -> Any:
     return join(values, axis, path)
 
 
+def _merge_with_none(values: list[Any], axis: int, path: str, join: Join, batches: list[Batch]) -> Any:
+    """Join values of which some are None: stacked beside single values into an object array, never turned into 0."""
+    if join is not leaf.stacked:
+        if all(value is None for value in values):
+            return None
+        raise ValueError(f"{path!r} is None in some batches, which has no rows to join; {_LEAVE_OUT}")
+    kind = batches[0].__class__
+    filled = [None if is_gap(value, kind) else value for value in values]
+    unfit = next(
+        (value for value in filled if isinstance(value, kind) or leaf.is_tensor(value) or leaf.shape_of(value)), None
+    )
+    if unfit is not None:
+        found = "a Batch" if isinstance(unfit, kind) else f"{type(unfit).__name__} of shape {leaf.shape_of(unfit)}"
+        raise ValueError(f"{path!r} is None in some batches and {found} in others; {_LEAVE_OUT}")
+    return join(filled, axis, path)
+
+
+_LEAVE_OUT = "leave the key out where there is no value, then it is filled with 0 (None for objects)"
+
+
 def _merge_with_gaps(values: list[Any], axis: int, path: str, join: Join, batches: list[Batch]) -> Any:
-    """Join values of which some are missing (None or an empty Batch), filling the gaps with 0 or None."""
+    """Join values of which some are missing (or an empty Batch), filling the gaps with 0, or None for objects."""
     kind = batches[0].__class__
     present = [value for value in values if not is_gap(value, kind)]
     if not present:
-        return None if any(value is None for value in values) else from_store(kind, {})
+        return from_store(kind, {})
     if axis != 0:
         raise ValueError(f"{path!r} is missing in some batches; gaps can be filled along axis 0 only, not {axis}")
     if len({value.__class__ is kind for value in present}) > 1:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from striderl.data import leaf
-from striderl.data.batch_ops import from_store, is_gap, missing_key
+from striderl.data.batch_ops import MISSING, from_store, is_gap, missing_key
 
 if TYPE_CHECKING:
     from striderl.data.batch import Batch
@@ -140,13 +140,17 @@ def plan_rows(batch: Batch, loc: Any, value: Batch, path: str, writes: list[tupl
         if key not in store:
             raise KeyError(f"{missing_key(batch, key)} A row assignment cannot add keys.")
     for key, own in store.items():
-        new = given.get(key)
+        new = given.get(key, MISSING)
         if own.__class__ is kind:
-            if new is not None and new.__class__ is not kind:
+            if new is not MISSING and new.__class__ is not kind:
                 raise ValueError(f"{path + key!r} is a Batch; wanted a mapping there, found {type(new).__name__}")
-            plan_rows(own, loc, new if new is not None else from_store(kind, {}), f"{path}{key}.", writes)
-        elif own is not None or not is_gap(new, kind):
+            plan_rows(own, loc, from_store(kind, {}) if new is MISSING else new, f"{path}{key}.", writes)
+        elif own is not None or not (new is None or is_gap(new, kind)):
             target = leaf.selected_shape(own, loc, repr(path + key))
+            if new is None and leaf.is_numeric(own):
+                raise TypeError(
+                    f"{path + key!r} holds {own.dtype} and cannot hold None; leave the key out to write 0 there"
+                )
             if is_gap(new, kind):
                 new = np.zeros((), np.bool_) if leaf.is_numeric(own) else None
             writes.append((own, leaf.checked(new, target, own, repr(path + key))))

@@ -28,6 +28,7 @@ from striderl.checkpoint.safe_files import read_json
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Columns
+from striderl.data.episode_ends import TIME_LIMIT
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, dtype_name
 from striderl.datasets.array_pickle import BrokenPickle, read_arrays
 from striderl.datasets.trajectory_codecs import decompress_normalized_image
@@ -156,7 +157,7 @@ def _steps(arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> dict[str
     length = len(arrays["dones"])
     done = torch.from_numpy(arrays["dones"].reshape(length) != 0)
     timeout = torch.zeros_like(done)
-    for name in ("timeouts", "timeout"):  # writer and reader did not agree on the name
+    for name in ("timeouts", "timeout", TIME_LIMIT):  # writer and reader did not agree on the name
         if name in arrays:
             timeout = torch.from_numpy(arrays[name].reshape(length) != 0)
     truncated = done & timeout

@@ -63,6 +63,8 @@ def _plan(
 ) -> None:
     for key, value in rows.items():
         name = ".".join((*path, key))
+        if value is None:
+            value = _nothing(storage.get(key), name, count)
         if key not in storage or (is_gap(storage[key], Batch) and not is_gap(value, Batch)):
             if not is_gap(value, Batch):
                 plan.columns.append((storage, key, _new(value, (*path, key), count, capacity, folder, plan)))
@@ -86,6 +88,17 @@ def _plan(
                 _missing(storage[key], ".".join((*path, key)), path, rows, plan)
 
 
+def _nothing(column: Any, name: str, count: int) -> Any:
+    """Return None in every row for a column of objects, new or there already; other columns cannot hold it."""
+    if (isinstance(column, Batch) and not column.is_empty()) or leaf.is_numeric(column):
+        found = f"parts {list(column.keys())}" if isinstance(column, Batch) else str(column.dtype)
+        raise TypeError(
+            f"{name!r} is stored as {found} and cannot hold None; leave the key out where there is no value, then 0 is "
+            "stored, or give an object from the first step on"
+        )
+    return np.full((count, *leaf.shape_of(column)[1:]), None, dtype=object)
+
+
 def _missing(column: Any, name: str, path: tuple[str, ...], rows: Batch, plan: Plan) -> None:
     """Write nothing-values where a step lacks an open key; other keys may not be missing."""
     if (path or (name,))[0] not in OPEN_KEYS:
@@ -102,6 +115,7 @@ def _new(value: Any, path: tuple[str, ...], count: int, capacity: int, folder: P
                 column[key] = _new(inner, (*path, key), count, capacity, folder, plan)
         return column
     name = ".".join(path)
+    value = _nothing(None, name, count) if value is None else value
     shape = _row_shape(value, name, count)
     if leaf.is_tensor(value):
         new: Any = value.new_zeros((capacity, *shape))

@@ -9,6 +9,7 @@ import numpy as np
 
 from striderl.data import leaf
 from striderl.data.batch import Batch
+from striderl.data.episode_ends import ends_of
 from striderl.data.naming import unknown
 
 KEYS = ("obs", "act", "rew", "done", "terminated", "truncated", "obs_next", "info", "policy")
@@ -32,14 +33,7 @@ def step_of(given: Mapping[str, Any]) -> Batch:
     for key in ("obs", "act", "rew"):
         if given.get(key) is None:
             raise ValueError(f"a step wants {key!r}; found {[name for name in given if given[name] is not None]}")
-    terminated, truncated = given.get("terminated"), given.get("truncated")
-    if given.get("done") is not None and terminated is None:
-        # `done` alone means terminated; beside `truncated` it means whichever of the two
-        terminated = _flag(given["done"], "done") & (True if truncated is None else ~_flag(truncated, "truncated"))
-    if terminated is None:
-        raise ValueError("a step wants 'done', or 'terminated' and 'truncated'")
-    terminated = _flag(terminated, "terminated")
-    truncated = _flag(truncated, "truncated") if truncated is not None else terminated & False
+    terminated, truncated = ends_of(given)
     values = {key: given.get(key) for key in ("obs", "act", "rew", "obs_next", "info", "policy")}
     step = Batch({key: value for key, value in values.items() if value is not None})
     if not leaf.is_numeric(step.rew):
@@ -53,13 +47,3 @@ def step_of(given: Mapping[str, Any]) -> Batch:
 
 def _floats(value: Any) -> Any:
     return value.float() if leaf.is_tensor(value) else value.astype(np.float64)
-
-
-def _flag(value: Any, name: str) -> Any:
-    """Return a flag as bool: numbers count as true when they are not 0."""
-    if leaf.is_tensor(value):
-        return value.bool()
-    array = np.asarray(value)
-    if array.dtype.kind not in leaf.NUMERIC:
-        raise TypeError(f"{name!r} is true or false, found {value!r}")
-    return array.astype(np.bool_)
