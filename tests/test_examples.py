@@ -17,7 +17,7 @@ import torch
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
-def run(name: str, *arguments: str, timeout: float = 100) -> str:
+def run(name: str, *arguments: str, timeout: float = 280) -> str:
     result = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=timeout
     )
@@ -26,13 +26,15 @@ def run(name: str, *arguments: str, timeout: float = 100) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_cartpole_is_solved():
     text = run("train_cartpole.py", "--seed", "1")
     assert float(text.strip().splitlines()[-1].split()[-1]) >= 475
 
 
 @pytest.mark.slow
-def test_the_quadruped_example_runs(tmp_path):
+@pytest.mark.timeout(300)
+def test_the_quadruped_example_runs():
     text = run("train_quadruped.py", "--steps", "20000", "--num-envs", "64")
     assert "tracking error" in text.splitlines()[-1]
 

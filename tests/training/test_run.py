@@ -218,7 +218,7 @@ def test_a_signal_in_every_phase_saves_and_the_run_goes_on_exactly(phase, tmp_pa
     began = time.monotonic()
     number = signal.SIGTERM if PHASES.index(phase) % 2 == 0 else signal.SIGINT
     assert main("cartpole", str(path), "8", phase, str(int(number))) == 128 + number
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 60.0
     saved = CheckpointStore(RunFolder(path).checkpoints).steps()
     assert bool(saved) == (phase != "start")
     assert drive("cartpole", path, 8) == 0
@@ -231,11 +231,11 @@ def test_a_signal_in_every_phase_saves_and_the_run_goes_on_exactly(phase, tmp_pa
 def test_a_signal_from_outside_ends_a_process_with_its_code(tmp_path):
     process = subprocess.Popen([sys.executable, str(PROGRAM), "cartpole", str(tmp_path / "run"), "100000"])
     csv_file = RunFolder(tmp_path / "run").csv
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not csv_file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == 143
+    assert process.wait(timeout=60) == 143
     assert final_state(tmp_path / "run")["iteration"] >= 1
 
 
@@ -247,9 +247,9 @@ def test_the_second_signal_ends_at_once():
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    assert signals.exit_code == 143 and signals.name == 'SIGTERM'\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    time.sleep(30)\n"
+        "    time.sleep(300)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=20, check=False).returncode == 130
+    assert subprocess.run([sys.executable, "-c", program], timeout=100, check=False).returncode == 130
 
 
 def test_handlers_are_put_back():
