@@ -26,14 +26,12 @@ def run(name: str, *arguments: str, timeout: float = 280) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_cartpole_is_solved():
     text = run("train_cartpole.py", "--seed", "1")
     assert float(text.strip().splitlines()[-1].split()[-1]) >= 475
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_quadruped_example_runs():
     text = run("train_quadruped.py", "--steps", "20000", "--num-envs", "64")
     assert "tracking error" in text.splitlines()[-1]

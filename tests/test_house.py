@@ -106,7 +106,7 @@ def test_lazy_names_and_type_checker_names_are_the_same(name):
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
 
 
 @pytest.mark.parametrize(

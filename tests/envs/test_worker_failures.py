@@ -236,7 +236,7 @@ print(valid, same, flush=True)
 def test_after_ctrl_c_in_the_terminal_workers_can_still_be_restarted(method: str):
     script = INTERRUPTED.format(folder=str(ROOT / "tests" / "envs"), method=method)
     command = [sys.executable, "-W", "ignore", "-c", script]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100, start_new_session=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, start_new_session=True)
     all_valid, one_lost = [True, True], [False, True]
     assert result.stdout == f"{[all_valid, one_lost, all_valid, all_valid]} True\n", result.stderr
     assert "Traceback" not in result.stderr and "KeyboardInterrupt" not in result.stderr
@@ -399,7 +399,6 @@ def run_matrix_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_tenth_of_the_fault_matrix_holds(capsys: pytest.CaptureFixture[str]):
     result = run_matrix_tool("--small", "--patience", "3")
     with capsys.disabled():
@@ -411,7 +410,6 @@ def test_a_tenth_of_the_fault_matrix_holds(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", ["liveness", "deadline", "lifeline"])
 def test_the_harness_catches_a_planted_bug(bug: str):
     result = run_matrix_tool("--plant-bug", bug)

@@ -191,7 +191,7 @@ guarded.log(2, {})
 
 def test_a_script_that_forgets_to_close_loses_no_row(tmp_path):
     # as training scripts of older libraries do: they end after runner.learn()
-    subprocess.run([sys.executable, "-c", NEVER_CLOSED, str(tmp_path / "rows")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", NEVER_CLOSED, str(tmp_path / "rows")], check=True, timeout=280)
     assert (tmp_path / "rows").read_text() == "1 2 "
 
 

@@ -45,7 +45,6 @@ class Students:
         return [name for name in names if torch.allclose(self.actions(name, last), done, atol=1e-4)]
 
 
-@pytest.mark.timeout(300)
 def test_a_recorder_and_a_learner_feed_each_other(tmp_path):
     env = make_env()
     runner = TwoStageRunner(env, learner_config(tmp_path), tmp_path / "learner")

@@ -134,7 +134,7 @@ def test_a_signal_to_the_command_line(number, tmp_path):
     process = subprocess.Popen(
         [*words, "--stop.metric", "", "--logging.console", "off"], stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while not list(tmp_path.glob("cartpole/*/metrics.csv")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
