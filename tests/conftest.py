@@ -168,7 +168,8 @@ def _set_registry(before: set[str]) -> None:
         del gymnasium.registry[name]
 
 
-CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD})
+"""The signals whose handlers are guarded; torch's DataLoader keeps one for SIGCHLD."""
 OTHERS = ("PYTEST_", "TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_CACHE_DIR", "PYOPENGL_PLATFORM", "WANDB_SERVICE")
 """How environment variables begin that pytest and optional packages set by themselves when they are used."""
 

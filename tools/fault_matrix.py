@@ -42,7 +42,7 @@ from fault_rows import (
 )
 from faulty_envs import DEATHS, HANGS, RAISES  # found through the path that fault_rows sets
 
-from striderl.envs.workers import handle, lifeline
+from striderl.envs.workers import crew, handle, lifeline
 
 
 def some(cases: list, count: int, dice: random.Random) -> list:
@@ -103,6 +103,7 @@ def main() -> int:
     parser.add_argument("--plant-bug", choices=("liveness", "deadline", "lifeline"), default="")
     arguments = parser.parse_args()
     fault_rows.PATIENCE = arguments.patience
+    crew.CLOSE_TIME *= arguments.patience
     before = time.monotonic()
     scale, bug = 0.1 if arguments.small else 1.0, arguments.plant_bug
     rows = run_with_bug(bug) if bug else run_matrix(scale, arguments.seed)

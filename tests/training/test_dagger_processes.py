@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from dagger_parts import learner_config, make_env, make_teacher, record
 
