@@ -1,19 +1,27 @@
 # Two commands do everything on a fresh machine:
 #   make demo    install, then run the main job
 #   make test    install, then run the whole suite
-# Both stand on `make setup`, which does nothing when nothing has changed.
+# `make test-fast` is the inner loop: everything that is not marked slow, in less than two minutes.
+# `make test-robust` runs the suite as nohup, a busy machine, a read-only tree or another order would.
+# All stand on `make setup`, which does nothing when nothing has changed.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test setup lint types clean
+.PHONY: demo test test-fast test-robust setup lint types clean
 
 demo: setup
 	$(BIN)/python -m striderl.cli.demo
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-fast: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-robust: setup
+	$(BIN)/python tools/robust_suite.py $(ROBUST) -- -n 2 --dist worksteal $(TESTS)
 
 setup:
 	@$(PYTHON) tools/setup.py --venv $(VENV)

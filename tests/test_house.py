@@ -55,7 +55,7 @@ def violations(path: Path, own: str) -> list[str]:
     for module in imports_of(path):
         other = folder_of(module)
         if other and other != own and ROW_OF[other] <= ROW_OF[own]:
-            bad.append(f"{path.relative_to(ROOT)} imports {module}")
+            bad.append(f"{path} imports {module}")
     return bad
 
 
@@ -74,12 +74,10 @@ def test_imports_never_point_up():
 
 
 def test_the_direction_test_catches_a_wrong_import(tmp_path):
-    wrong = SOURCE / "data" / "_planted_wrong_import.py"
+    wrong = tmp_path / "planted.py"
     wrong.write_text("def f():\n    from striderl.envs.vec_env import VecEnv\n    return VecEnv\n")
-    try:
-        assert violations(wrong, "data")
-    finally:
-        wrong.unlink()
+    assert violations(wrong, "data")
+    assert not violations(wrong, "collect")  # from further up the import points down
 
 
 def packages() -> list[str]:
@@ -108,7 +106,7 @@ def test_lazy_names_and_type_checker_names_are_the_same(name):
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
 
 
 @pytest.mark.parametrize(

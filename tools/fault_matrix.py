@@ -2,6 +2,7 @@
 
     python tools/fault_matrix.py                       the whole matrix (some minutes)
     python tools/fault_matrix.py --small               a tenth of it
+    python tools/fault_matrix.py --patience 3          with all limits three times as long, on a machine with other work
     python tools/fault_matrix.py --plant-bug liveness  shows that the harness notices a broken back end (exits 1)
 
     row          faults                                              promise
@@ -43,7 +44,7 @@ from fault_rows import (
 )
 from faulty_envs import DEATHS, HANGS, RAISES  # found through the path that fault_rows sets
 
-from striderl.envs.workers import handle, lifeline
+from striderl.envs.workers import crew, handle, lifeline
 
 
 def some(cases: list, count: int, dice: random.Random) -> list:
@@ -105,8 +106,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="fault matrix of the worker-process back end")
     parser.add_argument("--small", action="store_true", help="run a tenth")
     parser.add_argument("--seed", type=int, default=0, help="choice and order of the cases")
+    parser.add_argument("--patience", type=float, default=1.0, help="every limit and deadline is multiplied by it")
     parser.add_argument("--plant-bug", choices=("liveness", "deadline", "lifeline"), default="")
     arguments = parser.parse_args()
+    fault_rows.PATIENCE = arguments.patience
+    crew.CLOSE_TIME *= arguments.patience
     before = time.monotonic()
     scale, bug = 0.1 if arguments.small else 1.0, arguments.plant_bug
     rows = run_with_bug(bug) if bug else run_matrix(scale, arguments.seed)

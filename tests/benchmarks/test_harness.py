@@ -248,7 +248,7 @@ def test_a_run_gives_every_contender_its_process_and_reports_what_failed(tmp_pat
         [sys.executable, str(script), "--results", str(tmp_path), "--readme", str(readme)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=False,
     )
     assert run.returncode == 1, run.stderr  # one contender failed

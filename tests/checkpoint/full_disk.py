@@ -57,12 +57,12 @@ def mounts_refused() -> str:
     if shutil.which("unshare") is None:
         return "there is no program 'unshare'"
     probe = "mount -t tmpfs -o size=64k tmpfs /mnt"
-    done = subprocess.run(["unshare", "-m", "sh", "-c", probe], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["unshare", "-m", "sh", "-c", probe], capture_output=True, text=True, timeout=100)
     return done.stderr.strip() if done.returncode else ""
 
 
 def mount(folder: Path, options: str) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True, timeout=20)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True, timeout=100)
 
 
 def fill_small_file_systems(folder: Path, count: int) -> Campaign:
@@ -88,7 +88,7 @@ def fill_small_file_systems(folder: Path, count: int) -> Campaign:
         if found.step != saved or not same(found.state, run_state(saved, width=330)):
             campaign.bad.append(f"{size}k: step {saved} was saved, {found.step} is loaded")
         campaign.bad += [f"{size}k: {line}" for line in leftovers(store.directory, store)]
-        subprocess.run(["umount", str(folder)], check=True, timeout=20)
+        subprocess.run(["umount", str(folder)], check=True, timeout=100)
     return campaign
 
 
@@ -109,7 +109,7 @@ def read_only(folder: Path) -> Campaign:
                 campaign.bad.append(str(error))
     if not same(store.load().state, run_state(1)):
         campaign.bad.append("the checkpoint cannot be loaded from a read-only file system")
-    subprocess.run(["umount", str(folder)], check=True, timeout=20)
+    subprocess.run(["umount", str(folder)], check=True, timeout=100)
     return campaign
 
 

@@ -27,7 +27,7 @@ def read_corpus(folder: Path) -> tuple[Campaign, dict[str, Any]]:
     script = Path(__file__).with_name("hostile_reader.py")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(script), str(folder)], env=environment, capture_output=True, text=True, timeout=100
+        [sys.executable, str(script), str(folder)], env=environment, capture_output=True, text=True, timeout=280
     )
     campaign = Campaign("hostile files")
     if done.returncode:
@@ -43,7 +43,7 @@ def read_corpus(folder: Path) -> tuple[Campaign, dict[str, Any]]:
         if file["events"]:
             campaign.bad.append(f"{what}: did {file['events'][:3]}")
         if file["seconds"] > 5.0:
-            campaign.bad.append(f"{what}: took {file['seconds']:.1f} s")
+            campaign.bad.append(f"{what}: took {file['seconds']:.1f} s of processor time")
     if canary.exists():
         campaign.bad.append("a payload was run")
     return campaign, result

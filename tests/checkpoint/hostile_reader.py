@@ -81,14 +81,14 @@ def main(folder: Path) -> None:
     for kind, load in (("stores", load_store), ("files", load_foreign)):
         for name, path in corpus[kind].items():
             events.clear()
-            start = time.perf_counter()
+            start = time.process_time()  # other work on the machine makes no file slower
             watching = True
             try:
                 outcome = load(Path(path))
             except BaseException as error:  # noqa: BLE001  (any other error is what this looks for)
                 outcome = f"UNEXPECTED {type(error).__name__}: {error}"
             watching = False
-            seconds = time.perf_counter() - start
+            seconds = time.process_time() - start
             results["files"].append({"name": name, "outcome": outcome, "seconds": seconds, "events": list(events)})
     (folder / "result.json").write_text(json.dumps(results))
 

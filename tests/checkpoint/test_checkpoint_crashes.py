@@ -55,7 +55,7 @@ def test_a_full_and_a_read_only_file_system(folder):
         ["unshare", "-m", sys.executable, str(script), str(folder)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         env=environment,
     )
     print(done.stdout)

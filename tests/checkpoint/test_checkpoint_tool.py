@@ -12,11 +12,13 @@ import pytest
 
 @pytest.fixture(scope="module")
 def tool():
+    before = list(sys.path)
     path = Path(__file__).resolve().parents[2] / "tools" / "checkpoint_faults.py"
     spec = importlib.util.spec_from_file_location("checkpoint_faults", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path[:] = before
 
 
 def run(tool, monkeypatch, *arguments: str) -> int:

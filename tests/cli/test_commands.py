@@ -129,8 +129,9 @@ class Painted(gymnasium.Env):
         return np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
 
 
-def test_a_run_on_an_env_of_gymnasium_is_filmed(tmp_path):
-    gymnasium.register("Painted-v0", entry_point=Painted, max_episode_steps=20)
+def test_a_run_on_an_env_of_gymnasium_is_filmed(tmp_path, monkeypatch):
+    painted = gymnasium.envs.registration.EnvSpec("Painted-v0", entry_point=Painted, max_episode_steps=20)
+    monkeypatch.setitem(gymnasium.registry, painted.id, painted)
     words = ["train", "gymnasium:Painted-v0", *TINY, "--runs", str(tmp_path), "--stop.metric", ""]
     assert main(words) == 0
     path = tmp_path / "film.mp4"
@@ -364,7 +365,7 @@ def test_a_run_without_a_checkpoint_is_told(run, tmp_path, capsys):
 def test_the_program_trains_and_help_is_quick(tmp_path):
     program = [sys.executable, "-m", "striderl"]
     done = subprocess.run(
-        [*program, "train", "cartpole", *TINY], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+        [*program, "train", "cartpole", *TINY], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "greedy return" in done.stdout and list((tmp_path / "runs" / "cartpole").glob("*/checkpoints/step_*"))
@@ -377,10 +378,10 @@ def test_help_loads_no_torch():
         "assert 'torch' not in sys.modules, 'torch was loaded'"
     )
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert "usage: striderl train TASK" in done.stdout
-    assert time.monotonic() - began < 30  # about 0.2 s on a machine that does nothing else
+    assert time.monotonic() - began < 60  # about 0.2 s on a machine that does nothing else
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ SHORT = {
 
 def run(name: str, *arguments: str) -> float:
     result = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=110
+        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=280
     )
     assert result.returncode == 0, result.stderr
     return float(result.stdout.strip().splitlines()[-1].removeprefix("best greedy return "))

@@ -168,7 +168,7 @@ def test_readers_see_only_whole_trajectories_while_two_processes_write(tmp_path)
         process.start()
     seen, looks = 0, 0
     while len(store) < 120:
-        store.wait(seen + 1, timeout=30.0)
+        store.wait(seen + 1, timeout=200.0)
         assert all(is_numbered(store, index, 20) for index in range(seen, len(store)))
         seen, looks = len(store), looks + 1
     for process in writers:

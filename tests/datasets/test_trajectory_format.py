@@ -342,7 +342,7 @@ def test_a_reader_waits_for_a_writer(tmp_path):
     store = TrajectoryStore(tmp_path / "demos")
     thread = threading.Thread(target=write_later)
     thread.start()
-    assert store.wait(3, timeout=20.0) == 3
+    assert store.wait(3, timeout=200.0) == 3
     thread.join()
     with pytest.raises(TrajectoryTimeout, match=r"waited 0.05 s for 4 trajectories in .*, found 3"):
         store.wait(4, timeout=0.05)

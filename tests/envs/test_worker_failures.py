@@ -92,7 +92,7 @@ def test_a_worker_that_closes_its_wire_is_as_good_as_dead():
         before = time.monotonic()
         with pytest.raises(EnvWorkerDied, match="worker 1"):
             env.step(idle(2))
-        assert time.monotonic() - before < 2.0
+        assert time.monotonic() - before < 20.0  # at once, not when the deadline of a minute is over
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -179,7 +179,7 @@ def test_a_broken_contract_is_never_restarted():
 
 
 def test_timeouts_of_one_part_do_not_hold_up_the_others():
-    workers = WorkerConfig(num_workers=2, start_method="fork", deadline=0.5)
+    workers = WorkerConfig(num_workers=2, start_method="fork", deadline=2.5)
     with GymnasiumEnv(faulty(Fault(kind="sleep", phase="step", at=1)), workers=workers) as env:
         left, right = env.split(2)
         env.reset(0)
@@ -187,7 +187,7 @@ def test_timeouts_of_one_part_do_not_hold_up_the_others():
         before = time.monotonic()
         for _ in range(3):
             left.step(idle(2))
-        assert time.monotonic() - before < 0.4
+        assert time.monotonic() - before < 2.0
         assert env.wait_any([right], timeout=0.05) == []
         with pytest.raises(EnvTimeout, match="hang_in_sleep"):
             right.step_wait()
@@ -204,7 +204,7 @@ def test_interrupts_from_the_terminal_are_the_trainers_business():
 
 INTERRUPTED = """
 import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent may ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the parent left
 sys.path.insert(0, {folder!r})
 import torch
 from faulty_envs import FaultyFactory
@@ -216,7 +216,7 @@ env.reset(0)
 server = getattr(env._backend._crew.launcher, "_server", None)
 try:
     os.killpg(0, signal.SIGINT)  # what a terminal does at Ctrl-C
-    time.sleep(5.0)
+    time.sleep(60.0)
     print("was not interrupted")
 except KeyboardInterrupt:
     pass
@@ -236,7 +236,7 @@ print(valid, same, flush=True)
 def test_after_ctrl_c_in_the_terminal_workers_can_still_be_restarted(method: str):
     script = INTERRUPTED.format(folder=str(ROOT / "tests" / "envs"), method=method)
     command = [sys.executable, "-W", "ignore", "-c", script]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, start_new_session=True)
     all_valid, one_lost = [True, True], [False, True]
     assert result.stdout == f"{[all_valid, one_lost, all_valid, all_valid]} True\n", result.stderr
     assert "Traceback" not in result.stderr and "KeyboardInterrupt" not in result.stderr
@@ -331,7 +331,7 @@ class Slow(ChainEnv):
     def step(self, action):
         time.sleep(0.6)
         return super().step(action)
-pool = WorkerPool([Slow], WorkerConfig(num_workers=1, deadline=1.0))
+pool = WorkerPool([Slow], WorkerConfig(num_workers=1, deadline=2.5))
 layout = dict(num_envs=1, num_slots=2, info_keys={{}}, mask="", mask_size=0, keep_float64=False)
 pool.bind(make_layout(pool.description, **layout))
 pool.reset(0, 0, 1)
@@ -351,7 +351,7 @@ def test_a_pause_of_the_whole_job_does_not_use_up_the_deadline():
         assert job.stdout.readline() == "under way\n"
         time.sleep(0.2)
         os.killpg(job.pid, signal.SIGSTOP)  # Ctrl-Z, with the step half done
-        time.sleep(1.5)
+        time.sleep(2.7)
         os.killpg(job.pid, signal.SIGCONT)
         assert job.stdout.readline() == "done\n"
 
@@ -386,10 +386,10 @@ def test_interpreter_exit_without_close(method: str, fault: str, end: str):
     assert started.stdout is not None
     pids = [int(word) for word in started.stdout.readline().split()]
     before = time.monotonic()
-    started.wait(timeout=30.0)
+    started.wait(timeout=60.0)
     started.stdout.close()
     assert len(pids) == 2
-    assert time.monotonic() - before < 6.0
+    assert time.monotonic() - before < 30.0  # a few seconds alone; the fault goes on for an hour
     assert not any(is_running(pid) for pid in pids)
 
 
@@ -400,7 +400,7 @@ def started_by_envs(folder: Path) -> list[int]:
     return [int(file.read_text()) for file in sorted(folder.glob("*.pid"))]
 
 
-def are_gone(pids: list[int], seconds: float = 5.0) -> bool:
+def are_gone(pids: list[int], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -481,12 +481,12 @@ def test_a_signal_to_the_group_of_the_trainer_does_not_reach_the_workers():
 
 def run_matrix_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tools" / "fault_matrix.py"), *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=110)
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=280)
 
 
 @pytest.mark.slow
 def test_a_tenth_of_the_fault_matrix_holds(capsys: pytest.CaptureFixture[str]):
-    result = run_matrix_tool("--small")
+    result = run_matrix_tool("--small", "--patience", "3")
     with capsys.disabled():
         print(f"\npromises 7 to 10\n{result.stdout}")
     counts = {line[:13].strip(): int(line[13:].split()[0]) for line in result.stdout.splitlines()[1:7]}

@@ -127,8 +127,10 @@ def test_halves_stepped_alternately_equal_the_whole():
             env.split(5)
 
 
-def test_whichever_is_ready_is_stepped():
-    with GymnasiumEnv(ChainSleeper, 3, workers=WorkerConfig(num_workers=3, start_method="fork")) as env:
+def test_whichever_is_ready_is_stepped(tmp_path: Path):
+    gate = tmp_path / "gate"
+    gated = functools.partial(ChainGated, gate)
+    with GymnasiumEnv(gated, 3, workers=WorkerConfig(num_workers=3, start_method="fork")) as env:
         parts = env.split(3)
         env.reset(0)
         for part in parts:
@@ -137,30 +139,32 @@ def test_whichever_is_ready_is_stepped():
             env.step(idle(3))
         counts, slow = {id(part): 0 for part in parts}, parts[0]
         slow.step_wait()
-        slow.step_async(torch.ones(1, dtype=torch.int64))  # this one now takes half a second
-        end = time.monotonic() + 0.25
-        while time.monotonic() < end:
+        slow.step_async(torch.ones(1, dtype=torch.int64))  # this one now takes until the gate is opened
+        end = time.monotonic() + 60.0
+        while min(counts[id(part)] for part in parts[1:]) <= 5:
+            assert time.monotonic() < end, f"after a minute the parts have made {list(counts.values())} steps"
             for part in env.wait_any(parts, timeout=0.05):
                 step = part.step_wait()
                 counts[id(part)] += 1
                 part.step_async(torch.zeros(1, dtype=torch.int64))
                 assert step.obs["obs"][0, 2] >= 1
         assert counts[id(slow)] == 0
-        assert all(counts[id(part)] > 5 for part in parts[1:])
         assert not slow.is_ready()
-        assert env.wait_any([slow], timeout=5.0) == [slow]
+        gate.touch()
+        assert env.wait_any([slow], timeout=280.0) == [slow]
         assert slow.is_ready()
 
 
-class ChainSleeper(ChainEnv):
-    """A chain of long episodes in which action 1 takes half a second."""
+class ChainGated(ChainEnv):
+    """A chain of long episodes in which action 1 takes until a file is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Path) -> None:
         super().__init__(0, length=10_000)
+        self.gate = gate
 
     def step(self, action: Any) -> Any:
-        if action == 1:
-            time.sleep(0.5)
+        while action == 1 and not self.gate.exists():
+            time.sleep(0.005)
         return super().step(action)
 
 

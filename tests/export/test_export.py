@@ -248,7 +248,7 @@ print(json.dumps({"worst": worst, "steps": len(resets), "resets": int(resets.sum
 def test_a_bundle_runs_where_neither_striderl_nor_torch_is(name, exported):
     _, bundle = exported(name)
     result = subprocess.run(
-        [sys.executable, "-c", ALONE, str(bundle.folder)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", ALONE, str(bundle.folder)], capture_output=True, text=True, timeout=280
     )
     assert result.returncode == 0, result.stderr
     seen = json.loads(result.stdout)
@@ -264,7 +264,7 @@ def test_loading_a_bundle_needs_no_torch(exported):
         "assert action.shape == (3,) and 'torch' not in sys.modules\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program, str(bundle.folder)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", program, str(bundle.folder)], capture_output=True, text=True, timeout=280
     )
     assert result.returncode == 0, result.stderr
 

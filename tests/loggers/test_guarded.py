@@ -21,7 +21,7 @@ class Slow(Logger):
         self.gate, self.rows, self.patience, self.closed = gate, [], patience, False
 
     def log(self, step, numbers):
-        self.gate.wait(20)
+        self.gate.wait(100)
         self.rows.append((step, dict(numbers)))
 
     def close(self):
@@ -108,7 +108,7 @@ def test_a_full_queue_drops_the_newest_counts_them_and_says_so_once(caplog):
         time.sleep(0.001)
     for step in range(1, 100):
         guarded.log(step, {})
-    assert time.perf_counter() - started < 2.0
+    assert time.perf_counter() - started < 50.0  # the trainer did not wait for the gate
     gate.set()
     guarded.close()
     assert [step for step, _ in logger.rows] == [0, 1, 2, 3, 4, 5] and logger.closed
@@ -121,11 +121,14 @@ def test_a_call_beyond_the_deadline_is_told_and_closing_gives_up(caplog):
     gate = threading.Event()
     guarded = Guarded(Slow(gate), GuardConfig(deadline=0.05, close_seconds=0.2))
     guarded.log(0, {})
+    end = time.perf_counter() + 50.0
+    while not guarded._busy_since and time.perf_counter() < end:  # the thread has the first row
+        time.sleep(0.001)
     time.sleep(0.1)
     guarded.log(1, {})
     started = time.perf_counter()
     guarded.close()
-    assert 0.15 < time.perf_counter() - started < 2.0
+    assert 0.15 < time.perf_counter() - started < 50.0
     (warning,) = warnings_in(caplog)
     assert "has not come back from one call for more than 0.05 s" in warning
     gate.set()
@@ -134,7 +137,7 @@ def test_a_call_beyond_the_deadline_is_told_and_closing_gives_up(caplog):
 def test_training_waits_for_local_files_until_they_are_slow_once(caplog):
     gate = threading.Event()
     gate.set()
-    logger = Slow(gate, patience=0.2)
+    logger = Slow(gate, patience=1.0)
     guarded = Guarded(logger)
     for step in range(20):
         guarded.log(step, {})
@@ -143,12 +146,12 @@ def test_training_waits_for_local_files_until_they_are_slow_once(caplog):
     started = time.perf_counter()
     for step in range(20, 40):
         guarded.log(step, {})
-    assert 0.15 < time.perf_counter() - started < 1.5, "waited once, not twenty times"
+    assert 0.9 < time.perf_counter() - started < 10.0, "waited once, not twenty times"
     gate.set()
     guarded.close()
     assert [step for step, _ in logger.rows] == list(range(40)), "late, and complete"
     (warning,) = warnings_in(caplog)
-    assert "took longer than 0.2 s for one call; training no longer waits for it" in warning
+    assert "took longer than 1 s for one call; training no longer waits for it" in warning
 
 
 def test_the_thread_ends_with_the_logger_and_never_begins_without_work():
@@ -188,7 +191,7 @@ guarded.log(2, {})
 
 def test_a_script_that_forgets_to_close_loses_no_row(tmp_path):
     # as training scripts of older libraries do: they end after runner.learn()
-    subprocess.run([sys.executable, "-c", NEVER_CLOSED, str(tmp_path / "rows")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", NEVER_CLOSED, str(tmp_path / "rows")], check=True, timeout=280)
     assert (tmp_path / "rows").read_text() == "1 2 "
 
 

@@ -163,7 +163,7 @@ def test_a_full_disk_tears_no_line(tmp_path, module, name):
     """Some rows fit into 200 bytes, then each write fails, one of them half-way; later there is room again."""
     path = tmp_path / "metrics"
     program = FULL.format(module=module, name=name)
-    result = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stderr
     first_lost = int(result.stdout)
     rows = json_rows(path) if name == "JsonlLogger" else csv_rows(path)

@@ -126,7 +126,7 @@ def test_trackio(tmp_path, monkeypatch):
     pytest.importorskip("imageio", reason="a video needs imageio")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
     arguments = [sys.executable, "-c", TRACKIO, str(tmp_path), str(Path(__file__).parent)]
-    result = subprocess.run(arguments, capture_output=True, text=True, timeout=100)
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stderr
     with sqlite3.connect(tmp_path / "store" / "cartpole.db") as base:
         rows = [(step, json.loads(values)) for step, values in base.execute("select step, metrics from metrics")]

@@ -49,7 +49,7 @@ def wandb_records(path: Path) -> list:
     return records
 
 
-def _finished(path: Path, seconds: float = 30.0) -> list:
+def _finished(path: Path, seconds: float = 100.0) -> list:
     """The records, once the last one is there: the service of W&B writes the file some time after `finish`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

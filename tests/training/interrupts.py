@@ -62,8 +62,7 @@ def finished(trainer: Trainer, *, most: int = 10_000) -> Ended:
     records, interrupts = [], 0
     while True:
         try:
-            for record in trainer:
-                records.append(comparable(record))
+            records.extend(comparable(record) for record in trainer)
             break
         except KeyboardInterrupt:
             interrupts += 1
@@ -128,7 +127,7 @@ def survived(work: Callable[[], None]) -> None:
 
 
 def main(kind: str, seed: str) -> int:
-    """Train while a thread sends SIGINT every few milliseconds; print the digest, the mode of autograd and how often."""
+    """Train while a thread sends SIGINT every few milliseconds; print digest, gradient mode and how often."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the parent had
     torch.set_num_threads(1)
     dice, over, sent_signals = random.Random(int(seed)), threading.Event(), itertools.count()

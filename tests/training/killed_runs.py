@@ -280,9 +280,12 @@ def _wait_for(child: int, condition: Callable[[], bool], seconds: float) -> int 
 
 
 def signal_runs(
-    reference: Reference, phases: list[str], seed: int, double: bool = False
+    reference: Reference, phases: list[str], seed: int, double: bool = False, limit: float = 10.0
 ) -> tuple[int, list[str], dict[str, int]]:
-    """Send a signal in each of the phases, resume; return (signals, what is wrong, how many hit each phase)."""
+    """Send a signal in each of the phases, resume; return (signals, what is wrong, how many hit each phase).
+
+    `limit` is how many seconds a run may take from a signal to its end.
+    """
     dice, sent, wrong, hit = random.Random(seed), 0, [], dict[str, int]()
     for phase in phases:
         path, board = reference.new_path(), Board()
@@ -300,10 +303,10 @@ def signal_runs(
                 second = dice.choice((signal.SIGTERM, signal.SIGINT))
                 wanted.add(128 + second)
                 _send(child, second)
-            code = wait(child, 10.0)
+            code = wait(child, limit)
             if code is None:
                 kill(child)
-                wrong.append(f"{where}: still there after ten seconds")
+                wrong.append(f"{where}: still there after {limit:g} seconds")
             elif code not in wanted and not _had_ended(code, path, reference):
                 wrong.append(f"{where}: exit code {code}, wanted {sorted(wanted)}")
             elif not double and code and board.acknowledged < board.restored:

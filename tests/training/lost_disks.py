@@ -125,7 +125,7 @@ def mounts_refused() -> str:
     if shutil.which("unshare") is None:
         return "there is no program 'unshare'"
     probe = ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=64k tmpfs /mnt"]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(probe, capture_output=True, text=True, timeout=100, check=False)
     return done.stderr.strip() if done.returncode else ""
 
 
@@ -144,7 +144,7 @@ def close_for_writing(place: Path) -> None:
 
 
 def _command(*words: str) -> None:
-    subprocess.run(words, check=True, timeout=20)
+    subprocess.run(words, check=True, timeout=100)
 
 
 def small_disks(folder: Path, count: int) -> tuple[int, list[str]]:

@@ -47,7 +47,7 @@ def start(command: list[str], count: int = 2) -> list[subprocess.Popen[str]]:
 def two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     for process in start([str(HERE / "distributed_cases.py"), str(folder)]):
-        _, errors = process.communicate(timeout=100)
+        _, errors = process.communicate(timeout=280)
         assert process.returncode == 0, errors
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
@@ -102,10 +102,10 @@ def test_the_learning_rate_moved(two_ranks):
 LOST = """
 import sys, torch
 from striderl.training.distributed import setup
-ranks = setup(device="cpu", timeout=8.0)
+ranks = setup(device="cpu", timeout=12.0)
 for step in range(1000):
     if ranks.rank == 1 and step == 3:
-        sys.exit(7) if sys.argv[1] == "dies" else __import__("time").sleep(40)
+        sys.exit(7) if sys.argv[1] == "dies" else __import__("time").sleep(300)
     ranks.all_reduce_sum(torch.ones(3))
 """
 
@@ -115,13 +115,13 @@ def test_a_lost_rank_is_named_within_the_timeout(how):
     one, other = start(["-c", LOST, how])
     began = time.monotonic()
     try:
-        _, errors = one.communicate(timeout=60)
+        _, errors = one.communicate(timeout=280)
     finally:
         other.kill()
         other.communicate()
     assert one.returncode not in (0, None)
     assert "RankLostError: rank 1 of 2 no longer answers, says rank 0" in errors
-    assert time.monotonic() - began < 45.0  # importing torch, 8 s until it is given up, 5 s for a sign of life
+    assert time.monotonic() - began < 90.0  # importing torch, 12 s until it is given up, 5 s for a sign of life
 
 
 STOPPED = """

@@ -97,7 +97,7 @@ class Waiting(CartPole):
     def step(self, actions: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             assert not torch.is_grad_enabled()
-            assert self.learned.wait(timeout=20.0), "the learner waits for the env"
+            assert self.learned.wait(timeout=280.0), "the learner waits for the env"
             self.num_threaded += 1
         return super().step(actions)
 
@@ -174,7 +174,7 @@ class Slow(CartPole):
         self.inside += 1
         self.most = max(self.most, self.inside)
         if threading.current_thread() is not threading.main_thread():
-            assert self.let_go.wait(timeout=20.0)
+            assert self.let_go.wait(timeout=280.0)
         step = super().step(actions)
         self.inside -= 1
         return step

@@ -48,7 +48,7 @@ def drive(kind: str, path: Path, iterations: int) -> int:
 
 
 def in_a_process(*words: object) -> int:
-    return subprocess.run([sys.executable, str(PROGRAM), *map(str, words)], timeout=100, check=False).returncode
+    return subprocess.run([sys.executable, str(PROGRAM), *map(str, words)], timeout=280, check=False).returncode
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_a_metric_of_evaluations_is_known_before_the_first(tmp_path):
     with pytest.raises(ValueError, match=r"stop.metric: the log has no metric 'evaluate/return_men'. Did you mean"):
         Run(config, RunFolder(tmp_path))
     off = EvaluationSettings(every=0, at_end=False, num_episodes=2, num_envs=2)
-    with pytest.raises(ValueError, match="is never logged: evaluation.every is 0"):
+    with pytest.raises(ValueError, match=r"is never logged: evaluation\.every is 0"):
         Run(tiny(stop=StopSettings(metric="evaluate/return_mean"), evaluation=off), RunFolder(tmp_path))
 
 
@@ -286,7 +286,7 @@ def test_a_signal_in_every_phase_saves_and_the_run_goes_on_exactly(phase, tmp_pa
     began = time.monotonic()
     number = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[PHASES.index(phase) % 3]
     assert main("cartpole", str(path), "8", phase, str(int(number))) == 128 + number
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 60.0
     saved = CheckpointStore(RunFolder(path).checkpoints).steps()
     assert bool(saved) == (phase != "start")
     assert drive("cartpole", path, 8) == 0
@@ -299,11 +299,11 @@ def test_a_signal_in_every_phase_saves_and_the_run_goes_on_exactly(phase, tmp_pa
 def test_a_signal_from_outside_ends_a_process_with_its_code(tmp_path):
     process = subprocess.Popen([sys.executable, str(PROGRAM), "cartpole", str(tmp_path / "run"), "100000"])
     csv_file = RunFolder(tmp_path / "run").csv
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not csv_file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == 143
+    assert process.wait(timeout=280) == 143
     assert final_state(tmp_path / "run")["iteration"] >= 1
 
 
@@ -316,9 +316,9 @@ def test_the_second_signal_ends_at_once():
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    assert signals.exit_code == 143 and signals.name == 'SIGTERM'\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    time.sleep(30)\n"
+        "    time.sleep(300)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=20, check=False).returncode == 130
+    assert subprocess.run([sys.executable, "-c", program], timeout=280, check=False).returncode == 130
 
 
 def test_what_is_ignored_stays_ignored():

@@ -18,8 +18,9 @@ from runner_configs import legged_gym
 
 from striderl.checkpoint.errors import FileRefused
 from striderl.envs.tasks import make
-from striderl.training.distributed import is_main_rank
+from striderl.training.distributed import Ranks
 from striderl.training.run import Run
+from striderl.training.run_folder import RunFolder
 from striderl.training.run_lock import LOCK_FILE, FolderLock, FolderLockedError
 from striderl.training.runners.on_policy_runner import OnPolicyRunner
 
@@ -27,6 +28,7 @@ HOLDER = """
 import os, subprocess, sys, time
 if sys.argv[2] == "planted":
     os.register_at_fork = lambda **hooks: None
+from striderl.training.run_folder import RunFolder
 from striderl.training.run_lock import FolderLock
 lock = FolderLock(sys.argv[1])
 child = os.fork() if sys.argv[2] != "spawned" else subprocess.Popen(["sleep", "60"]).pid
@@ -181,11 +183,11 @@ def test_a_runner_without_a_folder_or_of_a_higher_rank_holds_none(tmp_path):
     other.release()
 
 
-@pytest.mark.parametrize(("world", "rank", "main"), [(None, None, True), ("2", "0", True), ("2", "1", False)])
-def test_of_several_ranks_the_first_takes_the_lock(monkeypatch, world, rank, main):
-    for name, value in (("WORLD_SIZE", world), ("RANK", rank)):
-        if value is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, value)
-    assert is_main_rank() is main
+def test_of_several_ranks_the_first_takes_the_lock(tmp_path):
+    config = tiny("cartpole", 1)
+    other = FolderLock(folder_at(tmp_path / "run", config).path)
+    second = Run(config, RunFolder(tmp_path / "run"), ranks=Ranks(rank=1, world_size=1))
+    second.close()
+    with pytest.raises(FolderLockedError):
+        Run(config, RunFolder(tmp_path / "run"))
+    other.release()

@@ -273,13 +273,6 @@ def _alive_seconds(timeout: float) -> float:
     return min(ALIVE_SECONDS, _ALIVE_SHARE * timeout)
 
 
-def is_main_rank() -> bool:
-    """Return whether this process writes for the job: alone, or rank 0 of the group or of torchrun's processes."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank() == 0
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
-
-
 def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     """Join the processes that torchrun started, by its environment variables; alone without them.
 

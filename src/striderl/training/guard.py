@@ -4,8 +4,8 @@
       ▲                                             no:  back to the copy, counted and reported
       └──────────────────────────────────────────────┘
 
-The copy also serves an update that an error or an interrupt ended in the middle: `restore` puts it back, and the update is
-made again.
+The copy also serves an update that an error or an interrupt ended in the middle: `restore` puts it back, and the update
+is made again.
 
 A gradient that is not finite is skipped by the optimiser and changes nothing. This is for the rest: finite gradients
 whose step overflows, in parameters, optimiser, targets or normalisers. The next iteration learns from other data, so a
@@ -76,8 +76,8 @@ class Guard:
     ) -> None:
         """Watch an algorithm; nothing is copied before the first update.
 
-        With `reduce`, processes that learn together take an update back in all of them or in none, and count the samples
-        of all.
+        With `reduce`, processes that learn together take an update back in all of them or in none, and count the
+        samples of all.
         """
         self.algorithm, self.patience, self.min_valid, self.reduce = algorithm, patience, min_valid, reduce
         self.num_rollbacks = 0
@@ -132,8 +132,8 @@ class Guard:
                 f"most often bad: {faults}." if faults else "the envs, or the dataset, mark their samples as not valid."
             )
             return (
-                f"nothing was learned in {count} iterations in a row: {self.num_valid} of {self.num_samples} samples were "
-                f"valid; {cause}{where}"
+                f"nothing was learned in {count} iterations in a row: {self.num_valid} of {self.num_samples} samples "
+                f"were valid; {cause}{where}"
             )
         return (
             f"nothing was learned in {count} iterations in a row: gradients were not finite, or their steps broke "
@@ -142,7 +142,7 @@ class Guard:
         )
 
     def _has_no_samples(self, number: int, valid: int, *, bad: bool) -> bool:
-        """Tell whether next to no sample is valid; a few are enough where it is not bad numbers that took the others."""
+        """Return whether next to no sample is valid; a few are enough where the others are not bad numbers."""
         return number > 0 and (valid == 0 or (bad and valid <= self.min_valid * number))
 
     def _begin_anew(self) -> None:

@@ -9,9 +9,9 @@
 
 The warm-up collects at random until `learning_starts`. What is sampled and drawn depends on seed and counters alone.
 
-An iteration that an error or an interrupt ends goes on at its next env step or gradient step. A gradient step that raised
-has changed some parameters and not others; they are made anew, from the copy of the iteration's beginning and the samples
-since then:
+An iteration that an error or an interrupt ends goes on at its next env step or gradient step. A gradient step that
+raised has changed some parameters and not others; they are made anew, from the copy of the iteration's beginning and
+the samples since then:
 
     copy ── step 1 ── step 2 ── step 3 ⚡      load the copy, take steps 1 and 2 again, then step 3 with its own sample
 """

@@ -7,8 +7,8 @@
 Nothing here draws from a generator that would have to be saved: the order of minibatches follows from seed and
 iteration.
 
-A phase that an error or an interrupt ends is run again, to the same bits: a rollout goes on at its next step, an update or
-what the normalisers had begun to learn is taken back first.
+A phase that an error or an interrupt ends is run again, to the same bits: a rollout goes on at its next step, an update
+or what the normalisers had begun to learn is taken back first.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class OnPolicyRegime:
         self._unabsorbed = 0
 
     def _absorb(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn; the guard has a copy of what was learned before, of the update that went before."""
+        """Update the normalisers; the guard has a copy of what was learned before, from the update before it."""
         if not self.guard.kept:
             self.guard.keep()
         try:
@@ -245,8 +245,8 @@ class OnPolicyRegime:
 def count_collected(collector: Collector, num_steps: int, storage: Any, tally: Tally, elsewhere: int = 0) -> None:
     """Collect so many steps into the storage, count them, and log what was quarantined.
 
-    After an interrupt between two steps, the call that it ended is finished instead. `elsewhere` is how many steps other
-    processes collect meanwhile.
+    After an interrupt between two steps, the call that it ended is finished instead. `elsewhere` is how many steps
+    other processes collect meanwhile.
     """
     collected = collector.resume() if collector.interrupted else collector.collect(n_step=num_steps, storage=storage)
     tally.env_steps += collected.num_steps + elsewhere
