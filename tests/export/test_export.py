@@ -294,6 +294,7 @@ def test_a_failed_export_leaves_the_old_bundle_alone(tmp_path, exported):
     old = tmp_path / "bundle"
     old.mkdir()
     (old / "policy.onnx").write_text("old")
+    (old / "metadata.json").write_text("{}")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         export_policy(build("mlp"), old, metadata=META)
     with pytest.raises(ParityError):
@@ -313,6 +314,22 @@ def test_only_a_bundle_is_overwritten(tmp_path):
     with pytest.raises(ValueError, match="something else than a bundle"):
         export_policy(build("mlp"), tmp_path, metadata=META, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("kind", ["a model of somebody else", "file", "link", "link to nowhere"])
+def test_what_is_no_bundle_of_ours_is_not_overwritten(tmp_path, kind):
+    target, other = tmp_path / "bundle", tmp_path / "other"
+    other.mkdir()
+    if kind == "a model of somebody else":
+        target.mkdir()
+        (target / "policy.onnx").write_text("years of work")
+    elif kind == "file":
+        target.write_text("years of work")
+    else:
+        target.symlink_to(other if kind == "link" else tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="is a file or a link, or has something else than a bundle"):
+        export_policy(build("mlp"), target, metadata=META, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "other"]
 
 
 def test_a_policy_that_gives_nan_is_refused(tmp_path):

@@ -117,19 +117,22 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_tensors(file: BinaryIO, size: int, path: str | Path) -> dict[str, Tensor]:
-    """Read all tensors from an open file of `size` bytes; no more is allocated than the file has."""
-    entries = _read_header(file, size, path)
+def read_tensors(file: BinaryIO, size: int, path: str | Path, *, foreign: bool = False) -> dict[str, Tensor]:
+    """Read all tensors from an open file of `size` bytes; no more is allocated than the file has.
+
+    foreign: other libraries may list the tensors in another order than their bytes have, and say something about them.
+    """
+    entries = _read_header(file, size, path, foreign)
     return dict(_read_entry(file, entry, path) for entry in entries)
 
 
 def read_safetensors(path: str | Path) -> dict[str, Tensor]:
     """Read a safetensors file of any library, on the CPU; what it says about itself is passed over."""
     with open_read(path, max_bytes=memory_limit()) as file:
-        return read_tensors(file, os.fstat(file.fileno()).st_size, path)
+        return read_tensors(file, os.fstat(file.fileno()).st_size, path, foreign=True)
 
 
-def _read_header(file: BinaryIO, size: int, path: str | Path) -> list[Entry]:
+def _read_header(file: BinaryIO, size: int, path: str | Path, foreign: bool) -> list[Entry]:
     """Return the header's lines, checked: they cover the rest of the file in order, without gap or overlap."""
     first = file.read(8)
     length = int.from_bytes(first, "little")
@@ -140,9 +143,11 @@ def _read_header(file: BinaryIO, size: int, path: str | Path) -> list[Entry]:
     table = decode(file.read(length), path, max_bytes=MAX_HEADER_BYTES)
     if not isinstance(table, dict) or len(table) > MAX_TENSORS:
         raise CheckpointCorrupt(path, f"the header is not a table of at most {MAX_TENSORS} tensors")
-    # other libraries may list the tensors in another order than their bytes have, and say something about them
-    lines = [_entry(name, line, path) for name, line in table.items() if name != "__metadata__"]
-    entries = sorted(lines, key=lambda entry: (entry.start, entry.stop))
+    if foreign:
+        table.pop("__metadata__", None)
+    entries = [_entry(name, line, path) for name, line in table.items()]
+    if foreign:
+        entries.sort(key=lambda entry: (entry.start, entry.stop))
     place = 0
     for entry in entries:
         if entry.start != place:

@@ -58,7 +58,7 @@ def read_torch_archive(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointUnreadable(path, error) from error
     if not isinstance(content, dict):
-        raise CheckpointCorrupt(path, f"it wants a state dict, found {type(content).__name__}")
+        raise CheckpointCorrupt(path, f"it wants a state dict, found {type(content).__name__}; wanted a table by name")
     # torch believes the length that the program gives; nothing may be looked at before it is known to be there
     claimed = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(content)}
     for size in claimed.values():
