@@ -62,6 +62,9 @@ def train(mode: str, precision: str, seed: int, device: str, iterations: int) ->
         entropy_coef=0.0,
         num_learning_epochs=5,
         num_mini_batches=4,
+        value_loss_coef=1.0,
+        max_grad_norm=1.0,
+        use_clipped_value_loss=True,
         normalize_values=True,
         use_mixed_precision=precision == "bf16",
     )

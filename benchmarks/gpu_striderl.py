@@ -59,6 +59,10 @@ def make_trainer(task: GpuTask) -> Trainer:
         schedule="adaptive",
         entropy_coef=0.01,
         gamma=0.99,
+        learning_rate=1e-3,
+        value_loss_coef=1.0,
+        max_grad_norm=1.0,
+        use_clipped_value_loss=True,
         use_mixed_precision=task.precision == "bf16",
     )
     mode = ExecutionConfig(

@@ -2,6 +2,7 @@
 
     python benchmarks/learning.py                                       the four tasks of the table, all their seeds
     python benchmarks/learning.py --tasks cartpole pendulum --seeds 0 1 2 --processes 2
+    python benchmarks/learning.py --defaults                            every algorithm with its own defaults instead
     python benchmarks/learning.py --render-only                         run nothing; rewrite the table
 
     recipe ─▶ Run, to the last step of the budget ─▶ greedy episodes in new envs ─▶ results/learning.json ─▶ README.md
@@ -10,6 +11,10 @@
 A run is the recipe with three changes: it goes on to the last step of the budget instead of stopping at a target,
 it saves no checkpoints, and it has one thread. Every run has an interpreter of its own. One that is in the results with
 the settings that the recipe has today is not run again, unless --again says so; each is recorded as soon as it is over.
+
+With --defaults the rows are those of learning_defaults.py: no recipe, but `Algorithm(policy)` as it comes, with the
+default plan. Such a run ends when an evaluation is better than the target, or at the budget. Results go to
+results/learning_defaults.json and into a table of their own.
 """
 
 from __future__ import annotations
@@ -141,15 +146,15 @@ def load_runs(path: Path) -> list[Run]:
     return found
 
 
-def add_run(path: Path, run: Run) -> None:
-    """Record a run in place of an older one of the same seed; the file is whole at any time."""
+def add_run(path: Path, run: Run, keys: Sequence[str] = tuple(GOALS), name: str = NAME) -> None:
+    """Record a run in place of an older one of the same seed, in the order of keys; the file is whole at any time."""
     runs = [old for old in load_runs(path) if (old["key"], old["seed"]) != (run["key"], run["seed"])]
-    order = {key: place for place, key in enumerate(GOALS)}
+    order = {key: place for place, key in enumerate(keys)}
     runs = sorted([*runs, run], key=lambda each: (order[each["key"]], each["seed"]))
     lines = ",\n".join(f"  {json.dumps(each, ensure_ascii=False)}" for each in runs)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(f'{{"name": "{NAME}", "runs": [\n{lines}\n]}}\n', encoding="utf-8")
+    temporary.write_text(f'{{"name": "{name}", "runs": [\n{lines}\n]}}\n', encoding="utf-8")
     os.replace(temporary, path)
 
 
@@ -262,6 +267,10 @@ def _conditions(runs: Sequence[Run]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for, print the table and write it; returns the exit code."""
     options = _parse(arguments)
+    if options.defaults:
+        import learning_trials
+
+        return learning_trials.main(options)
     if options.train:
         key, seed = options.train
         print(json.dumps(train(key, int(seed))))
@@ -282,14 +291,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = table_parser("Train the recipes with several seeds; tell what they reach.", NAME)
-    parser.add_argument("--tasks", nargs="+", choices=list(GOALS), default=USUAL, metavar="TASK", help=", ".join(GOALS))
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help=f"rows, of {', '.join(GOALS)}; or of the defaults")
     parser.add_argument("--seeds", nargs="+", type=int, help="instead of each task's own: 0 to 4, or 0 to 2")
+    parser.add_argument("--defaults", action="store_true", help="every algorithm with its own defaults")
+    parser.add_argument("--mode", default="eager", help="of gradient steps, with --defaults")
+    parser.add_argument("--device", default="cpu", help="with --defaults")
     parser.add_argument("--processes", type=int, default=1, help="how many runs at a time")
     parser.add_argument("--again", action="store_true", help="run what is recorded as well")
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.processes < 1:
         parser.error(f"--processes is at least 1, found {options.processes}")
+    return _with_rows(options, parser)
+
+
+def _with_rows(options: argparse.Namespace, parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Fill in the rows and the file of the table that is asked for; a row that it does not have is an error."""
+    known: Sequence[str] = tuple(GOALS)
+    usual: Sequence[str] = USUAL
+    if options.defaults:
+        from learning_defaults import ROWS
+
+        known = usual = tuple(ROWS)
+        if options.results.stem == NAME:
+            options.results = options.results.with_stem("learning_defaults")
+    elif (options.mode, options.device) != ("eager", "cpu"):
+        parser.error("--mode and --device are for --defaults; recipes have their own")
+    options.tasks = options.tasks or usual
+    unknown = [name for name in options.tasks if name not in known]
+    if unknown:
+        parser.error(f"--tasks: there is no {unknown[0]!r}; choose from {', '.join(known)}")
     return options
 
 

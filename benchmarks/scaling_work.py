@@ -89,7 +89,7 @@ def _parts(num_envs: int, num_steps: int, width: int, minibatches: int, device: 
     policy = Policy(
         env.obs_spec, env.action_spec, PolicyConfig(actor_hidden_dims=(width, width), critic_hidden_dims=(width, width))
     ).to(device)
-    config = PPOConfig(num_learning_epochs=EPOCHS, num_mini_batches=minibatches)
+    config = PPOConfig(num_learning_epochs=EPOCHS, num_mini_batches=minibatches, use_clipped_value_loss=True)
     algorithm = PPO(policy, config, (), mode=mode)
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=0))
     return algorithm, collector, rollout_storage(collector, policy, num_steps)

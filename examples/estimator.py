@@ -68,6 +68,9 @@ def build(arguments: argparse.Namespace) -> Trainer:
             entropy_coef=0.005,
             schedule="fixed",
             learning_rate=5e-4,
+            value_loss_coef=1.0,
+            max_grad_norm=1.0,
+            use_clipped_value_loss=True,
         ),
         estimation=Estimation(loss="mse_loss", weight=1.0),
     )

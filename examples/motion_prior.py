@@ -87,6 +87,9 @@ def algorithm_of(name: str, policy: Policy, step_dt: float, arguments: argparse.
         schedule="adaptive",
         desired_kl=0.01,
         learning_rate=1e-3,
+        value_loss_coef=1.0,
+        max_grad_norm=1.0,
+        use_clipped_value_loss=True,
     )
     if name == "PPO":
         return PPO(policy, ppo)

@@ -54,7 +54,14 @@ def build_and_train(
     )
     algo = PPO(
         PPOConfig(
-            num_learning_epochs=4, num_mini_batches=4, learning_rate=2.5e-3, gamma=0.98, lam=0.8, max_grad_norm=0.5
+            num_learning_epochs=4,
+            num_mini_batches=4,
+            learning_rate=2.5e-3,
+            gamma=0.98,
+            lam=0.8,
+            value_loss_coef=1.0,
+            max_grad_norm=0.5,
+            use_clipped_value_loss=True,
         )
     )
     agent = PgAgent(ModelCls=Model, model_kwargs={"hidden": 64})

@@ -114,7 +114,7 @@ def dagger_config(arguments: argparse.Namespace) -> RunnerConfig:
             critic_hidden_dims=(8,),
             head_settings={"init_std": 0.3},
         ),
-        algorithm=PPOConfig(num_learning_epochs=2, num_mini_batches=4, learning_rate=1e-3),
+        algorithm=PPOConfig(num_learning_epochs=2, num_mini_batches=4, learning_rate=1e-3, max_grad_norm=1.0),
         teacher=TeacherSettings(teacher=None, config=TPPOConfig(using_ppo=False, distill_target="real")),
         pretrain=PretrainSettings(
             iterations=-1,

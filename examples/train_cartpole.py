@@ -35,7 +35,9 @@ def train(seed: int, steps: int) -> float:
             learning_rate=2.5e-3,
             gamma=0.98,
             lam=0.8,
+            value_loss_coef=1.0,
             max_grad_norm=0.5,
+            use_clipped_value_loss=True,
         ),
     )
     evaluation = Evaluate(make("cartpole", num_envs=10), GreedyActor(policy), every=10, n_episode=20, seed=100)

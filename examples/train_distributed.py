@@ -34,7 +34,9 @@ def train(ranks: Ranks, num_envs: int, steps: int, seed: int, save: Path | None)
         learning_rate=2.5e-3,
         gamma=0.98,
         lam=0.8,
+        value_loss_coef=1.0,
         max_grad_norm=0.5,
+        use_clipped_value_loss=True,
         entropy_coef=0.01,
         schedule="adaptive",
     )

@@ -43,6 +43,9 @@ def build(seed: int, num_envs: int, steps: int) -> Trainer:
             schedule="adaptive",
             desired_kl=0.01,
             learning_rate=1e-3,
+            value_loss_coef=1.0,
+            max_grad_norm=1.0,
+            use_clipped_value_loss=True,
         ),
     )
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=seed, decorrelation_steps=999))

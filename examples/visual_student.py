@@ -104,7 +104,7 @@ def student_config(arguments: argparse.Namespace, env: VecEnv) -> RunnerConfig:
             normalize_actor_obs=True,
         ),
         obs_groups={"actor": ("policy",), "critic": (*felt, "critic")},
-        algorithm=PPOConfig(num_learning_epochs=2, num_mini_batches=4, learning_rate=1e-3),
+        algorithm=PPOConfig(num_learning_epochs=2, num_mini_batches=4, learning_rate=1e-3, max_grad_norm=1.0),
         teacher=TeacherSettings(
             teacher=load_teacher(arguments.teacher, "last"),
             config=TPPOConfig(

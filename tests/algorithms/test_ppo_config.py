@@ -17,16 +17,16 @@ from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
 
 KNOWN = {
-    "num_learning_epochs": 1,
-    "num_mini_batches": 1,
+    "num_learning_epochs": 10,
+    "num_mini_batches": 4,
     "clip_param": 0.2,
-    "gamma": 0.998,
+    "gamma": 0.99,
     "lam": 0.95,
-    "value_loss_coef": 1.0,
+    "value_loss_coef": 0.5,
     "entropy_coef": 0.0,
-    "learning_rate": 1e-3,
-    "max_grad_norm": 1.0,
-    "use_clipped_value_loss": True,
+    "learning_rate": 3e-4,
+    "max_grad_norm": 0.5,
+    "use_clipped_value_loss": False,
     "clip_min_std": 1e-15,
     "optimizer_class_name": "Adam",
     "schedule": "fixed",
@@ -34,7 +34,7 @@ KNOWN = {
 }
 
 
-def test_names_and_defaults_are_the_known_ones():
+def test_names_are_the_known_ones_and_defaults_those_of_stable_baselines():
     found = dataclasses.asdict(PPOConfig())
     assert {name: found[name] for name in KNOWN} == KNOWN
     # what is new does nothing unless it is asked for

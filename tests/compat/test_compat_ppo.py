@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -389,3 +390,10 @@ def test_wrong_settings_are_named():
         alg.init_storage(N, T)
     with pytest.raises(ValueError, match=r"critic_obs_shape=\[5\] has 5 numbers, the policy has 3"):
         alg.init_storage(N, 100, [4], [5], [2])
+
+
+def test_settings_that_are_not_given_are_those_of_rsl_rl():
+    policy = Policy(pendulum(True).obs_spec, pendulum(True).action_spec)
+    assert PPO(policy).learner.config == RunnerConfig().algorithm
+    assert PPO(policy, gamma=0.9).learner.config == replace(RunnerConfig().algorithm, gamma=0.9)
+    assert PPO(policy, config=PPOConfig()).learner.config == PPOConfig()

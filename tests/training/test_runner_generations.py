@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import sys
 from dataclasses import dataclass
@@ -16,12 +17,19 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs"))
 from rsl_rl_fakes import GroupsFake, IsaacLabTwoFake, LeggedGymFake, PlaygroundFake
 
+from striderl.algorithms.tppo import TPPOConfig
 from striderl.networks.gaussian_head import GaussianHead
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.training.runners.config_generations import read_train_config
 from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import ModelPair, PresetSettings, RunnerConfig
+from striderl.training.runners.runner_config import (
+    ModelPair,
+    PresetSettings,
+    RunnerConfig,
+    rsl_rl_ppo_config,
+    without_rsl_rl_defaults,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*offers no seed:UserWarning"),
@@ -325,3 +333,75 @@ def test_things_that_are_no_configs_or_no_envs():
     own = RunnerConfig(obs_groups={"actor": ("policy",)})
     with pytest.raises(ValueError, match="obs_groups beside a PolicyConfig"):
         OnPolicyRunner(IsaacLabTwoFake(), own)
+
+
+# -- rsl_rl's defaults, whatever `PPOConfig()` has ---------------------------------------------------------------------
+
+RSL_RL_ONE = {
+    "num_learning_epochs": 1,
+    "num_mini_batches": 1,
+    "clip_param": 0.2,
+    "gamma": 0.998,
+    "lam": 0.95,
+    "value_loss_coef": 1.0,
+    "entropy_coef": 0.0,
+    "learning_rate": 1e-3,
+    "max_grad_norm": 1.0,
+    "use_clipped_value_loss": True,
+    "clip_min_std": 1e-15,
+    "optimizer_class_name": "Adam",
+    "schedule": "fixed",
+    "desired_kl": 0.01,
+    "lr_scheduler_class_name": None,
+    "lr_scheduler": {},
+    "normalize_advantage_per_mini_batch": False,
+    "normalize_values": False,
+    "use_mixed_precision": False,
+    "reward_groups": {},
+    "reward_group_weights": {},
+}
+"""Every setting of PPO in rsl_rl 1 to 3, where a config has none."""
+RSL_RL_FIVE = {
+    **RSL_RL_ONE,
+    "num_learning_epochs": 5,
+    "num_mini_batches": 4,
+    "gamma": 0.99,
+    "entropy_coef": 0.01,
+    "schedule": "adaptive",
+}
+"""The same in rsl_rl 4 and 5."""
+TEACHER = {"teacher_policy": {"class_name": "ActorCritic", "teacher_ac_path": "somewhere"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"runner": {"policy_class_name": "ActorCritic"}, "policy": {}, "algorithm": {}}, RSL_RL_ONE),
+        ({"runner": {"algorithm_class_name": "TPPO"}, "policy": {}, "algorithm": TEACHER}, RSL_RL_ONE),
+        ({"policy": {"class_name": "ActorCritic"}, "algorithm": {"class_name": "PPO"}}, RSL_RL_ONE),
+        ({"policy": {"class_name": "ActorCritic"}, "algorithm": {"class_name": "PPO", "ppo": {}}}, RSL_RL_ONE),
+        ({"policy": {"class_name": "ActorCritic"}, "algorithm": {"class_name": "APPO"}}, RSL_RL_ONE),
+        ({"policy": {"class_name": "ActorCritic"}, "algorithm": {"class_name": "EstimatorPPO"}}, RSL_RL_ONE),
+        ({"policy": {}, "algorithm": {"class_name": "ATPPO", **TEACHER}}, RSL_RL_ONE),
+        ({"policy": {}, "algorithm": {"class_name": "EstimatorTPPO", **TEACHER}}, RSL_RL_ONE),
+        ({"policy": {}, "algorithm": {"class_name": "PPO"}, "obs_groups": {"policy": ["policy"]}}, RSL_RL_ONE),
+        ({"actor": {}, "critic": {}, "algorithm": {"class_name": "PPO"}}, RSL_RL_FIVE),
+        ({"actor": {"distribution_cfg": {"class_name": "GaussianDistribution"}}, "critic": {}}, RSL_RL_FIVE),
+    ],
+)
+def test_settings_of_ppo_that_a_runner_is_not_given_are_those_of_rsl_rl(config, wanted):
+    assert dataclasses.asdict(read_train_config(config).algorithm) == wanted
+
+
+def test_a_runner_config_without_settings_of_ppo_has_those_of_rsl_rl():
+    assert dataclasses.asdict(RunnerConfig().algorithm) == RSL_RL_ONE
+
+
+@pytest.mark.parametrize("defaults", [{}, {"gamma": 0.99, "entropy_coef": 0.01, "schedule": "adaptive"}])
+def test_no_default_of_rsl_rl_is_warned_about_without_ppo(defaults):
+    config = without_rsl_rl_defaults(rsl_rl_ppo_config(**defaults))
+    assert TPPOConfig(using_ppo=False, ppo=config).without_effect() == []
+    # what learning without PPO reads is rsl_rl's, and what somebody changed is told
+    assert (config.num_learning_epochs, config.max_grad_norm) == (1, 1.0)
+    changed = without_rsl_rl_defaults(rsl_rl_ppo_config(**{**defaults, "lam": 0.9}))
+    assert TPPOConfig(using_ppo=False, ppo=changed).without_effect() == ["lam"]

@@ -42,9 +42,9 @@ from striderl.storage.rollout import RolloutStorage
 class DAggerConfig:
     """Settings of DAgger; those that PPO has too mean the same."""
 
-    num_learning_epochs: int = 1
+    num_learning_epochs: int = 10
     """Passes over what is stored after each rollout."""
-    num_mini_batches: int = 1
+    num_mini_batches: int = 4
     """Minibatches per pass."""
     learning_rate: float = 1e-3
     """The first learning rate; a scheduler moves it."""

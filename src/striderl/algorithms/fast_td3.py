@@ -73,7 +73,15 @@ def fast_td3(
     kind = CategoricalReturns(low=low, high=high, num_atoms=num_atoms)
     critic = QFunction(obs_spec, action_spec, _critic(critic_hidden_dims, num_atoms)).to(device)
     config = config or TD3Config(
-        gamma=0.97, tau=0.1, smoothing_std=0.001, smoothing_clip=0.5, actor_every=2, weight_decay=0.1, mode="auto"
+        gamma=0.97,
+        tau=0.1,
+        actor_learning_rate=3e-4,
+        critic_learning_rate=3e-4,
+        smoothing_std=0.001,
+        smoothing_clip=0.5,
+        actor_every=2,
+        weight_decay=0.1,
+        mode="auto",
     )
     behaviour = SpreadNoise(action_spec, low=0.001, high=0.4)
     return TD3(policy, critic, config, behaviour=behaviour, kind=kind), fast_settings(num_envs)

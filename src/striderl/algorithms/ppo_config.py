@@ -1,4 +1,8 @@
-"""Settings of PPO, by the names and with the defaults that robot-learning codes have for them."""
+"""Settings of PPO, by the names that robot-learning codes have for them.
+
+The defaults are those of Stable-Baselines3 and learn as they are (`python benchmarks/learning.py --defaults`). rsl_rl's
+own belong to configs for its runners: `RSL_RL_DEFAULTS` in `training/runners/runner_config.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +25,25 @@ SCHEDULES = ("fixed", "adaptive")
 class PPOConfig:
     """Settings of PPO."""
 
-    num_learning_epochs: int = 1
+    num_learning_epochs: int = 10
     """Passes over each rollout; 4 to 10 is usual."""
-    num_mini_batches: int = 1
-    """Minibatches per pass; 4 is usual."""
+    num_mini_batches: int = 4
+    """Minibatches per pass; 4 is usual, 32 for long rollouts of one env."""
     clip_param: float = 0.2
     """The ratio is kept in [1 - clip_param, 1 + clip_param]; 0.1 to 0.3 is usual."""
-    gamma: float = 0.998
+    gamma: float = 0.99
     """Discount per step."""
     lam: float = 0.95
     """GAE's lambda: 0 trusts the values, 1 the rewards."""
-    value_loss_coef: float = 1.0
-    """Weight of the value loss."""
+    value_loss_coef: float = 0.5
+    """Weight of the value loss; 0.5 to 1 is usual."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus; up to 0.01 is usual."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-4
     """The first learning rate; the adaptive schedule or a scheduler moves it."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = 0.5
     """The gradient is scaled down to this norm; 0 means never."""
-    use_clipped_value_loss: bool = True
+    use_clipped_value_loss: bool = False
     """Keep new values within clip_param of the old ones."""
     clip_min_std: float | tuple[float, ...] = 1e-15
     """After each update, the learned standard deviation is brought up to this: one number, or one per action."""

@@ -28,7 +28,7 @@ def rainbow(
     return DQN(q_policy(obs_spec, action_spec, network, kind), config, kind)
 
 
-def rainbow_config(*, learning_rate: float = 2.5e-4, gamma: float = 0.99, target_every: int = 500) -> DQNConfig:
+def rainbow_config(*, learning_rate: float = 5e-4, gamma: float = 0.99, target_every: int = 100) -> DQNConfig:
     """Return the learner's settings."""
     return DQNConfig(
         learning_rate=learning_rate,

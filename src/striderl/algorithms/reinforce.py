@@ -60,11 +60,11 @@ class REINFORCEConfig:
     """Weight of the value loss; without a baseline there is none, and this stays as it is."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
-    learning_rate: float = 1e-3
-    """The learning rate."""
-    max_grad_norm: float = 1.0
+    learning_rate: float = 3e-4
+    """The learning rate; much more makes one bad rollout undo what was learned."""
+    max_grad_norm: float = 0.5
     """The gradient is scaled down to this norm; 0 means never."""
-    normalize_advantage: bool = False
+    normalize_advantage: bool = True
     """Give what multiplies the log-probabilities mean 0 and standard deviation 1 in each rollout."""
     optimizer_class_name: str = "Adam"
     """Which optimiser."""

@@ -27,8 +27,12 @@ from striderl.policies.q_function import QFunction
 @suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class TD3BCConfig(TD3Config):
-    """Settings of TD3+BC: those of TD3, and one."""
+    """Settings of TD3+BC: those of TD3, with the paper's learning rates, and one."""
 
+    actor_learning_rate: float = 3e-4
+    """Of the policy."""
+    critic_learning_rate: float = 3e-4
+    """Of the Q-functions."""
     bc_alpha: float = 2.5
     """How much the value counts beside the distance from the data; 0 is behaviour cloning."""
 

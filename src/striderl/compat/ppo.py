@@ -57,6 +57,7 @@ from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.on_policy import order_generator
 from striderl.training.runners.hand_rollout import split_numbers
+from striderl.training.runners.runner_config import rsl_rl_ppo_config
 
 _log = logging.getLogger(__name__)
 
@@ -89,8 +90,9 @@ class PPO:
         terms: Sequence[Term] = (),
         seed: int = 0,
     ) -> None:
-        """Take a policy, or a model that has one; settings that are not given are those of `config`.
+        """Take a policy, or a model that has one.
 
+        Settings that are not given are those of `config`, or without one rsl_rl's defaults.
         `terms` is what is learned beside PPO; `seed` decides noise and the order of samples.
         """
         if empirical_normalization:
@@ -118,7 +120,7 @@ class PPO:
         self.device, self.seed = torch.device(device), seed
         self.actor_critic = actor_critic.to(self.device)
         self.policy = _pure(actor_critic)
-        self.learner = _Learner(self, self.policy, replace(config or PPOConfig(), **settings), terms)
+        self.learner = _Learner(self, self.policy, replace(config or rsl_rl_ppo_config(), **settings), terms)
         self.transition = RolloutStorage.Transition()
         """The step that is under way, to look at: what `act` chose, and what `process_env_step` was told."""
         self.storage: LoopStorage | None = None

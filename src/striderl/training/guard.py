@@ -173,7 +173,7 @@ class Guard:
         if self.reduce is not None:
             shared = self.reduce(shared)
         seen = torch.cat([shared, now.skipped - was.skipped, now.taken - was.taken]).tolist()
-        rolled_back, number = seen[0] > 0.0, len(now.groups)
+        rolled_back, number = bool(seen[0] > 0.0), len(now.groups)
         num_valid, num_samples, num_bad = map(int, seen[1:4])
         skipped, taken = seen[4 : 4 + number], seen[4 + number :]
         at = {"env_steps": env_steps, "num_updates": num_updates}

@@ -40,7 +40,13 @@ from striderl.policies.stages import NormalizeObs
 from striderl.training.runners.build_motion import DISCRIMINATOR, build_motion
 from striderl.training.runners.mirrored import symmetry_term
 from striderl.training.runners.obs_sets import ObsSets, resolve_obs_sets
-from striderl.training.runners.runner_config import ModelPair, ModelSettings, PresetSettings, RunnerConfig
+from striderl.training.runners.runner_config import (
+    ModelPair,
+    ModelSettings,
+    PresetSettings,
+    RunnerConfig,
+    without_rsl_rl_defaults,
+)
 from striderl.training.runners.teachers import build_teacher
 
 POLICIES: Mapping[str, Callable[..., StatefulPolicy]] = {
@@ -107,6 +113,8 @@ def build_algorithm(
     if config.teacher is None:
         return PPO(policy, config.algorithm, terms=terms, mode=config.mode, reduce=reduce)
     settings = replace(config.teacher.config, ppo=config.algorithm)
+    if not settings.using_ppo:
+        settings = replace(settings, ppo=without_rsl_rl_defaults(config.algorithm))
     if config.motion is not None:
         ATPPOConfig(tppo=settings)  # without PPO nobody reads rewards
     sets = resolve_sets(config, env)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,22 +18,19 @@ from striderl.data.naming import unknown
 from striderl.training.runners.config_keys import Keys, as_tuple, bare_class_name
 from striderl.training.runners.config_motion import read_motion
 from striderl.training.runners.config_teacher import read_teacher
-from striderl.training.runners.runner_config import MotionSettings, SymmetrySettings, TeacherSettings
+from striderl.training.runners.runner_config import (
+    NEWER_RSL_RL_DEFAULTS,
+    MotionSettings,
+    SymmetrySettings,
+    TeacherSettings,
+    rsl_rl_ppo_config,
+)
 
 ALGORITHMS = ("PPO", "EstimatorPPO", "TPPO", "EstimatorTPPO", "APPO", "ATPPO")
 """The algorithms a runner's config may name."""
 
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop"}
 """How rsl_rl's names of optimisers are spelled here."""
-
-NEWER_DEFAULTS: Mapping[str, Any] = {
-    "num_learning_epochs": 5,
-    "num_mini_batches": 4,
-    "gamma": 0.99,
-    "entropy_coef": 0.01,
-    "schedule": "adaptive",
-}
-"""What rsl_rl 4 and 5 mean when a config does not say; the older ones mean what `PPOConfig` does."""
 
 IRRELEVANT = ("grad_reduce_bucket_mb", "multi_gpu_cfg")
 """Settings of gradient exchange, which has no buckets here."""
@@ -113,7 +110,7 @@ def _ppo_config(keys: Keys, *, newer: bool) -> PPOConfig:
         if "optimizer_class_name" in given:
             raise ValueError(f"{keys.where} has 'optimizer' and 'optimizer_class_name', which mean the same; keep one")
         given["optimizer_class_name"] = OPTIMIZERS.get(str(optimizer).lower(), optimizer)
-    return PPOConfig(**{**(NEWER_DEFAULTS if newer else {}), **given})
+    return rsl_rl_ppo_config(**{**(NEWER_RSL_RL_DEFAULTS if newer else {}), **given})
 
 
 def _estimations(keys: Keys) -> tuple[Estimation, ...]:

@@ -6,15 +6,17 @@
     v4/5 {"actor": {…}, "critic": {…}, "algorithm": {…}}        │
     st_rl {"policy": {…}, "algorithm": {"ppo": {…}}}            ┘
 
-People who write for this library give a `RunnerConfig` with a `PolicyConfig` and a `PPOConfig` in it.
+People who write for this library give a `RunnerConfig` with a `PolicyConfig` and a `PPOConfig` in it. A setting of PPO
+that a dict leaves out has rsl_rl's default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from striderl.algorithms.dagger import DAggerConfig
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.distill_config import DISTILL_TARGETS
 from striderl.algorithms.terms.estimation import Estimation
@@ -30,6 +32,50 @@ from striderl.policies.stages import Remember
 
 NO_LOGGER = "none"
 """The logger that writes nothing."""
+
+RSL_RL_DEFAULTS: Mapping[str, Any] = {
+    "num_learning_epochs": 1,
+    "num_mini_batches": 1,
+    "clip_param": 0.2,
+    "gamma": 0.998,
+    "lam": 0.95,
+    "value_loss_coef": 1.0,
+    "entropy_coef": 0.0,
+    "learning_rate": 1e-3,
+    "max_grad_norm": 1.0,
+    "use_clipped_value_loss": True,
+    "clip_min_std": 1e-15,
+    "optimizer_class_name": "Adam",
+    "schedule": "fixed",
+    "desired_kl": 0.01,
+    "normalize_advantage_per_mini_batch": False,
+}
+"""PPO's settings in rsl_rl 1 to 3 and in st_rl, where a config leaves them out; not those of `PPOConfig()`."""
+
+NEWER_RSL_RL_DEFAULTS: Mapping[str, Any] = {
+    "num_learning_epochs": 5,
+    "num_mini_batches": 4,
+    "gamma": 0.99,
+    "entropy_coef": 0.01,
+    "schedule": "adaptive",
+}
+"""Those of rsl_rl 4 and 5 that differ from them."""
+
+
+def rsl_rl_ppo_config(**given: Any) -> PPOConfig:
+    """Return PPO's settings with rsl_rl's defaults for those that are not given."""
+    return PPOConfig(**{**RSL_RL_DEFAULTS, **given})
+
+
+def without_rsl_rl_defaults(config: PPOConfig) -> PPOConfig:
+    """Return the settings for learning without PPO: nobody is warned that a default of rsl_rl has no effect there."""
+    shared = {each.name for each in fields(DAggerConfig)}
+    untouched = [
+        name
+        for name, value in RSL_RL_DEFAULTS.items()
+        if name not in shared and vars(config)[name] in (value, NEWER_RSL_RL_DEFAULTS.get(name, value))
+    ]
+    return replace(config, **{name: vars(PPOConfig())[name] for name in untouched})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +234,8 @@ class RunnerConfig:
 
     policy: PolicyConfig | PresetSettings | ModelPair = field(default_factory=PolicyConfig)
     """What learns."""
-    algorithm: PPOConfig = field(default_factory=PPOConfig)
-    """How it learns."""
+    algorithm: PPOConfig = field(default_factory=rsl_rl_ppo_config)
+    """How it learns; with rsl_rl's defaults unless one is given."""
     rnd: RNDConfig | None = None
     """A reward for novelty."""
     symmetry: SymmetrySettings | None = None
