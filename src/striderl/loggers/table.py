@@ -52,7 +52,7 @@ def make_loggers(names: Iterable[str], folder: str | Path) -> list[Logger]:
 
 
 def make_logger(name: str, make: Callable[[Path], Logger] | None, folder: Path) -> Logger | None:
-    """Make one logger, by a function of its own instead of the table's if given; warn where it fails, and return None."""
+    """Make one logger, by a given function instead of the table's; warn where it fails, and return None."""
     if name not in LOGGERS:
         raise KeyError(unknown("logger", name, LOGGERS, where="striderl.loggers"))
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from striderl.algorithms.tppo import TPPOConfig
 from striderl.training.runners.config_keys import Keys
-from striderl.training.runners.runner_config import TeacherSettings, rsl_rl_ppo_config
+from striderl.training.runners.runner_config import TeacherSettings
 
 PATH, CLASS = "teacher_ac_path", "class_name"
 """Where a teacher's weights are, and what it is."""
@@ -32,4 +32,4 @@ def read_teacher(keys: Keys) -> TeacherSettings:
             raise ValueError(f"{keys.where} has {twice} twice, beside 'teacher_policy' and in it; keep one")
         teacher = {**teacher, **found}
     settings: dict[str, Any] = keys.take_all(own)
-    return TeacherSettings(teacher=teacher, config=TPPOConfig(ppo=rsl_rl_ppo_config(), **settings))
+    return TeacherSettings(teacher=teacher, config=TPPOConfig(**settings))
