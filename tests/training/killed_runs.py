@@ -352,11 +352,11 @@ def _in_phase(child: int, board: Board, phase: str, dice: random.Random, seconds
 # -- planted bugs ------------------------------------------------------------------------------------------------------
 
 
-def _overwrite(self: CheckpointStore, path: Path, payload: Any, *, step: int, best: bool) -> None:
+def _overwrite(self: CheckpointStore, path: Path, payload: Any, *, step: int, best: bool, seal: Any) -> None:
     """Save in the place of the older ones instead of beside them."""
     for found in self._found():
         shutil.rmtree(found.path)
-    COMMIT(self, path, payload, step=step, best=best)
+    COMMIT(self, path, payload, step=step, best=best, seal=seal)
 
 
 def _forget_noise(self: EnvGroup, state: Any) -> None:

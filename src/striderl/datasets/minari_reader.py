@@ -123,8 +123,9 @@ def _require_trust(folder: Path, trust: bool) -> None:
     metadata = read_json(path, constant=float)  # Minari reads it again, without limits
     if not isinstance(metadata, dict):
         raise FileRefused(path, f"it holds {type(metadata).__name__}, wanted a table")
-    if not {"observation_space", "action_space"} <= set(metadata):
-        named = decode_json(str(metadata.get("env_spec", "{}")).encode(), path)
+    if "env_spec" in metadata and not {"observation_space", "action_space"} <= set(metadata):
+        named = decode_json(str(metadata["env_spec"]).encode(), path)
+        # its wrappers are imported as well, so that there is something to trust whatever the entry point is
         module = named.get("entry_point") if isinstance(named, dict) else named
         require_trust(path, metadata, [str(module)[:200]], trust=trust)
 
