@@ -63,7 +63,7 @@ def finished(trainer: Trainer, *, most: int = 10_000) -> Ended:
     while True:
         try:
             for record in trainer:
-                records.append(comparable(record))
+                records.append(comparable(record))  # noqa: PERF401  (those before an interrupt are kept)
             break
         except KeyboardInterrupt:
             interrupts += 1
@@ -128,7 +128,7 @@ def survived(work: Callable[[], None]) -> None:
 
 
 def main(kind: str, seed: str) -> int:
-    """Train while a thread sends SIGINT every few milliseconds; print the digest, the mode of autograd and how often."""
+    """Train while a thread sends SIGINT every few milliseconds; print the digest, the gradient mode and how often."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the parent had
     torch.set_num_threads(1)
     dice, over, sent_signals = random.Random(int(seed)), threading.Event(), itertools.count()

@@ -46,12 +46,17 @@ def test_an_unknown_field_comes_with_a_suggestion(config, wrong, meant):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"entropy_coef": float("nan")}, {"learning_rate": float("inf")}, {"desired_kl": -0.1}, {"max_grad_norm": -1.0}],
+    ("name", "value", "message"),
+    [
+        ("entropy_coef", float("nan"), ": wanted a finite number, found nan"),
+        ("learning_rate", float("inf"), ": wanted a finite number, found inf"),
+        ("desired_kl", -0.1, " is finite and not negative"),
+        ("max_grad_norm", -1.0, " is finite and not negative"),
+    ],
 )
-def test_numbers_that_make_no_sense_are_refused(settings):
-    with pytest.raises(ValueError, match=f"PPOConfig.{next(iter(settings))} is finite and not negative"):
-        PPOConfig(**settings)
+def test_numbers_that_make_no_sense_are_refused(name, value, message):
+    with pytest.raises(ValueError, match=f"PPOConfig.{name}{message}"):
+        PPOConfig(**{name: value})
 
 
 def test_what_is_no_policy_or_config_is_named(policy):

@@ -55,7 +55,9 @@ def uninterrupted() -> dict[str, Ended]:
 def points(kind: str, places: tuple[tuple[str, bool], ...], seed: int) -> list[tuple[str, bool, int]]:
     """Every place once, at a random one of its first calls (the normalisers learn three times)."""
     dice = random.Random(f"{kind} {seed}")
-    return [(place, before, dice.randint(1, 3 if place in ("absorb", "statistics") else 12)) for place, before in places]
+    return [
+        (place, before, dice.randint(1, 3 if place in ("absorb", "statistics") else 12)) for place, before in places
+    ]
 
 
 def check(kind: str, uninterrupted: dict[str, Ended], point: tuple[str, bool, int], how) -> str:

@@ -22,10 +22,12 @@ from striderl.checkpoint.store import CheckpointStore
 from striderl.data import tree
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.specs import ObsSpec
+from striderl.loggers import table
+from striderl.loggers.table import LOGGERS
 from striderl.training.agent import Agent
 from striderl.training.loading import load_run
 from striderl.training.run import Run, num_video_steps
-from striderl.training.run_config import LoggingSettings, read_run_config
+from striderl.training.run_config import EvaluationSettings, LoggingSettings, StopSettings, read_run_config
 from striderl.training.run_folder import RunFolder, new_run_folder
 from striderl.training.run_specs import read_specs, write_specs
 from striderl.training.signals import StopSignals
@@ -195,9 +197,74 @@ def test_videos_and_trackers(tmp_path):
     assert list((folder.path / "tensorboard").glob("events*"))
 
 
-def test_a_device_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match="the device 'nonsense' cannot be used here"):
-        Run(tiny(device="nonsense"), RunFolder(tmp_path))
+@pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:99", "xla", "cpu:7x", ""])
+def test_a_device_that_is_not_there_is_named(device, tmp_path):
+    with pytest.raises(ValueError, match=rf"the device '{device}' cannot be used here: [^\n]+\. Usable: 'cpu'"):
+        Run(tiny(device=device), RunFolder(tmp_path))
+
+
+# -- metrics that a setting names --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cartpole", "sac"])
+@pytest.mark.parametrize(
+    ("setting", "name", "meant"),
+    [
+        ("stop", "train/value_los", "train/"),
+        ("stop", "colect/return_mean", "collect/return_mean"),
+        ("stop", "progress/env_steps", "collect/"),
+        ("checkpoints", "train/rewards", "train/"),
+        ("checkpoints", "collect/return_men", "collect/return_mean"),
+    ],
+)
+def test_a_metric_that_is_not_logged_ends_the_run_at_once(kind, setting, name, meant, tmp_path):
+    config = tiny(kind, iterations=12)
+    config = replace(config, env=replace(config.env, settings={"max_episode_length": 6}))  # an episode per iteration
+    field = "metric" if setting == "stop" else "best"
+    config = replace(config, **{setting: replace(getattr(config, setting), **{field: name})})
+    run = Run(config, folder_at(tmp_path / "run", config))
+    outcome = run.drive()
+    assert outcome.exit_code == 1 and outcome.saved
+    assert f"{setting}.{field}: the log has no metric {name!r}" in outcome.reason and meant in outcome.reason
+    assert run.trainer.iteration <= (2 if kind == "sac" else 1)  # SAC has made its 16 gradient steps after two
+    mended = replace(config, **{setting: replace(getattr(config, setting), **{field: "evaluate/return_mean"})})
+    mended = replace(mended, stop=replace(mended.stop, value=1e9))
+    again = Run(mended, folder_at(tmp_path / "run", mended))
+    assert again.restore() and again.drive().exit_code == 0 and again.trainer.iteration == 12
+
+
+def test_a_metric_of_evaluations_is_known_before_the_first(tmp_path):
+    config = tiny(stop=StopSettings(metric="evaluate/return_men"))
+    with pytest.raises(ValueError, match=r"stop.metric: the log has no metric 'evaluate/return_men'. Did you mean"):
+        Run(config, RunFolder(tmp_path))
+    off = EvaluationSettings(every=0, at_end=False, num_episodes=2, num_envs=2)
+    with pytest.raises(ValueError, match=r"is never logged: evaluation\.every is 0"):
+        Run(tiny(stop=StopSettings(metric="evaluate/return_mean"), evaluation=off), RunFolder(tmp_path))
+
+
+def test_a_metric_may_come_with_the_first_episode(tmp_path):
+    config = tiny(iterations=30, stop=StopSettings(metric="collect/return_mean", value=1.0))
+    run = Run(config, folder_at(tmp_path / "run", config))  # 8 steps an iteration: the first episode takes some
+    outcome = run.drive()
+    assert outcome.exit_code == 0 and outcome.reason.startswith("collect/return_mean = ") and run.trainer.iteration > 1
+
+
+# -- loggers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in LOGGERS if name != "console"])
+@pytest.mark.parametrize("error", [ImportError("no such package"), PermissionError("credentials"), SystemExit("bye")])
+def test_a_logger_that_cannot_be_made_costs_a_warning(name, error, tmp_path, monkeypatch, caplog):
+    def fails(folder):
+        raise error
+
+    monkeypatch.setitem(table.LOGGERS, name, fails)
+    trackers = () if name in ("csv", "jsonl") else (name,)
+    config = tiny(iterations=1, logging=LoggingSettings(console="off", trackers=trackers))
+    folder = folder_at(tmp_path / "run", config)
+    assert Run(config, folder).drive().exit_code == 0
+    assert caplog.text.count(f"logger {name} cannot be made: {type(error).__name__}") == 1
+    assert folder.json_lines.exists() or name == "jsonl"
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------

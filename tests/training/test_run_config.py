@@ -159,7 +159,7 @@ def test_a_runner_has_one_seed_and_one_ppo():
     with pytest.raises(ValueError, match=r"\['seed'\]=1 and train_cfg\['runner'\]\['seed'\]=2"):
         read_train_config(v1)
     own = TeacherSettings(teacher=object(), config=TPPOConfig(ppo=PPOConfig(gamma=0.5)))
-    with pytest.raises(ValueError, match="teacher.config.ppo has no effect"):
+    with pytest.raises(ValueError, match=r"teacher\.config\.ppo has no effect"):
         RunnerConfig(teacher=own)
     assert RunnerConfig(teacher=own, algorithm=PPOConfig(gamma=0.5)).algorithm.gamma == 0.5
 

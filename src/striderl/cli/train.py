@@ -116,7 +116,10 @@ def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> R
 
     words, settings = _settings(words)
     if settings:
-        config = replace(config, env=replace(config.env, settings={**config.env.settings, **settings}))
+        try:
+            config = replace(config, env=replace(config.env, settings={**config.env.settings, **settings}))
+        except ValueError as error:
+            raise UsageError(message_of(error)) from error
     kind: Any = RunConfig[type(config.algorithm), type(config.plan)]  # type: ignore[misc]
     with one_line_errors(prog):
         found: RunConfig[Any, Any] = tyro.cli(

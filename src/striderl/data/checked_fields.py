@@ -41,8 +41,8 @@ def suggests_fields(config: type[ConfigT]) -> type[ConfigT]:
 def check_field_types(config: Any) -> None:
     """Raise TypeError naming the first field of a dataclass whose value is not of the annotated type.
 
-    A number that is not finite raises ValueError. Whole numbers pass for real ones; True and False are not numbers. Annotations that say more than a plain type,
-    a tuple, a mapping or a choice between those are not looked into.
+    A number that is not finite raises ValueError. Whole numbers pass for real ones; True and False are not numbers.
+    Annotations that say more than a plain type, a tuple, a mapping or a choice between those are not looked into.
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):

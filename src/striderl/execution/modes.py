@@ -300,7 +300,7 @@ MODES = ("auto", "eager", "compiled", "graphed")
 def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *, alone: bool = True) -> Mode:
     """Return the mode of a name or a config, for parameters on this device; one line in the log says which and why.
 
-    An empty name is 'eager'. What several processes learn together (not `alone`) is not recorded: 'auto' is eager there.
+    An empty name is 'eager'. What processes learn together (not `alone`) is not recorded: there 'auto' is eager.
     """
     config = ExecutionConfig(mode=chosen or "eager") if isinstance(chosen, str) else chosen
     on_cuda = torch.device(device).type == "cuda"

@@ -11,7 +11,6 @@ from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
 from striderl.ops.statistics import confidence_interval, mean, standard_deviation
 
-
 EVALUATED = ("return_mean", "return_std", "return_low", "return_high", "length_mean", "episodes")
 """The numbers of every evaluation; what the env measures comes besides them."""
 

@@ -6,8 +6,8 @@
 `component` is an observation component, 'final_obs/…' or 'reward' of an env at its own step; or 'gradient of …' and
 'parameters', which belong to no env. Every env has a line of its own with the first fault of each component; what comes
 after that is one line for all envs that have theirs, with the first of them. `count` is how many there were since the
-line before, of these envs. A run that goes on from a checkpoint drops the lines that are younger than it, because the same
-faults will be found again.
+line before, of these envs. A run that goes on from a checkpoint drops the lines that are younger than it, because the
+same faults will be found again.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ class FaultReport:
             self._write_fault(pooled[0], sum(fault.count for fault in pooled), env_steps, num_updates)
 
     def _write_fault(self, fault: Fault, count: int, env_steps: int, num_updates: int) -> None:
-        rest = {"env": fault.env, "step": fault.step, "value": fault.value}
-        self._write(env_steps, num_updates, fault.component, count, **rest)
+        self._write(env_steps, num_updates, fault.component, count, env=fault.env, step=fault.step, value=fault.value)
 
     def most_frequent(self) -> str:
         """Describe the component and env with the most bad numbers; empty where there were none."""

@@ -4,8 +4,8 @@
       ▲                                             no:  back to the copy, counted and reported
       └──────────────────────────────────────────────┘
 
-The copy also serves an update that an error or an interrupt ended in the middle: `restore` puts it back, and the update is
-made again.
+The copy also serves an update that an error or an interrupt ended in the middle: `restore` puts it back, and the update
+is made again.
 
 A gradient that is not finite is skipped by the optimiser and changes nothing. This is for the rest: finite gradients
 whose step overflows, in parameters, optimiser, targets or normalisers. The next iteration learns from other data, so a
@@ -117,10 +117,10 @@ class Guard:
         faults, path = ("", None) if self._faults is None else (self._faults.most_frequent(), self._faults.path)
         where = f" See {path}" if path is not None and faults else ""
         if self._has_no_samples(self.num_samples, self.num_valid, bad=bool(faults)):
-            cause = f"most often bad: {faults}." if faults else "the envs, or the dataset, mark their samples as not valid."
+            marked = "the envs, or the dataset, mark their samples as not valid."
             return (
-                f"nothing was learned in {count} iterations in a row: {self.num_valid} of {self.num_samples} samples were "
-                f"valid; {cause}{where}"
+                f"nothing was learned in {count} iterations in a row: {self.num_valid} of {self.num_samples} samples "
+                f"were valid; {f'most often bad: {faults}.' if faults else marked}{where}"
             )
         return (
             f"nothing was learned in {count} iterations in a row: gradients were not finite, or their steps broke "
@@ -129,7 +129,7 @@ class Guard:
         )
 
     def _has_no_samples(self, number: int, valid: int, *, bad: bool) -> bool:
-        """Tell whether next to no sample is valid; a few are enough where it is not bad numbers that took the others."""
+        """Tell whether next to no sample is valid; a few are enough where the others are not bad numbers."""
         return number > 0 and (valid == 0 or (bad and valid <= self.min_valid * number))
 
     def _begin_anew(self) -> None:

@@ -14,11 +14,11 @@ are is the regime's business, and the plan decides which regime that is:
 
 `state_dict` may be taken at any time. Between iterations it holds no rollout; in the middle of one it does.
 
-Ctrl-C, or an error, may end any phase; another `for`, or `advance`, goes on there, and what comes of it has the bits of a
-training that was never interrupted:
+Ctrl-C, or an error, may end any phase; another `for`, or `advance`, goes on there, and what comes of it has the bits of
+a training that was never interrupted:
 
-    Ctrl-C                       raised at the end of the env step, gradient step or consumer under way; a second one that
-                                 comes a second later is raised at once, and then episodes may begin anew
+    Ctrl-C                       raised at the end of the env step, gradient step or consumer under way; a second one
+                                 that comes a second later is raised at once, and then episodes may begin anew
     an error of `env.step`       the step is taken again with the same actions; with envs of several parts (Gymnasium,
                                  worker processes), of which some may have taken it, new episodes begin
     an error of actor or losses  the step is taken again; what a gradient step had changed is taken back

@@ -9,9 +9,9 @@
 
 The warm-up collects at random until `learning_starts`. What is sampled and drawn depends on seed and counters alone.
 
-An iteration that an error or an interrupt ends goes on at its next env step or gradient step. A gradient step that raised
-has changed some parameters and not others; they are made anew, from the copy of the iteration's beginning and the samples
-since then:
+An iteration that an error or an interrupt ends goes on at its next env step or gradient step. A gradient step that
+raised has changed some parameters and not others; they are made anew, from the copy of the iteration's beginning and
+the samples since then:
 
     copy ── step 1 ── step 2 ── step 3 ⚡      load the copy, take steps 1 and 2 again, then step 3 with its own sample
 """
@@ -292,9 +292,13 @@ class OffPolicyRegime:
         """Collect the steps before a round of gradient steps, and with overlap begin the first one after it."""
         if not iteration.collected:
             self.algorithm.explore(self.tally.env_steps, random=False)
-            count_collected(self.collector, self.plan.train_every * self.collector.env.num_envs, self.storage, self.tally)
+            count_collected(
+                self.collector, self.plan.train_every * self.collector.env.num_envs, self.storage, self.tally
+            )
             iteration.collected = True
-        if self.plan.overlap and iteration.num_rounds > 1:  # nothing is under way when an iteration ends, and may be saved
+        if (
+            self.plan.overlap and iteration.num_rounds > 1
+        ):  # nothing is under way when an iteration ends, and may be saved
             self.algorithm.explore(self.tally.env_steps, random=False)
             self.collector.launch()
         iteration.num_updates, iteration.collected = self.plan.num_updates_per_round, False

@@ -7,8 +7,8 @@
 Nothing here draws from a generator that would have to be saved: the order of minibatches follows from seed and
 iteration.
 
-A phase that an error or an interrupt ends is run again, to the same bits: a rollout goes on at its next step, an update or
-what the normalisers had begun to learn is taken back first.
+A phase that an error or an interrupt ends is run again, to the same bits: a rollout goes on at its next step, an update
+or what the normalisers had begun to learn is taken back first.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class OnPolicyRegime:
         self._unabsorbed = 0
 
     def _absorb(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn; the guard has a copy of what was learned before, of the update that went before."""
+        """Let the normalisers learn; of the update that went before, the guard has a copy of what was learned."""
         if not self.guard.kept:
             self.guard.keep()
         try:
@@ -254,9 +254,7 @@ def collected_numbers(collector: Collector) -> dict[str, Tensor]:
     return {f"collect/{name}": value for name, value in found.items() if name != "steps"}
 
 
-def take_back_if_broken(
-    guard: Guard, tally: Tally, device: torch.device, valid: Tensor, num_samples: int
-) -> bool:
+def take_back_if_broken(guard: Guard, tally: Tally, device: torch.device, valid: Tensor, num_samples: int) -> bool:
     """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'.
 
     `valid` [] is how many of the iteration's `num_samples` new samples count.

@@ -77,9 +77,7 @@ def pretraining_config(
     values = critic and settings.using_ppo and not config.algorithm.reward_groups
     rate = pretrain.learning_rate or config.algorithm.learning_rate
     algorithm = replace(config.algorithm, schedule="fixed", entropy_coef=0.0, learning_rate=rate)
-    settings = replace(
-        settings, teacher_act_prob=1.0, using_ppo=values, teacher_samples="leave", ppo=algorithm
-    )
+    settings = replace(settings, teacher_act_prob=1.0, using_ppo=values, teacher_samples="leave", ppo=algorithm)
     return replace(
         config,
         algorithm=algorithm,
