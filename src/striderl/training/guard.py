@@ -153,7 +153,7 @@ class Guard:
         # what was not finite before is not of this update
         broken = (torch.isfinite(was.sums) & ~torch.isfinite(now.sums)).any()
         # in float64, where counts are exact
-        count = torch.zeros_like(now.sums[:1]) if valid is None else valid.view(1).to(now.sums)
+        count = now.sums.new_zeros(1) if valid is None else valid.view(1).to(now.sums)
         seen = torch.cat([broken.view(1).double(), count, now.skipped - was.skipped, now.taken - was.taken]).tolist()
         rolled_back, num_valid, number = bool(seen[0]), int(seen[1]), len(now.groups)
         skipped, taken = seen[2 : 2 + number], seen[2 + number :]
