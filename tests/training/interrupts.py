@@ -62,7 +62,8 @@ def finished(trainer: Trainer, *, most: int = 10_000) -> Ended:
     records, interrupts = [], 0
     while True:
         try:
-            records.extend(comparable(record) for record in trainer)
+            for record in trainer:
+                records.append(comparable(record))  # noqa: PERF401  (those before an interrupt are kept)
             break
         except KeyboardInterrupt:
             interrupts += 1

@@ -7,7 +7,7 @@
 
 Python raises KeyboardInterrupt wherever it happens to be: between two tensors of an optimiser step, or inside the exit
 of `torch.no_grad()`. Inside the `with`, SIGINT is noted and raised at the next `check_interrupt`, at the end at the
-latest. A second SIGINT that comes a second or more after one which still waits is raised at once: a step may hang.
+latest. A second SIGINT, a second or more after one which still waits, is raised at once, for a step that hangs.
 
 It works in the main thread and in place of Python's own handler; where another handler is installed, that one is left
 alone, and so is a block inside a block.

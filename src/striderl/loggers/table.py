@@ -46,17 +46,17 @@ def make_loggers(names: Iterable[str], folder: str | Path) -> list[Logger]:
     """
     made = []
     for name in names:
-        logger = make_logger(name, None, Path(folder))
+        if name not in LOGGERS:
+            raise KeyError(unknown("logger", name, LOGGERS, where="striderl.loggers"))
+        logger = make_logger(name, LOGGERS[name], Path(folder))
         made += [] if logger is None else [logger]
     return made
 
 
-def make_logger(name: str, make: Callable[[Path], Logger] | None, folder: Path) -> Logger | None:
-    """Make one logger, by a given function instead of the table's; warn where it fails, and return None."""
-    if name not in LOGGERS:
-        raise KeyError(unknown("logger", name, LOGGERS, where="striderl.loggers"))
+def make_logger(name: str, make: Callable[[Path], Logger], folder: Path) -> Logger | None:
+    """Make one logger by a function, or warn why there is none and return None."""
     try:
-        return (make or LOGGERS[name])(folder)
+        return make(folder)
     # whatever a tracker's client throws, a library that calls sys.exit included: training must not notice
     except (Exception, SystemExit) as error:  # noqa: BLE001
         _log.warning("logger %s cannot be made: %s: %s. Training goes on without it", name, type(error).__name__, error)

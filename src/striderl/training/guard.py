@@ -128,12 +128,10 @@ class Guard:
         faults, path = ("", None) if self._faults is None else (self._faults.most_frequent(), self._faults.path)
         where = f" See {path}" if path is not None and faults else ""
         if self._has_no_samples(self.num_samples, self.num_valid, bad=bool(faults)):
-            cause = (
-                f"most often bad: {faults}." if faults else "the envs, or the dataset, mark their samples as not valid."
-            )
+            marked = "the envs, or the dataset, mark their samples as not valid."
             return (
                 f"nothing was learned in {count} iterations in a row: {self.num_valid} of {self.num_samples} samples "
-                f"were valid; {cause}{where}"
+                f"were valid; {f'most often bad: {faults}.' if faults else marked}{where}"
             )
         return (
             f"nothing was learned in {count} iterations in a row: gradients were not finite, or their steps broke "
