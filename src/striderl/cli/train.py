@@ -90,31 +90,24 @@ def train(words: list[str]) -> int:
     """Start a run, or resume one with --resume; returns the exit code."""
     # what a policy does with images and discrete observations by itself is shown where it is decided
     logging.getLogger("striderl.policies.component_defaults").setLevel(logging.INFO)
-    words, given = _take(words, *OWN_FLAGS)
-    if "--resume" in given:
-        return _together(given, lambda signals, ranks: _resume(given["--resume"], words, signals, ranks))
-    for flag in RESUME_FLAGS:
-        if flag in words:
-            raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
-    if not words or words[0] in ("-h", "--help"):
-        say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
-        return 0 if words else 2
-    if words[0].startswith("-"):
-        raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
-    return _together(given, lambda signals, ranks: _start(words, given, signals, ranks))
-
-
-def _config_of(words: list[str], given: dict[str, str]) -> RunConfig[Any, Any]:
-    """Return the recipe of the task with what the command line changes in it."""
-    try:
-        config = recipe(words[0], given.get("--algorithm", ""))
-    except KeyError as error:
-        raise UsageError(message_of(error)) from error
-    _check_plain_flags(words[1:])
-    config = overridden(config, words[1:], prog=f"striderl train {words[0]}")
-    if config.dataset:  # a run may be resumed from another working directory
-        config = replace(config, dataset=str(Path(config.dataset).resolve()))
-    return config
+    with StopSignals() as signals:
+        words, given = _take(words, *OWN_FLAGS)
+        if "--resume" in given:
+            return _resume_one(given["--resume"], words, given, signals)
+        for flag in RESUME_FLAGS:
+            if flag in words:
+                raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
+        if not words or words[0] in ("-h", "--help"):
+            say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
+            return 0 if words else 2
+        if words[0].startswith("-"):
+            raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
+        try:
+            config = recipe(words[0], given.get("--algorithm", ""))
+        except KeyError as error:
+            raise UsageError(message_of(error)) from error
+        _check_plain_flags(words[1:])
+        return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks))
 
 
 def _check_plain_flags(words: list[str]) -> None:
@@ -132,37 +125,42 @@ def resume(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
         return 0 if words else 2
-    words, given = _take(words, _RANK_TIMEOUT)
-    if not words:
-        raise UsageError("name the run: striderl resume RUN")
-    return _together(given, lambda signals, ranks: _resume(words[0], [*words[1:], *flags], signals, ranks))
+    with StopSignals() as signals:
+        words, given = _take(words, _RANK_TIMEOUT)
+        if not words:
+            raise UsageError("name the run: striderl resume RUN")
+        return _resume_one(words[0], [*words[1:], *flags], given, signals)
+
+
+def _resume_one(name: str, words: list[str], given: dict[str, str], signals: StopSignals) -> int:
+    if rank_of_torchrun()[1] == 1:
+        find_run(name)  # before anything large is loaded: a wrong name is told at once
+    return _together(given, signals, lambda ranks: _resume(name, words, signals, ranks))
 
 
 # -- one process, or those of torchrun ---------------------------------------------------------------------------------
 
 
-def _together(given: dict[str, str], work: Callable[[StopSignals, Ranks], int]) -> int:
+def _together(given: dict[str, str], signals: StopSignals, work: Callable[[Ranks], int]) -> int:
     """Do the work in this process, together with the others that torchrun has started; returns the exit code of all."""
     rank, world_size = rank_of_torchrun()
     seconds = _seconds(given, world_size)
-    with StopSignals() as signals:
-        if world_size == 1:
-            from striderl.training.distributed import Ranks
 
-            return work(signals, Ranks())
-        from striderl.training.distributed import RankLostError, setup
+    from striderl.training.distributed import RankLostError, Ranks, setup
 
-        try:
-            with setup(device="cpu", timeout=seconds) as ranks:
-                code = ranks.largest(work(signals, ranks))
-                signals.leave()  # torchrun ends all processes with SIGTERM as soon as one has ended with a code
-                return code
-        except RankLostError as error:
-            complain(str(error))
-            return 1
-        except Exception as error:
-            error.add_note(f"in rank {rank} of {world_size}")
-            raise
+    if world_size == 1:
+        return work(Ranks())
+    try:
+        with setup(device="cpu", timeout=seconds) as ranks:
+            code = ranks.largest(work(ranks))
+            signals.leave()  # torchrun ends all processes with SIGTERM as soon as one has ended with a code
+            return code
+    except RankLostError as error:
+        complain(str(error))
+        return 1
+    except Exception as error:
+        error.add_note(f"in rank {rank} of {world_size}")
+        raise
 
 
 def _seconds(given: dict[str, str], world_size: int) -> float:
@@ -280,8 +278,16 @@ def _wrapped(text: str) -> str:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def _start(words: list[str], given: dict[str, str], signals: StopSignals, ranks: Ranks) -> int:
-    config = _in_all(ranks, lambda: _checked(_config_of(words, given), ranks))
+def _start(
+    usual: RunConfig[Any, Any], words: list[str], given: dict[str, str], signals: StopSignals, ranks: Ranks
+) -> int:
+    def wanted() -> RunConfig[Any, Any]:
+        config = overridden(usual, words[1:], prog=f"striderl train {words[0]}")
+        if config.dataset:  # a run may be resumed from another working directory
+            config = replace(config, dataset=str(Path(config.dataset).resolve()))
+        return _checked(config, ranks)
+
+    config = _in_all(ranks, wanted)
     _check_same_config(config, ranks)
 
     from striderl.training.run_folder import RunFolder, new_run_folder
@@ -327,7 +333,7 @@ def _check_same_config(config: RunConfig[Any, Any], ranks: Ranks) -> None:
 
 
 def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
-    path = _in_main(ranks, lambda: str(find_run(name)))  # before anything large is loaded: a wrong name is told at once
+    path = _in_main(ranks, lambda: str(find_run(name)))
 
     from striderl.training.run_config import RunConfig, read_run_config
     from striderl.training.run_folder import RunFolder
