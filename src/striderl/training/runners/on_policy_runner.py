@@ -59,11 +59,8 @@ _log = logging.getLogger(__name__)
 
 
 _BY_HAND = "learn() steps runner.trainer; override learn as well, add a term to the algorithm, or wrap the env"
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("rollout_step", "learn_from_rollout"), _BY_HAND),
-    "init_writter": "learn() calls init_writer; override that",
-}
-"""What a subclass may not override, with the reason and what to do instead."""
+REFUSED: Mapping[str, str] = dict.fromkeys(("rollout_step", "learn_from_rollout"), _BY_HAND)
+"""What a subclass may not override unless it overrides `learn`, with the reason and what to do instead."""
 
 
 class OnPolicyRunner:
@@ -74,8 +71,10 @@ class OnPolicyRunner:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        own_loop = "learn" in cls.__dict__
-        refuse_overrides(cls, {"init_writter": REFUSED["init_writter"]} if own_loop else REFUSED)
+        own = OnPolicyRunner.init_writer
+        aliases = [name for name, each in vars(OnPolicyRunner).items() if each is own and name != own.__name__]
+        refuse_overrides(cls, dict.fromkeys(aliases, "learn() calls init_writer; override that"))
+        refuse_overrides(cls, {} if "learn" in vars(cls) else REFUSED)
 
     def __init__(
         self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
