@@ -214,8 +214,8 @@ def test_episodic_returns_do_not_leak_from_ring_to_ring():
 
 
 # three steps, the third ends: v_s = 10, 20, 30, v_s_ = 20, 30, 99, gamma = lambda = 0.5
-# terminated  A2 = 3 - 30 = -27;              A1 = 2 + .5·30 - 20 + .25·A2 = -9.75;  A0 = 1 + .5·20 - 10 + .25·A1 = -1.4375
-# truncated   A2 = 3 + .5·99 - 30 = 22.5;     A1 = -3 + 5.625 = 2.625;               A0 = 1 + .65625 = 1.65625
+# terminated  A2 = 3 - 30 = -27,           A1 = 2 + .5·30 - 20 + .25·A2 = -9.75, A0 = 1 + .5·20 - 10 + .25·A1 = -1.4375
+# truncated   A2 = 3 + .5·99 - 30 = 22.5,  A1 = -3 + 5.625 = 2.625,              A0 = 1 + .65625 = 1.65625
 V_S, V_S_NEXT = np.array([10.0, 20.0, 30.0]), np.array([20.0, 30.0, 99.0])
 BY_HAND = {"terminated": [-1.4375, -9.75, -27.0], "truncated": [1.65625, 2.625, 22.5]}
 
@@ -267,7 +267,7 @@ def test_episodic_returns_without_values_and_from_done_alone() -> None:
 def test_episodic_return_of_neither_form_names_both(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match=r"\(batch, buffer, indices, v_s_, v_s, .* or \(batch, v_s_, gamma"):
         BasePolicy.compute_episodic_return(Batch(rew=[0.0, 1.0], done=[0, 1]), *arguments)
-    with pytest.raises(ValueError, match="gae_lambda is 1, found 0.95"):
+    with pytest.raises(ValueError, match=r"gae_lambda is 1, found 0\.95"):
         BasePolicy.compute_episodic_return(Batch(rew=[0.0, 1.0], done=[0, 1]))
 
 

@@ -243,7 +243,7 @@ def test_pi_that_stops_to_be_probabilities_raises_when_it_is_used():
     made = start(PPO(), agent)
     with torch.no_grad():
         agent.model.pi.copy_(torch.tensor([3.0, -1.0]))
-    with pytest.raises(ValueError, match="pi as probabilities.*-1.0"):
+    with pytest.raises(ValueError, match=r"pi as probabilities.*-1\.0"):
         agent.step(torch.zeros(2, 4))
     made.shutdown()
 

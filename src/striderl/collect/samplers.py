@@ -57,6 +57,7 @@ from striderl.collect.sampler_seeds import derived_seed, fresh_seed
 from striderl.collect.traj_info import TrajInfo, TrajInfoFactory
 from striderl.data import tree
 from striderl.data.named_tuples import ArrayTuple
+from striderl.data.overrides import refuse_overrides
 from striderl.envs.vec_env import VecEnv
 from striderl.envs.workers.config import WorkerConfig
 
@@ -97,6 +98,10 @@ class BaseSampler:
     """In which order groups of envs are stepped, see `CollectorConfig`."""
     min_workers: ClassVar[int] = 0
     """How many worker processes there are at least; 0 for none at all."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, {"evaluate_agents": "runners call evaluate_agent; override that"})
 
     def __init__(
         self,

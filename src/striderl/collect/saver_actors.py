@@ -19,6 +19,7 @@ from striderl.collect.teacher import BoundTeacher, Sight, Teacher
 from striderl.collect.teacher_router import TeacherRouter
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
+from striderl.data.overrides import overridden
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
@@ -113,6 +114,11 @@ def demonstrator(policy: Any, env: VecEnv, *, use_critic_obs: bool, sample: bool
     use_critic_obs: show it what only the critic sees, and the critic's copy of a component where there is one.
     sample: let it act by samples in place of its most likely actions.
     """
+    if isinstance(policy, StatefulPolicy) and overridden(policy, StatefulPolicy, "act", "act_inference", "reset"):
+        own = list(policy.policy.actor_inputs)
+        there = all(name in env.obs_spec for name in own)
+        shown = env.obs_spec.select(own) if there else flat_spec(env.obs_spec, critic=use_critic_obs)
+        return FlatActor(policy, shown, sample=sample)
     if isinstance(policy, (*_OWN, Teacher, TeacherRouter)):
         return LabelActor(bound_teacher(policy, env, use_critic_obs=use_critic_obs), sample=sample)
     if isinstance(policy, HasPolicy) and isinstance(policy.policy, _OWN):

@@ -26,6 +26,7 @@ from striderl.data.specs import ObsSpec
 from striderl.networks.head import Head
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.encode import EncodeStage
+from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mode_head import ModeHead
 from striderl.policies.mutex.facade import StatefulMutex
@@ -92,7 +93,8 @@ class Teacher:
         self, policy: TeacherPolicy | StatefulPolicy | StatefulMutex, components: Mapping[str, str] | None = None
     ) -> None:
         """Freeze a copy; `components` are other names that the env has for what the policy calls so."""
-        pure = policy.policy if isinstance(policy, (StatefulPolicy, StatefulMutex)) else policy
+        pure = policy.policy if isinstance(policy, StatefulMutex) else policy
+        pure = policy_of(policy, deterministic=True) if isinstance(policy, StatefulPolicy) else pure
         if not isinstance(pure, (Policy, ActorPolicy, MutexPolicy)):
             raise TypeError(
                 f"Teacher wants a policy (Policy, ActorPolicy, or a model such as ActorCritic), found "

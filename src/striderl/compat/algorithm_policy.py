@@ -20,6 +20,7 @@ from striderl.compat.components import components
 from striderl.compat.player import Player
 from striderl.data import leaf, tree
 from striderl.data.batch import Batch
+from striderl.data.overrides import refuse_assignment, refuse_overrides
 from striderl.storage.replay_buffer import ReplayBuffer
 from striderl.training.off_policy import ReplayAlgorithm
 from striderl.training.on_policy import OnPolicyAlgorithm
@@ -29,6 +30,17 @@ Array = np.ndarray[Any, Any]
 
 class AlgorithmPolicy(BasePolicy):
     """One of our algorithms in the words of Tianshou; see the top of this module."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        reason = "the algorithm makes its own targets; override process_fn, or its config (n_step, gamma, lam)"
+        refuse_overrides(cls, dict.fromkeys(("compute_nstep_return", "compute_episodic_return"), reason))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_assignment(self, name, parts=("algorithm", "seed"))
+        if name == "policy" and "policy" in self._modules:
+            raise AttributeError("setting AlgorithmPolicy.policy would have no effect: the algorithm holds it")
+        super().__setattr__(name, value)
 
     def __init__(self, algorithm: Any, *, seed: int = 0) -> None:
         """Take an algorithm; `seed` decides what it draws."""

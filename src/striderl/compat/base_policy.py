@@ -14,7 +14,7 @@ A subclass writes `forward` and `learn`, and `process_fn` where targets reach ov
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, overload
 
@@ -25,9 +25,15 @@ from striderl.compat.buffer_returns import episodic_return, gaps_between, nstep_
 from striderl.compat.policy_checks import checked_batch, checked_numbers
 from striderl.data import leaf
 from striderl.data.batch import Batch
+from striderl.data.overrides import refuse_overrides
 from striderl.storage.replay_buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
+
+
+_FORWARD = "a Collector executes what forward returns as act; do it there, where training and updating are told apart"
+REFUSED: Mapping[str, str] = dict.fromkeys(("exploration_noise", "map_action", "map_action_inverse"), _FORWARD)
+"""Methods of later Tianshou policies that nothing here calls."""
 
 
 class BasePolicy(nn.Module, ABC):
@@ -36,6 +42,10 @@ class BasePolicy(nn.Module, ABC):
     updating: bool = False
     """Whether `update` is at work."""
     _drawn_weight: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, REFUSED)
 
     @abstractmethod
     def forward(self, batch: Batch, state: Any = None, **kwargs: Any) -> Batch:

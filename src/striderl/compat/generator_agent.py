@@ -7,10 +7,14 @@ Trainer    _run_collect, _run_train, __call__          see generator_trainer.py
 
 algorithm = Algorithm(DQN(q_policy(obs_spec, action_spec)))          or one made of a user's model: user_models.py
 agent = Agent(algorithm)
+
+Where a subclass overrides them, `Trainer` collects with `Agent.sample`, evaluates with `Agent.predict`, and both choose
+from what `Algorithm.predict` returns: Q-values [B, n] for DQN, or a distribution.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -19,13 +23,19 @@ import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.dqn import DQN
+from striderl.collect.actors import Acted, Noise, Obs
 from striderl.compat.components import components
 from striderl.compat.player import Player
 from striderl.compat.policy_checks import checked_numbers
 from striderl.data import tree
+from striderl.data.arena import Columns
 from striderl.data.batch import Batch
 from striderl.data.episode_ends import ends_of
+from striderl.data.noise import NoiseSpec
+from striderl.data.overrides import overridden, refuse_assignment, refuse_overrides
 from striderl.data.specs import torch_dtype
+from striderl.networks.deterministic import QValues
+from striderl.networks.distribution import Distribution
 from striderl.storage.replay import ReplaySample
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
@@ -79,12 +89,22 @@ class Model(nn.Module):
 class Algorithm:
     """Updates of a model, and what its outputs mean; tensors in, tensors out."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(
+            cls, {"sync_target": "learning moves the target by itself, by the algorithm's settings; override learn"}
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_assignment(self, name, parts=("core", "view", "model"))
+        super().__setattr__(name, value)
+
     def __init__(self, core: Any, *, model: nn.Module | None = None, seed: int = 0) -> None:
         """Take DQN, SAC, PPO or the like; `model` is the user's own where the networks were made of one."""
         if not isinstance(core, (ReplayAlgorithm, OnPolicyAlgorithm)):
             raise TypeError(f"Algorithm wants one of our algorithms, such as DQN or PPO, found {type(core).__name__}")
         self.core: Any = core
-        self.view = Model(core)
+        self.view = model if isinstance(model, Model) else Model(core)
         self.model: Any = self.view if model is None else model
         self.on_policy = not isinstance(core, ReplayAlgorithm)
         self.num_updates, self.seed = 0, seed
@@ -151,17 +171,25 @@ class Algorithm:
 class Agent:
     """The algorithm on arrays: greedy in `predict`, exploring in `sample`."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_assignment(self, name, parts=("alg", "player"))
+        super().__setattr__(name, value)
+
     def __init__(self, alg: Algorithm, *, seed: int = 0) -> None:
         """Take an `Algorithm`; `seed` decides what `sample` draws."""
         if not isinstance(alg, Algorithm):
             raise TypeError(f"Agent wants an Algorithm, found {type(alg).__name__}; wrap it: Agent(Algorithm(…))")
         self.alg = alg
         self.player = Player(alg.core, seed)
+        if overridden(alg, Algorithm, "predict") or overridden(alg.view, Model, "value", "action"):
+            policy = predicted_policy(alg)
+            self.player.explorer.policy = self.player.greedy.policy = policy  # type: ignore[attr-defined]
         self.sample_step = 0
         """Env steps for which actions were sampled."""
         self.learn_step = 0
         """How often `learn` was called."""
         self._memory: dict[str, Tensor] | None = None
+        self._collecting: AgentActor | None = None
 
     def predict(self, obs: Any) -> Any:
         """Return the actions for evaluation, for one observation or a batch of them."""
@@ -197,10 +225,13 @@ class Agent:
         single = np.ndim(leaf) == len(first.shape)
         if single:
             arrays = tree.map(lambda value: np.asarray(value)[None], obs)
-        acted = self.player.act(components(arrays, spec, self.alg.device), self._memory, exploring=exploring)
-        self._memory = acted.state or None
-        if exploring:
-            self.sample_step = self.player.env_step
+        shown = components(arrays, spec, self.alg.device)
+        if self._collecting is not None:
+            acted = self._collecting.own(shown)
+        else:
+            acted = self.player.act(shown, self._memory, exploring=exploring)
+            self._memory = acted.state or None
+            self.sample_step = self.player.env_step if exploring else self.sample_step
         actions = tree.map(lambda value: value.cpu().numpy(), acted.actions)
         return tree.map(lambda value: value[0], actions) if single else actions
 
@@ -230,3 +261,84 @@ class Agent:
             "info": {},
             "policy": {},
         }
+
+
+class AgentActor:
+    """An agent's overridden `sample` or `predict` as the actor of a collector.
+
+    `super().sample(obs)` within it is one step of the agent's own actor, with memory and noise of the collector.
+    """
+
+    def __init__(self, agent: Agent, actor: Any, *, exploring: bool) -> None:
+        """Act by `sample` when exploring, else by `predict`; `actor` is the agent's own."""
+        self.agent, self.actor, self.exploring = agent, actor, exploring
+        self._given: tuple[Any, Any, Any] | None = None
+        self._acted: Acted | None = None
+
+    def columns(self) -> Columns:
+        """Return what the agent's own actor stores."""
+        columns: Columns = self.actor.columns()
+        return columns
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the noise of the agent's own actor."""
+        noise: Mapping[str, NoiseSpec] = self.actor.noise()
+        return noise
+
+    def initial_state(self, num_envs: int, device: torch.device) -> Any:
+        """Return the memory of the agent's own actor."""
+        return self.actor.initial_state(num_envs, device)
+
+    def own(self, obs: dict[str, Tensor]) -> Acted:
+        """Step the agent's own actor."""
+        assert self._given is not None
+        acted: Acted = self.actor.act(obs, self._given[1], self._given[2])
+        self._acted = acted
+        return acted
+
+    @torch.no_grad()
+    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+        """Call the agent's method, and keep what it returned as the actions."""
+        agent = self.agent
+        self._given, self._acted = (obs, state, noise), None
+        agent._collecting = self
+        arrays = {name: value.cpu().numpy() for name, value in obs.items()}
+        shown = next(iter(arrays.values())) if len(arrays) == 1 else arrays
+        try:
+            returned = agent.sample(shown) if self.exploring else agent.predict(shown)
+            acted = self._acted or self.own(dict(obs))
+        finally:
+            agent._collecting = None
+        actions = tree.map(lambda own, like: torch.as_tensor(own).to(like), returned, acted.actions)
+        if tree.equal(actions, acted.actions):
+            return acted
+        columns = dict(acted.columns)
+        if "log_prob" in columns:
+            columns["log_prob"] = agent.alg.core.policy.head.from_params(columns["dist"]).log_prob(actions)
+        return acted._replace(actions=actions, columns=columns)
+
+
+def predicted_policy(alg: Algorithm) -> Any:
+    """Return the policy of an algorithm, with the same modules, that acts by what `alg.predict` returns."""
+    policy = alg.core.policy
+    shadow = copy.copy(policy)
+
+    def distribution(obs: Mapping[str, Tensor]) -> Distribution[Any]:
+        found = alg.predict(next(iter(obs.values())) if len(obs) == 1 else dict(obs))
+        found = found[0] if isinstance(found, tuple) else found
+        if isinstance(found, Tensor) and alg.view.kind == "q":
+            return QValues.from_values(found)
+        if not isinstance(found, Distribution):
+            wanted = "Q-values [B, n] or a distribution" if alg.view.kind == "q" else "a distribution of actions"
+            raise TypeError(f"{type(alg).__name__}.predict must return {wanted}, found {type(found).__name__}")
+        return found
+
+    def act(obs: Mapping[str, Tensor], state: Any, memo: Any, *sequence: Any) -> Any:
+        _, after, aux = policy.act(obs, state, memo, *sequence)
+        return distribution({name: obs[name] for name in policy.obs_spec}), after, aux
+
+    def forward(obs: Mapping[str, Tensor], state: Any, memo: Any, *sequence: Any) -> Any:
+        return policy(obs, state, memo, *sequence)._replace(distribution=distribution(obs))
+
+    shadow.act, shadow.forward = act, forward
+    return shadow

@@ -19,8 +19,9 @@ from typing import Any
 
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.delivery import Cuts
-from striderl.compat.generator_agent import Agent, Rollout
+from striderl.compat.generator_agent import Agent, AgentActor, Rollout
 from striderl.data.checked_fields import check_field_types
+from striderl.data.overrides import overridden, refuse_assignment
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
 from striderl.training.evaluation import evaluate
@@ -79,7 +80,10 @@ class Trainer:
         if bool(config.eval_frequency) != (eval_env is not None):
             raise ValueError("an evaluation wants both eval_env and TrainerConfig.eval_frequency")
         self.core = agent.alg.core
-        self.collector = Collector(env, agent.player.explorer, CollectorConfig(seed=config.seed))
+        explorer: Any = agent.player.explorer
+        if overridden(agent, Agent, "sample"):
+            explorer = AgentActor(agent, explorer, exploring=True)
+        self.collector = Collector(env, explorer, CollectorConfig(seed=config.seed))
         self.buffer: Any = (
             rollout_storage(self.collector, self.core.policy, config.num_steps)
             if agent.alg.on_policy
@@ -92,6 +96,10 @@ class Trainer:
         self._since_train = 0
         self._next_eval = 0
         self._closed = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_assignment(self, name, parts=("agent", "env", "eval_env", "config", "core", "collector", "buffer"))
+        super().__setattr__(name, value)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -127,6 +135,8 @@ class Trainer:
 
     def _run_collect(self) -> dict[str, Any]:
         """Take one step in all envs into the buffer."""
+        if not self.sample_step:
+            self.agent.reset()
         warm = self.agent.alg.on_policy or self.sample_step >= self.config.learning_starts
         if not self.agent.alg.on_policy:
             self.core.explore(self.sample_step, random=not warm)
@@ -161,7 +171,10 @@ class Trainer:
 
     def _run_evaluate(self, env: VecEnv) -> dict[str, Any]:
         """Play whole episodes greedily on the envs for it."""
-        result = evaluate(env, self.agent.player.greedy, self.config.num_eval_episodes, seed=self.config.seed + 1)
+        player: Any = self.agent.player.greedy
+        if overridden(self.agent, Agent, "predict"):
+            player = AgentActor(self.agent, player, exploring=False)
+        result = evaluate(env, player, self.config.num_eval_episodes, seed=self.config.seed + 1)
         logs = {"mean_episodic_return": result.mean, "std_episodic_return": result.std}
         return self._log_data("evaluate", {**logs, "mean_episodic_length": result.numbers()["length_mean"]})
 

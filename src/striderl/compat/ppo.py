@@ -10,6 +10,10 @@
         losses, stats = alg.update(it)
 
 Everything is done by the parts that a runner uses: the same seed and the same env give the same weights, bit for bit.
+
+A subclass may override every method. `compute_losses(minibatch)` is run for each minibatch and may add losses of its
+own; of the model, `act`, `evaluate`, `reset`, `clip_std`, `train` and `to` are called where a subclass overrides them.
+Settings are fixed when the object is made: setting one afterwards raises, because nothing would read it.
 """
 
 from __future__ import annotations
@@ -17,29 +21,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from striderl.algorithms import ppo as core
-from striderl.algorithms.on_policy_targets import finite_rows
+from striderl.algorithms.on_policy_targets import Losses, finite_rows
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.term import Term
+from striderl.collect.acting_part import Played
 from striderl.collect.actors import Acted
 from striderl.collect.group import where_env
 from striderl.collect.noise_source import NoiseSource
+from striderl.collect.policy_actor import PolicyActor
 from striderl.compat.final_observations import final_observations
 from striderl.compat.loop_storage import LoopStorage
 from striderl.compat.recorded_steps import seen_by_critic, tell_teacher, with_recorded_action
 from striderl.data import tree
+from striderl.data.arena import Columns
 from striderl.data.episode_ends import split_done
 from striderl.data.naming import unknown
+from striderl.data.noise import NoiseSpec
+from striderl.data.overrides import overridden, refuse_assignment
 from striderl.data.transition import Transition
 from striderl.datasets.rollout_files import Transition as RecordedStep
+from striderl.networks.distribution import Distribution
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.inputs import Observations, as_dones, critic_view, named
+from striderl.policies.facade.routed import RoutedPolicy, policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.hidden_states import to_hidden_states
 from striderl.policies.policy import Policy
@@ -107,11 +118,11 @@ class PPO:
         self.device, self.seed = torch.device(device), seed
         self.actor_critic = actor_critic.to(self.device)
         self.policy = _pure(actor_critic)
-        self.learner = core.PPO(self.policy, replace(config or PPOConfig(), **settings), terms=terms)
+        self.learner = _Learner(self, self.policy, replace(config or PPOConfig(), **settings), terms)
         self.transition = RolloutStorage.Transition()
         """The step that is under way, to look at: what `act` chose, and what `process_env_step` was told."""
         self.storage: LoopStorage | None = None
-        self._actor = self.learner.actor()
+        self._actor = _actor_of(self.learner)
         self._step = self._iteration = 0
         self._state: dict[str, Tensor] = {}
         self._initial_state: dict[str, Tensor] = {}
@@ -120,6 +131,11 @@ class PPO:
         self._acted: Acted | None = None
         self._prepared: Any = None
         self._told = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, but no setting or part that the update holds already: it would not be read."""
+        refuse_assignment(self, name, parts=_PARTS, settings=_SETTINGS)
+        super().__setattr__(name, value)
 
     # -- the calls of a loop -------------------------------------------------------------------------------------------
 
@@ -150,6 +166,8 @@ class PPO:
         storage = self._ready()
         with _outside_autograd():
             self._obs = self._components(obs, critic_obs)
+            if isinstance(self.policy, RoutedPolicy):
+                self.policy.flat = not isinstance(obs, Mapping)
             count = len(next(iter(self._obs.values())))
             if count != storage.num_envs:
                 raise ValueError(f"init_storage was told {storage.num_envs} envs, the observations are of {count}")
@@ -206,6 +224,9 @@ class PPO:
             )
             storage.add(transition)
             self._state = where_env(done, self._fresh_state, acted.state)
+        model = self._model_with("reset")
+        if model is not None:
+            model.reset(dones)
         self._step += 1
         self._acted = None
         self.transition.clear()
@@ -263,22 +284,37 @@ class PPO:
         with torch.inference_mode(False):
             numbers = self.learner.update(prepared, order_generator(self.seed, self._iteration, self.device))
             self.learner.absorb(storage.data)
+            model = self._model_with("clip_std")
+            if model is not None:
+                model.clip_std(min=self.learner.config.clip_min_std)
         self._iteration += 1
         self._prepared = None
         storage.clear()
         return split_numbers(numbers)
+
+    def compute_losses(self, minibatch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+        """Return (losses, inter_vars, stats) of a minibatch, as `striderl.algorithms.PPO.compute_losses` does.
+
+        A loss is (weight, tensor), or a tensor, whose weight is the attribute `name + "_coef"` of this object, else 1.
+        """
+        losses, inter_vars, stats = core.PPO.compute_losses(self.learner, minibatch)
+        return dict(losses), inter_vars, stats
 
     # -- modes and saving ----------------------------------------------------------------------------------------------
 
     def train_mode(self) -> None:
         """Let everything that differs between training and playing train."""
         self.policy.train()
+        self.actor_critic.train()
 
     def eval_mode(self) -> None:
         """Let everything that differs between training and playing play."""
         self.policy.eval()
+        self.actor_critic.eval()
 
-    test_mode = eval_mode
+    def test_mode(self) -> None:
+        """Do the same as `eval_mode`."""
+        self.eval_mode()
 
     @property
     def learning_rate(self) -> float:
@@ -305,6 +341,11 @@ class PPO:
             self._state = {name: value.to(self.device).clone() for name, value in loop["state"].items()}
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _model_with(self, method: str) -> StatefulPolicy | None:
+        """Return the model where its class overrides a method; what the method does is done here otherwise."""
+        model = self.actor_critic
+        return model if isinstance(model, StatefulPolicy) and overridden(model, StatefulPolicy, method) else None
 
     def _ready(self) -> LoopStorage:
         if self.storage is None:
@@ -354,6 +395,69 @@ class PPO:
         )
 
 
+_SETTINGS = frozenset(field.name for field in fields(PPOConfig))
+_PARTS = frozenset({"policy", "actor_critic", "learner", "device", "seed"})
+
+
+class _Learner(core.PPO):
+    """PPO whose losses are those of the object around it, which a user may have subclassed."""
+
+    def __init__(self, owner: PPO, policy: Policy, config: PPOConfig, terms: Sequence[Term]) -> None:
+        super().__init__(policy, config, terms=terms)
+        self._owner = owner
+
+    def compute_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Any], dict[str, Tensor]]:
+        """Return those of the owner, with weights."""
+        if not overridden(self._owner, PPO, "compute_losses"):
+            return super().compute_losses(minibatch)
+        losses, inter_vars, stats = self._owner.compute_losses(minibatch)
+        return {name: self._weighted(name, loss) for name, loss in losses.items()}, inter_vars, stats
+
+    def _weighted(self, name: str, loss: Any) -> tuple[float, Tensor]:
+        if isinstance(loss, Tensor):
+            coefficient = f"{name}_coef"
+            return float(getattr(self._owner, coefficient, getattr(self.config, coefficient, 1.0))), loss
+        weight, value = loss
+        return weight, value
+
+
+class _ReturnedActions:
+    """Executes what a model's own `act` returned, in the place of a sample of its distribution."""
+
+    name = "returned"
+
+    def __init__(self, policy: RoutedPolicy) -> None:
+        self._policy = policy
+
+    def columns(self) -> Columns:
+        """Return nothing."""
+        return {}
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return nothing: the model samples."""
+        return {}
+
+    def initial_state(self, num_envs: int, device: torch.device) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+    def __call__(
+        self, obs: Any, state: Mapping[str, Tensor], actions: Any, distribution: Distribution[Any], noise: Any
+    ) -> Played:
+        """Return the model's actions."""
+        given = self._policy.sampled
+        executed = tree.map(lambda own, like: torch.as_tensor(own).detach().to(like), given, actions)
+        return Played(executed, {}, {})
+
+
+def _actor_of(learner: core.PPO) -> PolicyActor:
+    """Return the actor of an algorithm; it executes what a model's own `act` returns, where there is one."""
+    policy = learner.policy
+    if not isinstance(policy, RoutedPolicy) or not overridden(policy.model, StatefulPolicy, "act"):
+        return learner.actor()
+    return PolicyActor(policy, (_ReturnedActions(policy), *learner.terms.acting()))
+
+
 @contextmanager
 def _outside_autograd() -> Iterator[None]:
     """Make ordinary tensors without gradients, also in a loop that is in inference mode: the update goes backward."""
@@ -362,7 +466,7 @@ def _outside_autograd() -> Iterator[None]:
 
 
 def _pure(given: Any) -> Policy:
-    policy = given.policy if isinstance(given, StatefulPolicy) else given
+    policy = policy_of(given) if isinstance(given, StatefulPolicy) else given
     if not isinstance(policy, Policy):
         raise TypeError(
             f"PPO wants a Policy, or a model such as ActorCritic that has one, found {type(given).__name__}"

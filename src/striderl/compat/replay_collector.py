@@ -27,6 +27,7 @@ from striderl.collect.sampler_envs import as_vec_env
 from striderl.compat.base_policy import BasePolicy
 from striderl.compat.buffer_writer import BufferWriter
 from striderl.compat.forward_actor import ForwardActor
+from striderl.data.overrides import refuse_assignment
 from striderl.envs.vec_env import VecEnv
 from striderl.storage.replay_buffer import ReplayBuffer
 from striderl.storage.replay_buffer_kinds import VectorReplayBuffer
@@ -62,6 +63,10 @@ class Collector:
         self._core = CoreCollector(self.env, self._actor, CollectorConfig(seed=seed))
         self._fresh_next = True
         self.collect_step, self.collect_episode, self.collect_time = 0, 0, 0.0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_assignment(self, name, parts=("policy", "buffer", "env"))
+        super().__setattr__(name, value)
 
     @property
     def env_num(self) -> int:

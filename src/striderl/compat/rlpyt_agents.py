@@ -29,6 +29,7 @@ from striderl.compat.player import Player
 from striderl.compat.user_models import actor_from_model, critic_from_model, policy_from_model, q_policy_from_model
 from striderl.data import tree
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec, action_spec_from_space
+from striderl.data.overrides import refuse_overrides
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.networks.categorical import FORBIDDEN
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
@@ -59,11 +60,23 @@ class AgentTrain(NamedTuple):
     value: Tensor
 
 
+REFUSED: Mapping[str, str] = {
+    "__call__": "learning runs the model itself; give a ModelCls with another forward",
+    "distribution": "the distribution is made of what the model returns; give a ModelCls with another forward",
+    "parameters": "the optimiser takes all parameters of agent.policy; give a ModelCls with other parameters",
+}
+"""What a subclass of an agent may not define, with the reason and what to do instead."""
+
+
 class BaseAgent(ABC):
     """What all agents share: modes, where the policy is, and saving."""
 
     policy: Any
     """Our policy, after `initialize`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, REFUSED)
 
     def __init__(self, ModelCls: ModelClass | None = None, model_kwargs: Mapping[str, Any] | None = None) -> None:
         """Take what the model is made of; it is built by `initialize`."""
@@ -315,8 +328,8 @@ class _RlpytModel(nn.Module):
         if not busy and not bool(((pi >= 0).all(-1) & ((pi.sum(-1) - 1.0).abs() < PROBABILITY_TOLERANCE)).all()):
             row = pi.detach().reshape(-1, pi.shape[-1])[0]
             raise ValueError(
-                f"{type(self.model).__name__}.forward must return pi as probabilities, rows >= 0 that sum to 1, found a "
-                f"row such as {[round(each, 4) for each in row[:8].tolist()]} with sum {float(row.sum()):.4g}; for "
+                f"{type(self.model).__name__}.forward must return pi as probabilities, rows >= 0 that sum to 1, found "
+                f"a row such as {[round(each, 4) for each in row[:8].tolist()]} with sum {float(row.sum()):.4g}; for "
                 "logits return torch.softmax(logits, dim=-1)"
             )
         return pi.clamp_min(torch.finfo(pi.dtype).tiny).log()

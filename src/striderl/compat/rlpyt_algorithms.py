@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import namedtuple
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -27,11 +29,20 @@ from striderl.compat.rlpyt_agents import DqnAgent, PgAgent, SacAgent, distributi
 from striderl.compat.rollout_targets import check_plain, gradient_steps, targets_of
 from striderl.data import tree
 from striderl.data.arena import Placement
+from striderl.data.overrides import refuse_assignment, refuse_overrides
 from striderl.data.transition import Transition, transition_columns
 from striderl.ops.returns import gae
 from striderl.storage.replay import Replay
 from striderl.training.off_policy import UpdateNoise
 from striderl.training.on_policy import order_generator
+
+_UPDATE = "the update is that of striderl.algorithms; override optimize_agent, or write an algorithm there"
+_REPLAY = "the replay is built by the algorithm's settings; override append_samples or optimize_agent"
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("loss", "td_abs_errors", "optim_initialize", "update_itr_hyperparams"), _UPDATE),
+    **dict.fromkeys(("initialize_replay_buffer", "samples_to_buffer"), _REPLAY),
+}
+"""Methods of rlpyt's algorithms that nothing here calls; one that overrides `optimize_agent` may call them itself."""
 
 
 class RlAlgorithm(ABC):
@@ -43,6 +54,18 @@ class RlAlgorithm(ABC):
     """Whether samples have to hold the value of what followed their last step."""
     agent_kind: ClassVar[type[Any]] = object
     """Which agents it can train."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.optimize_agent is RlAlgorithm.optimize_agent:
+            refuse_overrides(cls, REFUSED)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        config = self.__dict__.get("config")
+        settings = [field.name for field in fields(config)] if is_dataclass(config) else ()
+        way = "give it in the config" if name in settings or name == "discount" else ""
+        refuse_assignment(self, name, parts=("config", "discount"), settings=settings, way=way)
+        super().__setattr__(name, value)
 
     def __init__(self, *, seed: int = 0) -> None:
         """Take note; `initialize` builds the rest."""

@@ -35,6 +35,12 @@ _ndarray = np.ndarray
 class Batch:
     """Nested arrays under open keys; see the picture at the top of this module."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        raise TypeError(
+            f"{cls.__name__} cannot derive from Batch: operations return a Batch, so overrides would have no effect on "
+            "their results; hold a Batch as an attribute, or write functions of one"
+        )
+
     __array_ufunc__ = None  # so that `np.float64(2) * batch` comes to us instead of making an object array
 
     def __init__(self, data: Any = None, /, copy: bool = False, **values: Any) -> None:

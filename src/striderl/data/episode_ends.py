@@ -36,7 +36,8 @@ def ends_of(given: Mapping[str, Any] | Batch) -> tuple[Any, Any]:
         return terminated, terminated & False if truncated is None else truncated
     if terminated is None and truncated is None:
         return split_done(done, given.get("info"))
-    terminated = done & ~truncated if terminated is None else terminated
+    if terminated is None:
+        terminated = done & ~as_flag(truncated, "truncated")
     truncated = done & ~terminated if truncated is None else truncated
     if bool((done != (terminated | truncated)).any()):
         raise ValueError("'done' contradicts 'terminated' and 'truncated': it is true where either of them is")

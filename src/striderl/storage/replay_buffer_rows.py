@@ -88,7 +88,7 @@ def _plan(
 
 def _nothing(column: Any, name: str, count: int) -> Any:
     """Return None in every row for a column of objects, new or there already; other columns cannot hold it."""
-    if isinstance(column, Batch) and not column.is_empty() or leaf.is_numeric(column):
+    if (isinstance(column, Batch) and not column.is_empty()) or leaf.is_numeric(column):
         found = f"parts {list(column.keys())}" if isinstance(column, Batch) else str(column.dtype)
         raise TypeError(
             f"{name!r} is stored as {found} and cannot hold None; leave the key out where there is no value, then 0 is "

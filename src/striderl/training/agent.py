@@ -26,6 +26,7 @@ from striderl.data.specs import ObsSpec
 from striderl.export.array_layout import read_arrays, require_dones
 from striderl.networks.distribution import Distribution
 from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.facade import StatefulMutex
 from striderl.policies.mutex.policy import MutexPolicy
@@ -144,7 +145,8 @@ class Agent:
 
 def _pure(given: Any) -> Policy | ActorPolicy | MutexPolicy:
     """Return the pure policy of what was given."""
-    policy = given.policy if isinstance(given, (StatefulPolicy, StatefulMutex)) else given
+    policy = given.policy if isinstance(given, StatefulMutex) else given
+    policy = policy_of(given, deterministic=True) if isinstance(given, StatefulPolicy) else policy
     if not isinstance(policy, (Policy, ActorPolicy, MutexPolicy)):
         raise TypeError(
             f"Agent wants a Policy, a MutexPolicy, an ActorPolicy, or a model that has one as its attribute 'policy' "

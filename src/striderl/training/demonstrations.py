@@ -31,6 +31,7 @@ from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.torch_archive import read_torch_archive
 from striderl.collect.saver_student import Student, StudentPolicy
 from striderl.envs.vec_env import VecEnv
+from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.load import load_exactly
@@ -61,7 +62,7 @@ class RunStudents:
         if policy is not None and train_cfg is not None:
             raise ValueError("policy and train_cfg both say what the student is; give one")
         self._env, self._train_cfg = env, train_cfg
-        self._policy = policy.policy if isinstance(policy, StatefulPolicy) else policy
+        self._policy = policy_of(policy, deterministic=True) if isinstance(policy, StatefulPolicy) else policy
         self._said = ""
 
     def __call__(self, folder: Path, known: str) -> Student | None:

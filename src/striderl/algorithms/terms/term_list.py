@@ -13,6 +13,7 @@ from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Read, Term
 from striderl.collect.acting_part import ActingPart
 from striderl.data.naming import unknown
+from striderl.data.overrides import overridden
 from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import ParameterGroup
 from striderl.ops.losses import valid_mean
@@ -37,6 +38,7 @@ class TermList:
                 raise ValueError(f"two terms are called {term.name!r}; leave one of them out")
             names.add(term.name)
             term.check(policy)
+            _check_overrides(term)
 
     def __iter__(self) -> Iterator[Term]:
         return iter(self._terms)
@@ -210,3 +212,12 @@ def _add(
         if name in found or name in set(taken):
             raise ValueError(f"two parts give a {what} called {name!r}; names must differ")
         found[name] = value
+
+
+def _check_overrides(term: Term) -> None:
+    """Raise where a term overrides what is not asked of it as it is."""
+    kind = type(term).__name__
+    if overridden(term, Term, "in_surrogate") and term.acting() is None:
+        raise TypeError(f"{kind}.in_surrogate would have no effect: it reads what acting() stores, which is None")
+    if overridden(term, Term, "memory") and not term.changes_memory:
+        raise TypeError(f"{kind}.memory would have no effect: set changes_memory = True in the class")

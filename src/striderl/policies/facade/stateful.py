@@ -9,6 +9,10 @@ Observations are flat [.., num_obs] tensors in the order of the policy's compone
 step, and advances the memory, unless `hidden_states` are given: then it is a minibatch, either of padded trajectories
 (`masks`, results come back unpadded) or of whole columns with `resets` inside. `model.policy` is the pure policy, which
 the algorithms of this library use.
+
+A subclass may override `act` and `evaluate`: algorithms then run through them (routed.py). Modules and parameters that
+are set as attributes become parts of `model.policy`: they are learned, saved and moved with it. Overrides and
+attributes that would have no effect raise.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from striderl.data.overrides import refuse_overrides
 from striderl.networks.distribution import Distribution
 from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
 from striderl.ops.padding import unpad_trajectories
@@ -35,8 +40,31 @@ if TYPE_CHECKING:
     from striderl.policies.transfer.report import TransferReport
 
 
+_LAST_CALL = "algorithms read the distribution that `act` leaves behind; override act, or give the policy another head"
+_WEIGHTS = (
+    "optimisers and checkpoints hold model.policy; set modules and parameters as attributes, they become part of it"
+)
+_MEMORY = "the memory is that of the policy's stages; use another stage, or override act and evaluate"
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("distribution", "action_mean", "action_std", "entropy", "get_actions_log_prob"), _LAST_CALL),
+    **dict.fromkeys(("update_distribution", "__call__"), "nothing calls it; override act, evaluate or forward"),
+    **dict.fromkeys(("parameters", "named_parameters", "state_dict", "load_state_dict"), _WEIGHTS),
+    **dict.fromkeys(("is_recurrent", "get_hidden_states", "set_hidden_states", "detach_hidden_states"), _MEMORY),
+    "device": "it is where the policy's parameters are; move the model with to(device)",
+}
+"""What a subclass may not override, with the reason and what to do instead."""
+_OLD_PARTS = ("std", "log_std", "memory_a", "memory_c")
+"""Parts of rsl_rl's classes that have another place here."""
+
+
 class StatefulPolicy:
     """A thin shell around a pure policy that keeps what the last call gave."""
+
+    policy: Policy
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, REFUSED)
 
     def __init__(self, policy: Policy, *, seed: int | None = None, companions: Sequence[nn.Module] = ()) -> None:
         """Wrap a policy; without a seed, torch's global generator gives one, so `torch.manual_seed` governs it.
@@ -48,12 +76,48 @@ class StatefulPolicy:
                 "act and evaluate would each advance the trunk's memory; give actor and critic stages of their own, "
                 "or use the pure policy, which runs both at once"
             )
-        self.policy = policy
         self._companions = tuple(companions)
+        self.policy = policy
         self.memo: dict[str, Tensor] = {}
         self._memory = FacadeMemory(policy, int(torch.randint(2**62, ())) if seed is None else seed)
         self._distribution: Distribution[Any] | None = None
         self._aux: dict[str, Tensor] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; modules and parameters become parts of the policy, under the same name."""
+        policy = self.__dict__.get("policy")
+        if name == "policy" and policy is not None:
+            raise AttributeError(
+                f"{type(self).__name__}.policy is built already; algorithms hold it. Build another model"
+            )
+        companion = any(value is each for each in self.__dict__.get("_companions", ()))
+        learned = isinstance(value, (nn.Module, nn.Parameter)) and name != "policy" and not companion
+        if policy is None:
+            if learned:
+                raise AttributeError(
+                    f"call {type(self).__name__}'s super().__init__() before setting the module {name!r}"
+                )
+        elif name in policy._modules and (not learned or policy._modules[name] is not self.__dict__.get(name)):
+            raise AttributeError(
+                f"{name!r} is a part of model.policy, and setting it on the model would have no effect; override act "
+                "or evaluate, or build the model from another policy"
+            )
+        elif name in _OLD_PARTS:
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r} that is read: the standard deviation is in model.policy.head "
+                "(init_noise_std, clip_std), memories are stages of model.policy"
+            )
+        if learned and policy is not None:
+            setattr(policy, name, value)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        found = self.__dict__.get(name)
+        super().__delattr__(name)
+        if found is not None and (
+            self.policy._modules.get(name) is found or self.policy._parameters.get(name) is found
+        ):
+            delattr(self.policy, name)
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
@@ -65,7 +129,9 @@ class StatefulPolicy:
         self._act(observations, critic_observations)
         return self.distribution, self.evaluate(seen)
 
-    __call__ = forward
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `forward`."""
+        return self.forward(*args, **kwargs)
 
     def act(
         self,

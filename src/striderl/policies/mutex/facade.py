@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.noise import NoiseSpec, draw_all
+from striderl.data.overrides import refuse_overrides
 from striderl.networks.distribution import Distribution
 from striderl.policies.facade.inputs import Observations, as_dones, lead_of, named
 from striderl.policies.hidden_states import actor_hidden_states
@@ -26,8 +27,23 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+REFUSED: Mapping[str, str] = dict.fromkeys(
+    (
+        "act", "act_inference", "forward", "__call__", "get_policy_selection", "recover_last_action", "device",
+        "override_cmd_vel", "distribution", "action_mean", "action_std", "entropy", "get_actions_log_prob",
+        "parameters", "named_parameters", "state_dict", "load_state_dict", "is_recurrent",
+    ),
+    "agents, teachers and savers run model.policy, a MutexPolicy; give it another selection, or wrap the model",
+)  # fmt: skip
+"""What a subclass may not override."""
+
+
 class StatefulMutex:
     """A thin shell around `MutexPolicy` that keeps memory, drawn commands and the last distribution."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, REFUSED)
 
     def __init__(self, policy: MutexPolicy, *, seed: int | None = None) -> None:
         """Wrap a mutex; without a seed, torch's global generator gives one, so `torch.manual_seed` governs it."""

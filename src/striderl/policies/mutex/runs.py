@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from striderl.data.actions import ActionSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
+from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.settings import Scale
 from striderl.policies.policy import Policy
@@ -98,7 +99,7 @@ def ready_policies(
             f"found {len(sub_policies)} sub_policies and {len(sub_action_scales)} sub_action_scales; give one scale "
             "for each policy"
         )
-    pure = [given.policy if isinstance(given, StatefulPolicy) else given for given in sub_policies]
+    pure = [policy_of(one, deterministic=True) if isinstance(one, StatefulPolicy) else one for one in sub_policies]
     return [SubPolicy(policy, scale, 1.0) for policy, scale in zip(pure, sub_action_scales)]
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector, CollectorConfig
+from striderl.data.overrides import refuse_overrides
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.on_policy import storage_for
@@ -55,11 +56,23 @@ from striderl.training.trainer import Trainer
 _log = logging.getLogger(__name__)
 
 
+_BY_HAND = "learn() steps runner.trainer; override learn as well, add a term to the algorithm, or wrap the env"
+REFUSED: Mapping[str, str] = dict.fromkeys(("rollout_step", "learn_from_rollout"), _BY_HAND)
+"""What a subclass may not override unless it overrides `learn`, with the reason and what to do instead."""
+
+
 class OnPolicyRunner:
     """Trains with PPO; see the top of this module."""
 
     learns_from_recordings: bool = False
     """Whether there is a stage before the env; settings of one are refused where there is none."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = OnPolicyRunner.init_writer
+        aliases = [name for name, each in vars(OnPolicyRunner).items() if each is own and name != own.__name__]
+        refuse_overrides(cls, dict.fromkeys(aliases, "learn() calls init_writer; override that"))
+        refuse_overrides(cls, {} if "learn" in vars(cls) else REFUSED)
 
     def __init__(
         self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
