@@ -72,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2_500_000, help="env steps in all")
     parser.add_argument("--num-envs", type=int, default=256, help="robots that learn together")
+    parser.add_argument("--episodes", type=int, default=64, help="episodes of the greedy policy at the end")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything")
     parser.add_argument("--video", type=Path, help="write ten seconds of the result to this file")
     arguments = parser.parse_args()
@@ -87,10 +88,10 @@ def main() -> None:
                 flush=True,
             )
     policy = trainer.algorithm.policy
-    with make("quadruped", num_envs=64) as env:
-        result = evaluate(env, GreedyActor(policy), 64, seed=1)
+    with make("quadruped", num_envs=arguments.episodes) as env:
+        result = evaluate(env, GreedyActor(policy), arguments.episodes, seed=1)
     errors = result.metrics["tracking_error"]
-    print(f"greedy: tracking error {sum(errors) / len(errors):.3f} m/s, return {result.mean:.2f} over 64 episodes")
+    print(f"greedy: tracking error {sum(errors) / len(errors):.3f} m/s, return {result.mean:.2f} over {len(errors)} episodes")
     if arguments.video:
         film(policy, arguments.video)
         print(f"video: {arguments.video}")

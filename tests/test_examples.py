@@ -33,8 +33,10 @@ def test_cartpole_is_solved():
 
 @pytest.mark.slow
 def test_the_quadruped_example_runs():
-    text = run("train_quadruped.py", "--steps", "20000", "--num-envs", "64")
-    assert "tracking error" in text.splitlines()[-1]
+    # 26 iterations of 8 x 24 steps: one line on the way, after 25 of them, and the one at the end
+    text = run("train_quadruped.py", "--steps", "4900", "--num-envs", "8", "--episodes", "2")
+    on_the_way, end = text.splitlines()
+    assert on_the_way.split()[:2] == ["4800", "steps"] and "tracking error" in end and "over 2 episodes" in end
 
 
 # -- learning from more than reward: a few steps of each, which learn nothing ----------------------------------------
