@@ -20,6 +20,8 @@ import gpu_ppo  # noqa: E402
 import harness_clock  # noqa: E402
 import harness_markdown  # noqa: E402
 import learning  # noqa: E402
+import learning_defaults  # noqa: E402, F401  (its rows, while it can be found)
+import learning_trials  # noqa: E402
 import offline  # noqa: E402
 from harness import Benchmark, main  # noqa: E402
 from harness_report import Contender, Report, Result, Table, load, paired_ratio, save  # noqa: E402
@@ -147,6 +149,8 @@ def rendered(path: Path) -> str:
     """The table of a results file, by the command that writes it."""
     if path.stem == "learning":  # runs with seeds, not contenders beside each other
         return learning.to_markdown(learning.load_runs(path))
+    if path.stem == "learning_defaults":
+        return learning_trials.to_markdown(learning.load_runs(path))
     found = json.loads(path.read_text(encoding="utf-8"))
     of_rows = {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy, "gpu_learning": gpu_learning}
     if path.stem in of_rows:

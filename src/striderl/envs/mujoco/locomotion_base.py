@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,12 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.mujoco.base import Float, Int, MujocoConfig, MujocoEnv
 from striderl.envs.mujoco.config import control_spec
 from striderl.envs.mujoco.randomize import Randomization
+
+
+def open_range(low: float, high: float) -> tuple[float, float]:
+    """Return a setting of a config that is a range; a side may be infinite, which other settings may not."""
+    value: tuple[float, float] = field(default=(low, high), metadata={"finite": False})
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from striderl.envs.mujoco.base import Arrays, Bool, Float, Rows
-from striderl.envs.mujoco.locomotion_base import Locomotion, LocomotionConfig, between
+from striderl.envs.mujoco.locomotion_base import Locomotion, LocomotionConfig, between, open_range
 from striderl.envs.mujoco.randomize import Randomization
 
 
@@ -144,11 +144,11 @@ class HealthyLocomotion(PlanarLocomotion):
 class HopperConfig(WalkerConfig):
     """Gymnasium's settings of Hopper-v5."""
 
-    healthy_state_range: tuple[float, float] = (-100.0, 100.0)
+    healthy_state_range: tuple[float, float] = open_range(-100.0, 100.0)
     """Between what every position but x and z, and every velocity, must be."""
-    healthy_z_range: tuple[float, float] = (0.7, float("inf"))
+    healthy_z_range: tuple[float, float] = open_range(0.7, float("inf"))
     """Between what the height of the trunk must be, m."""
-    healthy_angle_range: tuple[float, float] = (-0.2, 0.2)
+    healthy_angle_range: tuple[float, float] = open_range(-0.2, 0.2)
     """Between what the pitch of the trunk must be, rad."""
     xml_file: str = "hopper.xml"
     """The model: a file of Gymnasium's, or a path."""
@@ -178,9 +178,9 @@ class Hopper(HealthyLocomotion):
 class Walker2dConfig(WalkerConfig):
     """Gymnasium's settings of Walker2d-v5."""
 
-    healthy_z_range: tuple[float, float] = (0.8, 2.0)
+    healthy_z_range: tuple[float, float] = open_range(0.8, 2.0)
     """Between what the height of the trunk must be, m."""
-    healthy_angle_range: tuple[float, float] = (-1.0, 1.0)
+    healthy_angle_range: tuple[float, float] = open_range(-1.0, 1.0)
     """Between what the pitch of the trunk must be, rad."""
     xml_file: str = "walker2d_v5.xml"
     """The model: a file of Gymnasium's, or a path."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from striderl.envs.mujoco.base import Arrays, Bool, Float, Int, Rows
 from striderl.envs.mujoco.external_forces import ExternalForces
-from striderl.envs.mujoco.locomotion_base import Locomotion, LocomotionConfig, between
+from striderl.envs.mujoco.locomotion_base import Locomotion, LocomotionConfig, between, open_range
 from striderl.envs.mujoco.randomize import Randomization
 
 
@@ -121,9 +121,9 @@ class AntConfig(SpatialConfig):
     """Reward for every step in which the robot is healthy."""
     main_body: int | str = 1
     """The body whose speed counts, by number or name."""
-    healthy_z_range: tuple[float, float] = (0.2, 1.0)
+    healthy_z_range: tuple[float, float] = open_range(0.2, 1.0)
     """Between what the height of the trunk must be, m."""
-    contact_force_range: tuple[float, float] = (-1.0, 1.0)
+    contact_force_range: tuple[float, float] = open_range(-1.0, 1.0)
     """Contact forces are cut to this range."""
     reset_noise_scale: float = 0.1
     """How far first positions and velocities are from the default pose."""
@@ -195,11 +195,11 @@ class HumanoidConfig(SpatialConfig):
     """Weight of the squared actions, as a cost."""
     contact_cost_weight: float = 5e-7
     """Weight of the squared contact forces, as a cost."""
-    contact_cost_range: tuple[float, float] = (-float("inf"), 10.0)
+    contact_cost_range: tuple[float, float] = open_range(-float("inf"), 10.0)
     """The weighted contact cost is cut to this range."""
     healthy_reward: float = 5.0
     """Reward for every step in which the robot is healthy."""
-    healthy_z_range: tuple[float, float] = (1.0, 2.0)
+    healthy_z_range: tuple[float, float] = open_range(1.0, 2.0)
     """Between what the height of the trunk must be, m."""
     reset_noise_scale: float = 1e-2
     """How far first positions and velocities are from the default pose."""
