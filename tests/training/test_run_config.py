@@ -150,7 +150,7 @@ def test_two_modes_that_differ_are_refused_with_both_names(run, algorithm):
 def test_a_config_of_before_modes_could_be_empty_goes_on_as_it_did(caplog):
     data = json.loads(replace(tiny("sac"), mode="compiled").to_json())
     data["algorithm"]["mode"] = "eager"  # what every such file has
-    assert settings_of(RunConfig.from_dict(data)).mode == "compiled"
+    assert settings_of(RunConfig.from_stored(data)).mode == "compiled"
     assert "gives way to mode='compiled'" in caplog.text
 
 

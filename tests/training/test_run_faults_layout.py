@@ -77,7 +77,7 @@ def task(monkeypatch):
     """A task 'parts' whose components a test may change."""
 
     def use(parts):
-        def build(num_envs, device, settings):
+        def build(num_envs, device, settings, first_env_index):
             return Parts(tasks.make("cartpole", num_envs=num_envs), parts)
 
         monkeypatch.setitem(tasks.TASKS, "parts", build)
