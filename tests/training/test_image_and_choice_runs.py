@@ -31,6 +31,7 @@ from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.policy_settings import PolicySettings
 from striderl.training.run import Run
 from striderl.training.run_config import CONFIG_FILE
+from striderl.training.seal import SEAL_FILE
 from striderl.training.trainer import Trainer
 
 
@@ -182,6 +183,7 @@ def test_a_run_of_an_older_version_keeps_its_layers(tmp_path):
     plain = json.loads((folder.path / CONFIG_FILE).read_text())
     assert plain["policy"].pop("flatten_images") is False and plain["policy"].pop("one_hot") is True
     (folder.path / CONFIG_FILE).write_text(json.dumps(plain))
+    (folder.path / SEAL_FILE).unlink()  # nothing was sealed then
     from striderl.training.run_config import read_run_config
 
     old = read_run_config(folder.path)

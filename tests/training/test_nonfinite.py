@@ -139,7 +139,7 @@ def config_actor(env):
 def poisoned_run(path, monkeypatch, injection=None, iterations=ITERATIONS, **changes):
     """A run whose training env gives one bad number; evaluations have other envs."""
 
-    def build(num_envs, device, settings):
+    def build(num_envs, device, settings, first_env_index):
         env = tasks.make("cartpole", num_envs=num_envs, settings=settings)
         return Poisoned(env, injection) if injection is not None and num_envs == 4 else env
 
@@ -279,7 +279,7 @@ def sick_run(path, monkeypatch, kind="cartpole", envs=range(4), iterations=6, **
     config = config_of(kind)
     task = config.env.task
 
-    def build(num_envs, device, settings):
+    def build(num_envs, device, settings, first_env_index):
         env = tasks.make(task, num_envs=num_envs, settings=settings)
         return Sick(env, envs) if num_envs == 4 else env
 

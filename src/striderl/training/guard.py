@@ -4,7 +4,7 @@
       ▲                                             no:  back to the copy, counted and reported
       └──────────────────────────────────────────────┘
 
-The copy also serves an update that an error or an interrupt ended in the middle: `restore` puts it back, and the update
+The copy also serves an update that an error or an interrupt ended in the middle: `roll_back` puts it back, and the update
 is made again.
 
 A gradient that is not finite is skipped by the optimiser and changes nothing. This is for the rest: finite gradients
@@ -104,7 +104,7 @@ class Guard:
         self.keep()
 
     def keep(self) -> None:
-        """Copy what was learned, for `restore`."""
+        """Copy what was learned, for `roll_back`."""
         self._good = self.algorithm.state_dict()
 
     @property
@@ -112,7 +112,7 @@ class Guard:
         """The copy; empty where there is none."""
         return self._good
 
-    def restore(self) -> None:
+    def roll_back(self) -> None:
         """Put the copy back: what has changed since then was interrupted half-way, and is done again."""
         self.algorithm.load_state_dict(self._good)
 

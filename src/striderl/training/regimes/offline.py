@@ -79,7 +79,7 @@ class OfflineRegime:
             for start in range(0, every.shape[0], _CHUNK):
                 self.algorithm.absorb(self.dataset.read.rows(every[start : start + _CHUNK]))
         except BaseException:
-            self.guard.restore()
+            self.guard.roll_back()
             raise
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:

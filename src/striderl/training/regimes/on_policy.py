@@ -121,7 +121,7 @@ class OnPolicyRegime:
         try:
             self.algorithm.absorb(columns)
         except BaseException:
-            self.guard.restore()
+            self.guard.roll_back()
             raise
         self.guard.forget()
 
@@ -160,7 +160,7 @@ class OnPolicyRegime:
         try:
             numbers = self.algorithm.update(self._prepared, order)
         except BaseException:
-            self.guard.restore()
+            self.guard.roll_back()
             raise
         self.tally.numbers |= {f"train/{name}": value for name, value in numbers.items()}
         self._prepared = None
