@@ -98,7 +98,7 @@ def test_a_storm_of_ctrl_c_changes_no_bit(kind):
 
 
 def test_the_harness_notices_an_update_that_is_not_taken_back(uninterrupted, monkeypatch):
-    monkeypatch.setattr(Guard, "restore", lambda guard: None)
+    monkeypatch.setattr(Guard, "roll_back", lambda guard: None)
     assert "another state" in check("ppo", uninterrupted, ("optimiser", False, 2), raised)
 
 

@@ -4,8 +4,8 @@
       ▲                                             no:  back to the copy, counted and reported
       └──────────────────────────────────────────────┘
 
-The copy also serves an update that an error or an interrupt ended in the middle: `roll_back` puts it back, and the update
-is made again.
+The copy also serves an update that an error or an interrupt ended in the middle: `roll_back` puts it back, and the
+update is made again.
 
 A gradient that is not finite is skipped by the optimiser and changes nothing. This is for the rest: finite gradients
 whose step overflows, in parameters, optimiser, targets or normalisers. The next iteration learns from other data, so a
