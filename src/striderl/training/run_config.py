@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.algorithms.tppo import TPPOConfig
 from striderl.collect.collector_config import CollectorConfig
-from striderl.data.checked_fields import check_field_types
+from striderl.data.checked_fields import MAY_BE_INFINITE, check_field_types
 from striderl.data.naming import unknown
 from striderl.execution.modes import MODES
 from striderl.training.algorithm_table import algorithm_entry, check_algorithm
@@ -46,7 +46,7 @@ class EnvSettings:
     """A built-in task (`striderl list tasks`), or 'gymnasium:' and any id of Gymnasium."""
     num_envs: int = 1
     """How many envs are stepped together; 8 to 64 for small tasks, hundreds to thousands for robots."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata=MAY_BE_INFINITE)
     """Settings of the task by name; on the command line `--env.settings.NAME VALUE`."""
 
     def __post_init__(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from striderl.data.checked_fields import MAY_BE_INFINITE
 from striderl.envs.mujoco.base import Arrays, Bool, Float, Rows
 from striderl.envs.mujoco.locomotion_base import Locomotion, LocomotionConfig, between
 from striderl.envs.mujoco.randomize import Randomization
@@ -141,11 +142,11 @@ class HealthyLocomotion(PlanarLocomotion):
 class HopperConfig(WalkerConfig):
     """Gymnasium's settings of Hopper-v5."""
 
-    healthy_state_range: tuple[float, float] = (-100.0, 100.0)
+    healthy_state_range: tuple[float, float] = field(default=(-100.0, 100.0), metadata=MAY_BE_INFINITE)
     """Between what every position but x and z, and every velocity, must be."""
-    healthy_z_range: tuple[float, float] = (0.7, float("inf"))
+    healthy_z_range: tuple[float, float] = field(default=(0.7, float("inf")), metadata=MAY_BE_INFINITE)
     """Between what the height of the trunk must be, m."""
-    healthy_angle_range: tuple[float, float] = (-0.2, 0.2)
+    healthy_angle_range: tuple[float, float] = field(default=(-0.2, 0.2), metadata=MAY_BE_INFINITE)
     """Between what the pitch of the trunk must be, rad."""
     xml_file: str = "hopper.xml"
     """The model: a file of Gymnasium's, or a path."""
@@ -173,9 +174,9 @@ class Hopper(HealthyLocomotion):
 class Walker2dConfig(WalkerConfig):
     """Gymnasium's settings of Walker2d-v5."""
 
-    healthy_z_range: tuple[float, float] = (0.8, 2.0)
+    healthy_z_range: tuple[float, float] = field(default=(0.8, 2.0), metadata=MAY_BE_INFINITE)
     """Between what the height of the trunk must be, m."""
-    healthy_angle_range: tuple[float, float] = (-1.0, 1.0)
+    healthy_angle_range: tuple[float, float] = field(default=(-1.0, 1.0), metadata=MAY_BE_INFINITE)
     """Between what the pitch of the trunk must be, rad."""
     xml_file: str = "walker2d_v5.xml"
     """The model: a file of Gymnasium's, or a path."""

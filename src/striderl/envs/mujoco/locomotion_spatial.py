@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from striderl.data.checked_fields import MAY_BE_INFINITE
 from striderl.envs.mujoco.base import Arrays, Bool, Float, Int, Rows
 from striderl.envs.mujoco.external_forces import ExternalForces
 from striderl.envs.mujoco.locomotion_base import Locomotion, LocomotionConfig, between
@@ -121,9 +122,9 @@ class AntConfig(SpatialConfig):
     """Reward for every step in which the robot is healthy."""
     main_body: int | str = 1
     """The body whose speed counts, by number or name."""
-    healthy_z_range: tuple[float, float] = (0.2, 1.0)
+    healthy_z_range: tuple[float, float] = field(default=(0.2, 1.0), metadata=MAY_BE_INFINITE)
     """Between what the height of the trunk must be, m."""
-    contact_force_range: tuple[float, float] = (-1.0, 1.0)
+    contact_force_range: tuple[float, float] = field(default=(-1.0, 1.0), metadata=MAY_BE_INFINITE)
     """Contact forces are cut to this range."""
     reset_noise_scale: float = 0.1
     """How far first positions and velocities are from the default pose."""
@@ -193,11 +194,11 @@ class HumanoidConfig(SpatialConfig):
     """Weight of the squared actions, as a cost."""
     contact_cost_weight: float = 5e-7
     """Weight of the squared contact forces, as a cost."""
-    contact_cost_range: tuple[float, float] = (-float("inf"), 10.0)
+    contact_cost_range: tuple[float, float] = field(default=(-float("inf"), 10.0), metadata=MAY_BE_INFINITE)
     """The weighted contact cost is cut to this range."""
     healthy_reward: float = 5.0
     """Reward for every step in which the robot is healthy."""
-    healthy_z_range: tuple[float, float] = (1.0, 2.0)
+    healthy_z_range: tuple[float, float] = field(default=(1.0, 2.0), metadata=MAY_BE_INFINITE)
     """Between what the height of the trunk must be, m."""
     reset_noise_scale: float = 1e-2
     """How far first positions and velocities are from the default pose."""
