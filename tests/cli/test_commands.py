@@ -262,7 +262,7 @@ def test_overview_and_version(capsys):
         (["train", "cartpole", "--device", "cuda:99"], "cuda"),
         (["train", "cartpole", "--device", "meta"], "the device 'meta' cannot be used here"),
         (["train", "cartpole", "--terms", "rnd", "--rnd.weight", "nan"], "weight: wanted a finite number, found nan"),
-        (["train", "cartpole", "--env.settings.max_episode_length", "NaN"], "wanted a finite number, found nan"),
+        (["train", "cartpole", "--env.settings.max_episode_length", "NaN"], "wanted a number, found nan"),
         (
             ["train", "pendulum", "--algorithm", "sac", "--mode", "compiled", "--algorithm.mode", "eager"],
             "mode='compiled' and algorithm.mode='eager'",

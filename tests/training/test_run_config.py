@@ -195,7 +195,15 @@ def test_no_setting_is_nan_or_infinite(kind, number):
 
 
 def test_settings_in_tables_and_lists_are_looked_at_too():
-    with pytest.raises(ValueError, match=r"EnvSettings.settings.start_range.1: wanted a finite number, found nan"):
+    with pytest.raises(ValueError, match=r"EnvSettings.settings.start_range.1: wanted a number, found nan"):
         EnvSettings(task="cartpole", settings={"start_range": (0.1, float("nan"))})
     with pytest.raises(ValueError, match=r"RNDConfig.weight: wanted a finite number, found nan"):
         RNDConfig(weight=float("nan"))
+
+
+def test_a_range_may_be_open_at_one_end():
+    open_end = {"healthy_z_range": (0.7, float("inf"))}
+    env = make("hopper", num_envs=1, settings=EnvSettings(task="hopper", settings=open_end).settings)
+    env.close()
+    with pytest.raises(ValueError, match=r"reset_noise_scale: wanted a finite number, found inf"):
+        make("hopper", num_envs=1, settings={"reset_noise_scale": float("inf")})

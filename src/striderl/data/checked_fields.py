@@ -1,6 +1,6 @@
 """Check the types of a config's fields when it is made, where the mistake is, and not in the middle of a run.
 
-NaN and infinities are values of no setting, unless its field has `metadata=NOT_FINITE`: then its owner looks at it.
+NaN is the value of no setting, and infinity of none but those whose field has `metadata=MAY_BE_INFINITE`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from striderl.data.naming import unknown
 
 ConfigT = TypeVar("ConfigT")
 
-NOT_FINITE: Mapping[str, Any] = {"finite": False}
-"""The metadata of a field for which infinity means something."""
+MAY_BE_INFINITE: Mapping[str, Any] = {"may_be_infinite": True}
+"""The metadata of a field for which infinity means something, such as a range that is open at one end."""
 
 
 def suggests_fields(config: type[ConfigT]) -> type[ConfigT]:
@@ -68,21 +68,21 @@ def check_finite(config: Any, where: str = "") -> None:
     """Raise ValueError naming the first setting of a config, or of one inside it, that is NaN or infinite."""
     where = where or type(config).__name__
     for field in dataclasses.fields(config):
-        if field.metadata.get("finite", True):
-            _check_finite(getattr(config, field.name), f"{where}.{field.name}")
+        infinite = bool(field.metadata.get("may_be_infinite", False))
+        _check_finite(getattr(config, field.name), f"{where}.{field.name}", infinite)
 
 
-def _check_finite(value: Any, where: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where}: wanted a finite number, found {value}")
+def _check_finite(value: Any, where: str, infinite: bool) -> None:
+    if isinstance(value, float) and (math.isnan(value) or (math.isinf(value) and not infinite)):
+        raise ValueError(f"{where}: wanted a {'number' if infinite else 'finite number'}, found {value}")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         check_finite(value, where)
     elif isinstance(value, (tuple, list)):
         for number, item in enumerate(value):
-            _check_finite(item, f"{where}.{number}")
+            _check_finite(item, f"{where}.{number}", infinite)
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            _check_finite(item, f"{where}.{name}")
+            _check_finite(item, f"{where}.{name}", infinite)
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -23,7 +23,7 @@ from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import decode_json
 from striderl.checkpoint.trust import require_trust
 from striderl.collect.collector_config import CollectorConfig
-from striderl.data.checked_fields import check_field_types, check_num_threads
+from striderl.data.checked_fields import MAY_BE_INFINITE, check_field_types, check_num_threads
 from striderl.data.naming import unknown
 from striderl.envs.tasks import modules_named
 from striderl.execution.modes import MODES
@@ -52,7 +52,7 @@ class EnvSettings:
     """A built-in task (`striderl list tasks`), or 'gymnasium:' and any id of Gymnasium."""
     num_envs: int = 1
     """How many envs are stepped together; 8 to 64 for small tasks, hundreds to thousands for robots."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata=MAY_BE_INFINITE)
     """Settings of the task by name; on the command line `--env.settings.NAME VALUE`."""
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from striderl.data.actions import ActuationSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
+from striderl.data.checked_fields import MAY_BE_INFINITE
 from striderl.envs.mujoco.base import Float, Int, MujocoConfig, MujocoEnv
 from striderl.envs.mujoco.config import control_spec
 from striderl.envs.mujoco.randomize import Randomization
@@ -25,7 +26,7 @@ from striderl.envs.mujoco.randomize import Randomization
 
 def open_range(low: float, high: float) -> tuple[float, float]:
     """Return a setting of a config that is a range; a side may be infinite, which other settings may not."""
-    value: tuple[float, float] = field(default=(low, high), metadata={"finite": False})
+    value: tuple[float, float] = field(default=(low, high), metadata=MAY_BE_INFINITE)
     return value
 
 
