@@ -189,20 +189,20 @@ def _rows() -> Mapping[str, Any]:
 
 
 def to_markdown(runs: Sequence[Run]) -> str:
-    """Return the conditions and a table with a row per algorithm; a seed that was not run is missing."""
+    """Return the conditions and a table with a row per algorithm; what was not run is named."""
     head = (
         "| algorithm | task | given | budget | target | final, seed by seed | at the target | steps | run on |\n"
         "| --- | --- | --- | ---: | ---: | --- | --- | --- | --- |"
     )
     rows = _rows()
     by_key = {key: [run for run in runs if run["key"] == key] for key in rows}
-    lines = [_row(rows[key], found) for key, found in by_key.items() if found]
+    lines = [_row(rows[key], found) for key, found in by_key.items()]
     return "\n\n".join([_conditions(runs), "\n".join([head, *lines])]) + "\n"
 
 
 def _row(row: Any, runs: Sequence[Run]) -> str:
     envs = "1 env" if row.num_envs == 1 else f"{row.num_envs} envs"
-    unit = " updates" if "updates_per_iteration" in str(runs[0]["settings"]["plan"]) else ""
+    unit = " updates" if row.given == "expert data" else ""
     good = sum(row.reached(run["value"]) for run in runs)
     places = sorted({f"{run['device']}, {run['mode']}" for run in runs})
     cells = [
@@ -211,10 +211,10 @@ def _row(row: Any, runs: Sequence[Run]) -> str:
         row.given or "–",
         f"{row.steps:,}{unit}",
         f"≥ {row.target:g}".replace("-", "−"),
-        ", ".join(row.text(run["value"]) for run in runs),
-        f"**{good} of {len(runs)}**",
-        ", ".join(f"{run['steps'] / 1000:.0f}k" for run in runs),
-        " / ".join(places),
+        ", ".join(row.text(run["value"]) for run in runs) or "not run yet",
+        f"**{good} of {len(runs)}**" if runs else "–",
+        ", ".join(f"{run['steps'] / 1000:.0f}k" for run in runs) or "–",
+        " / ".join(places) or "–",
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from ppo_rollouts import ACTION
 
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.ppo import PPO, Prepared
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.envs.toy import Script, Scripted
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
+from striderl.training.runners.runner_config import rsl_rl_ppo_config
 
 
 class HandWorked(NamedTuple):
@@ -59,7 +60,7 @@ def hand_worked(
     with torch.no_grad():
         policy.value_head.layer.weight.fill_(1.0)
         policy.value_head.layer.bias.zero_()
-    ppo = PPO(policy, PPOConfig(**config), terms=terms)
+    ppo = PPO(policy, rsl_rl_ppo_config(**config), terms=terms)
     collector = Collector(env, PolicyActor(policy))
     return HandWorked(ppo, collector, RolloutStorage(collector.columns(), steps, 1))
 

@@ -17,7 +17,17 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
 
-USUAL = {"num_learning_epochs": 5, "num_mini_batches": 4, "entropy_coef": 0.01, "schedule": "adaptive", "gamma": 0.99}
+USUAL = {
+    "num_learning_epochs": 5,
+    "num_mini_batches": 4,
+    "entropy_coef": 0.01,
+    "schedule": "adaptive",
+    "gamma": 0.99,
+    "value_loss_coef": 1.0,
+    "learning_rate": 1e-3,
+    "max_grad_norm": 1.0,
+    "use_clipped_value_loss": True,
+}
 """What most people train with."""
 ACTION = BoxSpec(shape=(2,), low=-1.0, high=1.0)
 

@@ -20,6 +20,7 @@ from striderl.envs.toy import Chain, ChainConfig, ProbeConfig, Script, Scripted,
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
+from striderl.training.runners.runner_config import rsl_rl_ppo_config
 
 NAN = float("nan")
 KINDS = ("plain", "lstm", "gru")
@@ -127,7 +128,7 @@ def valued_by_obs(env: Scripted, num_steps: int, **config) -> tuple[PPO, Collect
     collector = Collector(env, PolicyActor(policy))
     finals = env.obs_spec if env.gives_final_obs else None
     storage = RolloutStorage(collector.columns(), num_steps, env.num_envs, final_obs=finals, pool_size=4)
-    return PPO(policy, PPOConfig(**config)), collector, storage
+    return PPO(policy, rsl_rl_ppo_config(**config)), collector, storage
 
 
 def one_env(values, rewards, terminated, truncated, finals) -> Scripted:
@@ -478,7 +479,7 @@ def test_saved_state_is_a_copy():
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"num_mini_batches": 0}, ValueError, "are at least 1, found 0 and 1"),
+        ({"num_mini_batches": 0, "num_learning_epochs": 1}, ValueError, "are at least 1, found 0 and 1"),
         ({"num_mini_batches": 2.5}, TypeError, r"PPOConfig.num_mini_batches: wanted int, found float 2.5"),
         ({"clip_param": "0.2"}, TypeError, r"PPOConfig.clip_param: wanted float, found str '0.2'"),
         ({"use_clipped_value_loss": 1}, TypeError, r"wanted bool, found int 1"),

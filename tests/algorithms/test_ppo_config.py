@@ -111,7 +111,7 @@ def test_a_scheduler_goes_on_after_loading():
 
 def test_a_scheduler_leaves_the_rates_of_terms_alone():
     env = make_env(16, 4)
-    parts = make_parts(env, make_policy(env), lambda env: [make_rnd(env)], **STEPS)
+    parts = make_parts(env, make_policy(env), lambda env: [make_rnd(env)], learning_rate=1e-3, **STEPS)
     for _ in range(2):
         parts.ppo.update(parts.collect(), order())
     rates = {name: float(group.learning_rate) for name, group in parts.ppo.updater.groups.items()}

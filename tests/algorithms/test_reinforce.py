@@ -31,7 +31,8 @@ from striderl.training.plans import OnPolicyPlan
 from striderl.training.trainer import Trainer
 
 NAN = float("nan")
-BARE = {"baseline": False}
+RAW = {"normalize_advantage": False}
+BARE = {"baseline": False, **RAW}
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ BY_HAND = [
 @pytest.mark.parametrize(("terminated", "truncated", "expected", "known"), BY_HAND)
 def test_returns_by_hand(terminated, truncated, expected, known):
     env = one_env([10, 20, 30, 40], [1, 2, 3], terminated, truncated, finals=[7, 8, 9])
-    targets = prepared(REINFORCE(valued_by_obs(env), REINFORCEConfig(gamma=0.5)), env, 3)
+    targets = prepared(REINFORCE(valued_by_obs(env), REINFORCEConfig(gamma=0.5, **RAW)), env, 3)
     assert targets.returns[:, 0].tolist() == expected
     assert targets.advantage[:, 0].tolist() == [found - value for found, value in zip(expected, [10, 20, 30])]
     assert targets.counts.all()
@@ -82,7 +83,7 @@ def test_returns_by_hand(terminated, truncated, expected, known):
 def test_an_invalid_step_cuts_what_came_before():
     # the second step does not count; the episode ends in the third
     env = one_env([10, 20, 30, 40], [1, 2, 3], [0, 0, 1], [0, 0, 0], finals=[7, 8, 9], valid=[1, 0, 1])
-    targets = prepared(REINFORCE(valued_by_obs(env), REINFORCEConfig(gamma=0.5)), env, 3)
+    targets = prepared(REINFORCE(valued_by_obs(env), REINFORCEConfig(gamma=0.5, **RAW)), env, 3)
     assert targets.returns[:, 0].tolist() == [1 + 0.5 * 20, 0.0, 3.0]
     bare = prepared(REINFORCE(valued_by_obs(env), REINFORCEConfig(gamma=0.5, **BARE)), env, 3)
     assert bare.counts[:, 0].tolist() == [False, False, True]
@@ -129,7 +130,7 @@ def test_without_a_baseline_the_critic_does_not_move_and_time_outs_teach_nothing
 
 # -- learning ----------------------------------------------------------------------------------------------------------
 
-FAST = {"learning_rate": 0.02, "max_grad_norm": 0.0}
+FAST = {"learning_rate": 0.02, "max_grad_norm": 0.0, **RAW}
 
 
 @pytest.mark.parametrize("baseline", [True, False])
@@ -143,7 +144,7 @@ def test_a_bandit_is_learned(baseline):
 @pytest.mark.parametrize("settings", [{}, {**BARE, "normalize_advantage": True}], ids=["baseline", "normalised"])
 def test_a_chain_is_walked(settings):
     env = Chain(16, config=ChainConfig(num_states=5, max_episode_length=30))
-    algorithm = REINFORCE(small_policy(env), REINFORCEConfig(gamma=0.8, **FAST, **settings))
+    algorithm = REINFORCE(small_policy(env), REINFORCEConfig(gamma=0.8, **{**FAST, **settings}))
     learn(algorithm, env, iterations=100, num_steps=30)
     played = Collector(env, PolicyActor(algorithm.policy)).collect(n_episode=16)
     assert greedy_returns(algorithm.policy, env) == [1.0] * 16

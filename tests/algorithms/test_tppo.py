@@ -116,7 +116,8 @@ def test_defect_dilated_buffers_are_for_dagger_only():
 @pytest.mark.parametrize("memory", ["", "lstm"])
 def test_a_dilated_buffer_keeps_the_newest_rollouts_in_order(memory):
     env = HiddenGoal(3)
-    config = TPPOConfig(using_ppo=False, buffer_dilation_ratio=2.5, teacher_act_prob=0.5)
+    once = PPOConfig(num_learning_epochs=1, num_mini_batches=1)
+    config = TPPOConfig(ppo=once, using_ppo=False, buffer_dilation_ratio=2.5, teacher_act_prob=0.5)
     parts = loop(TPPO(student(env, memory), goal_teacher(), config), env, 4)
     assert isinstance(parts.storage, QueueRolloutStorage)
     rows, lengths = [], []

@@ -281,7 +281,7 @@ def test_evaluation_is_greedy():
 
 def test_a_runner_trains_and_reports(tmp_path):
     torch.manual_seed(0)
-    algo, agent = PPO(PPOConfig(num_mini_batches=2)), PgAgent(config=SMALL)
+    algo, agent = PPO(PPOConfig(num_learning_epochs=1, num_mini_batches=2)), PgAgent(config=SMALL)
     runner = MinibatchRl(algo=algo, agent=agent, sampler=sampler(T=16), n_steps=100, seed=3, log_interval_steps=64)
     with logger_context(tmp_path, 7, "ppo", {"game": "cartpole"}, snapshot_mode="last") as folder:
         runner.train()

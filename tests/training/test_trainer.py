@@ -27,6 +27,7 @@ from striderl.training.evaluation import evaluate
 from striderl.training.on_policy import order_generator, rollout_storage
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
+from striderl.training.runners.runner_config import rsl_rl_ppo_config
 from striderl.training.trainer import Trainer
 
 KINDS = ("plain", "gru")
@@ -354,7 +355,7 @@ def test_somebody_else_may_use_the_collector_between_iterations():
 def parts(num_envs=4, **config):
     env = CartPole(num_envs)
     policy = make_policy(env)
-    return env, policy, PPO(policy, PPOConfig(**config)), Collector(env, PolicyActor(policy))
+    return env, policy, PPO(policy, rsl_rl_ppo_config(**config)), Collector(env, PolicyActor(policy))
 
 
 def test_wrong_types_are_named():

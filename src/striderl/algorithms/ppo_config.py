@@ -1,6 +1,6 @@
 """Settings of PPO, by the names that robot-learning codes have for them.
 
-The defaults are those of Stable-Baselines3 and learn as they are (`python benchmarks/learning.py --defaults`). rsl_rl's
+The defaults follow Stable-Baselines3 and learn as they are (`python benchmarks/learning.py --defaults`). rsl_rl's
 own belong to configs for its runners: `RSL_RL_DEFAULTS` in `training/runners/runner_config.py`.
 """
 
