@@ -88,7 +88,8 @@ def main() -> None:
     with make("quadruped", num_envs=arguments.episodes) as env:
         result = evaluate(env, GreedyActor(policy), arguments.episodes, seed=1)
     errors = result.metrics["tracking_error"]
-    print(f"greedy: tracking error {sum(errors) / len(errors):.3f} m/s, return {result.mean:.2f} over {len(errors)} episodes")
+    error = sum(errors) / len(errors)
+    print(f"greedy: tracking error {error:.3f} m/s, return {result.mean:.2f} over {len(errors)} episodes")
     if arguments.video:
         film(policy, arguments.video)
         print(f"video: {arguments.video}")

@@ -157,6 +157,7 @@ def difference(found: Any, wanted: Any) -> float:
 # -- parity ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 7])
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_hundred_steps_with_resets_are_the_policys_own(name, batch, exported):
@@ -176,6 +177,7 @@ def test_a_hundred_steps_with_resets_are_the_policys_own(name, batch, exported):
     assert worst <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_only_what_reaches_the_action_is_an_input(name, exported):
     _, bundle = exported(name)
@@ -251,6 +253,7 @@ def test_a_bundle_runs_where_neither_striderl_nor_torch_is(name, exported):
     assert seen["worst"] <= 1e-5 and seen["steps"] == 100 and seen["resets"] > 3 and seen["dt"] == 0.02
 
 
+@pytest.mark.slow
 def test_loading_a_bundle_needs_no_torch(exported):
     _, bundle = exported("gru")
     program = (
@@ -278,6 +281,7 @@ class Liar(Policy):
         return distribution, state, aux
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formats", [("onnx",), ("torch",)])
 def test_a_mismatch_is_refused_and_nothing_is_written(tmp_path, formats):
     liar = Liar(OBS, BOX, POLICIES["mlp"][0])
@@ -286,6 +290,7 @@ def test_a_mismatch_is_refused_and_nothing_is_written(tmp_path, formats):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_failed_export_leaves_the_old_bundle_alone(tmp_path, exported):
     old = tmp_path / "bundle"
     old.mkdir()
@@ -311,6 +316,7 @@ def test_only_a_bundle_is_overwritten(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.slow
 def test_a_policy_that_gives_nan_is_refused(tmp_path):
     policy = build("mlp")
     with torch.no_grad():
@@ -412,6 +418,7 @@ def test_images_stay_bytes_and_the_batch_is_free(exported):
     assert [dim.dim_param or dim.dim_value for dim in image.shape.dim] == ["batch", 1, 10, 12]
 
 
+@pytest.mark.slow
 def test_exporting_changes_nothing_in_the_policy(tmp_path):
     policy = build("encoder and estimator").train()
     before = {name: value.clone() for name, value in policy.state_dict().items()}
@@ -421,6 +428,7 @@ def test_exporting_changes_nothing_in_the_policy(tmp_path):
     assert list(after) == list(before) and all(torch.equal(after[name], before[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_a_real_rollout_can_be_the_trace(tmp_path):
     policy = build("mlp")
     obs = {
@@ -438,6 +446,7 @@ def test_a_real_rollout_can_be_the_trace(tmp_path):
         export_policy(policy, tmp_path / "c", metadata=META, formats=("torch",), trace_obs={"command": obs["command"]})
 
 
+@pytest.mark.slow
 def test_an_overridden_command_is_no_input(tmp_path):
     policy = Policy(OBS, BOX, PolicyConfig(actor=(Override(component="command", values=(1.0, 0.0, 0.0)),), **SEEN))
     bundle = export_policy(policy, tmp_path / "b", metadata=META, formats=("torch",), num_steps=2)
@@ -456,6 +465,7 @@ def test_an_overridden_command_is_no_input(tmp_path):
 # -- what a bundle refuses ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "error", "message"),
     [
@@ -492,6 +502,7 @@ def test_a_wrong_observation_is_refused_by_name(exported):
     assert runnable.act(random_obs((3,), 0)).shape == (3, 3)
 
 
+@pytest.mark.slow
 def test_one_env_flat_arrays_and_named_parts(exported):
     runnable = load_bundle(exported("mlp")[1].folder)
     obs = random_obs((2,), 4)

@@ -48,6 +48,7 @@ def references(tmp_path_factory):
 # -- kill -9 -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("cartpole", 4), ("pendulum_lstm", 3), ("dqn", 3)])
 def test_killed_runs_end_with_the_same_bits(kind, count, references):
     kills, wrong, hit = kill_runs(references(kind), count, SEED, kills_per_run=count, aimed_share=0.5)
@@ -55,6 +56,7 @@ def test_killed_runs_end_with_the_same_bits(kind, count, references):
     assert kills == count > 0 and not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", [*BUGS, ""])
 def test_planted_bugs_are_noticed(bug, references):
     wrong, saves = [], 0
@@ -73,17 +75,20 @@ def test_planted_bugs_are_noticed(bug, references):
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_signal_from_outside_in_every_phase(references):
     sent, wrong, hit = signal_runs(references("cartpole"), PPO_PHASES, SEED, limit=LIMIT)
     print(f"{sent} signals, hit {hit}")
     assert sent >= len(PPO_PHASES) - 1 and not wrong  # one may come after the end of a run
 
 
+@pytest.mark.slow
 def test_a_signal_while_learning_from_replay(references):
     sent, wrong, _ = signal_runs(references("dqn"), ["warmup", "interact", "save"], SEED, limit=LIMIT)
     assert sent >= 2 and not wrong
 
 
+@pytest.mark.slow
 def test_two_signals(references):
     sent, wrong, _ = signal_runs(references("cartpole"), ["collect", "save", "update"], SEED, double=True, limit=LIMIT)
     assert sent >= 2 and not wrong
@@ -125,6 +130,7 @@ def test_a_warm_up_is_left_between_its_pieces(tmp_path, references):
     assert state_digest(tmp_path / "run") == references("cartpole").state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_command_line(number, tmp_path):
     words = [
@@ -156,22 +162,26 @@ def test_a_signal_to_the_command_line(number, tmp_path):
 needs_mounts = pytest.mark.skipif(bool(lost_disks.mounts_refused()), reason=lost_disks.mounts_refused() or "-")
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files(tmp_path):
     faults, wrong = lost_disks.limit_sizes(tmp_path, 3)
     assert faults == 3 and not wrong
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_small_disk(tmp_path):
     faults, wrong = lost_disks.small_disks(tmp_path, 2)
     assert faults >= 1 and not wrong
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_disk_that_becomes_read_only(tmp_path):
     assert lost_disks.read_only(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_deleted(tmp_path):
     assert lost_disks.deleted(tmp_path) == []
 
