@@ -77,6 +77,7 @@ def quick(name: str, *arguments: str) -> str:
     return said.getvalue()
 
 
+@pytest.mark.slow
 def test_students_learn_from_a_run(teacher):
     folder, text = teacher
     table = rows(text)
@@ -87,6 +88,7 @@ def test_students_learn_from_a_run(teacher):
     assert (folder / "dagger" / "model_2").is_dir() and any((folder / "demos").iterdir())
 
 
+@pytest.mark.slow
 def test_a_student_learns_to_see(teacher, tmp_path):
     text = quick("visual_student", "--folder", str(tmp_path), "--teacher", str(teacher[0] / "teacher"))
     table = rows(text)
@@ -96,12 +98,14 @@ def test_a_student_learns_to_see(teacher, tmp_path):
     assert 0 < small < large  # compressed pictures
 
 
+@pytest.mark.slow
 def test_an_estimate_is_compared_with_the_truth(tmp_path):
     table = rows(quick("estimator", "--folder", str(tmp_path)))
     assert list(table) == ["estimator", "zero", "mean velocity", "the command"]
     assert table["estimator"][0] != table["zero"][0] and all(numbers[0] > 0.0 for numbers in table.values())
 
 
+@pytest.mark.slow
 def test_two_skills_are_joined(tmp_path):
     table = rows(quick("two_skills", "--folder", str(tmp_path)))
     assert {"walk alone", "crawl alone", "jump alone", "mutex of both"} <= set(table)
@@ -109,6 +113,7 @@ def test_two_skills_are_joined(tmp_path):
     assert all((tmp_path / name / "specs.json").is_file() for name in ("walk", "crawl", "jump"))
 
 
+@pytest.mark.slow
 def test_a_prior_is_compared_with_ppo_and_with_the_clip(tmp_path):
     text = quick("motion_prior", "--folder", str(tmp_path))
     clip, amp, ppo = (line.split() for line in text.splitlines()[-3:])
@@ -119,6 +124,7 @@ def test_a_prior_is_compared_with_ppo_and_with_the_clip(tmp_path):
     assert quick("motion_prior", "--folder", str(tmp_path)).splitlines() == text.splitlines()[-4:]  # nothing is left
 
 
+@pytest.mark.slow
 def test_a_clone_goes_on_by_ppo(tmp_path):
     arguments = ("--folder", str(tmp_path), "--seeds", "0")
     text = quick("two_stage", *arguments)
@@ -137,6 +143,7 @@ def test_a_clone_goes_on_by_ppo(tmp_path):
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in QUICK))
 def test_every_example_explains_itself(name):
     text = run(name, "--help")

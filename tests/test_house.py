@@ -140,6 +140,7 @@ sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 OPTIONAL = {"gymnasium", "tyro", "rich", "safetensors", "tensorboard", "mujoco", "tensordict", "imageio", "hypothesis"}
 
 
+@pytest.mark.slow
 def test_the_core_works_with_torch_and_numpy_alone():
     program = (
         BLOCK.format(names=OPTIONAL) + "import striderl, torch\n"
@@ -191,6 +192,7 @@ MISSING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "program", "extra"), MISSING)
 def test_a_missing_extra_is_named(package, program, extra):
     result = run(BLOCK.format(names={package}) + program)

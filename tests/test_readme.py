@@ -19,6 +19,7 @@ def blocks() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), blocks(), ids=[name for name, _ in blocks()])
 def test_every_python_block_of_the_docs_runs(name, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -246,6 +246,7 @@ def rows_of_the_page() -> dict[int, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_defect_has_its_row_and_every_test_that_is_named_exists():
     rows = rows_of_the_page()
     assert list(rows) == list(range(1, 42))

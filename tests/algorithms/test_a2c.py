@@ -190,6 +190,7 @@ def test_a_bad_reward_is_left_out():
 FAST = {"learning_rate": 0.02, "optimizer_class_name": "Adam", "max_grad_norm": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_bandit_is_learned(seed):
     env = Bandit(32, config=BanditConfig(num_arms=3, contextual=True))
@@ -198,6 +199,7 @@ def test_a_bandit_is_learned(seed):
     assert greedy_returns(a2c.policy, env) == [1.0] * 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"lam": 0.9}, {"num_return_steps": 5}])
 def test_a_chain_is_walked(settings):
     env = Chain(16, config=ChainConfig(num_states=5, max_episode_length=30))
@@ -208,6 +210,7 @@ def test_a_chain_is_walked(settings):
     assert sum(played.lengths) / 16 < 7, "the shortest way has 4 steps; a random walk needs about 20"
 
 
+@pytest.mark.slow
 def test_time_outs_are_worth_what_would_have_followed():
     # reward 1 for ever, cut every 5 steps: V = 1 / (1 - 0.9) = 10; taking the cut for an end would give 4.1 at most
     env = TimeLimit(8, config=ProbeConfig(num_steps=5))
@@ -219,6 +222,7 @@ def test_time_outs_are_worth_what_would_have_followed():
     torch.testing.assert_close(targets.returns, torch.full_like(targets.returns, 10.0), rtol=0.02, atol=0.0)
 
 
+@pytest.mark.slow
 def test_ends_are_worth_nothing_more():
     env = Terminator(8, config=ProbeConfig(num_steps=5))
     a2c = A2C(small_policy(env), A2CConfig(gamma=0.9, **{**FAST, "learning_rate": 0.1}))

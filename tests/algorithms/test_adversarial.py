@@ -250,6 +250,7 @@ def test_neither_side_has_a_gradient_in_the_other():
     assert not any(value.requires_grad for value in reward.values())
 
 
+@pytest.mark.slow
 def test_the_losses_can_be_captured():
     term = make_term(replay_size=8, penalty_at="between")
     term.absorb(rollout(torch.randn(4, 2, 1), act=torch.randn(4, 2, 1)))
@@ -295,6 +296,7 @@ def test_a_spec_with_several_components():
     assert StatePair(spec, ["joints"]).size == 6 and StateAction(spec, ACT, ["speed", "joints"]).size == 6
 
 
+@pytest.mark.slow
 def test_a_compiled_step_is_the_eager_step():
     terms = make_term(replay_size=16), make_term(replay_size=16)
     updaters = [Updater(term.groups) for term in terms]

@@ -21,6 +21,7 @@ from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.training.on_policy import storage_for
 
 
+@pytest.mark.slow
 def test_ppo_imitates_an_expert_whom_the_task_does_not_pay():
     trainer = ppo_trainer(make_term(), iterations=25)
     assert distance_from_expert(trainer.algorithm.policy) > 0.4
@@ -30,6 +31,7 @@ def test_ppo_imitates_an_expert_whom_the_task_does_not_pay():
     assert records[-1].metrics["train/discriminator_accuracy"] < 0.75
 
 
+@pytest.mark.slow
 def test_sac_imitates_an_expert_whom_the_task_does_not_pay():
     trainer = sac_trainer(make_term(), iterations=40)
     assert distance_from_expert(trainer.algorithm.policy) > 0.4
@@ -37,6 +39,7 @@ def test_sac_imitates_an_expert_whom_the_task_does_not_pay():
     assert distance_from_expert(trainer.algorithm.policy) < 0.15
 
 
+@pytest.mark.slow
 def test_with_the_task_alone_the_task_is_learned():
     trainer = ppo_trainer(make_term(task_weight=1.0, style_weight=0.0), iterations=25)
     list(trainer)
@@ -44,6 +47,7 @@ def test_with_the_task_alone_the_task_is_learned():
     assert distance_from_expert(trainer.algorithm.policy) > 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [ppo_trainer, sac_trainer])
 def test_a_saved_run_goes_on_bit_for_bit(make):
     settings = {"replay_size": 64} if make is ppo_trainer else {"absorbing": True}

@@ -105,6 +105,7 @@ def test_without_ppo_there_is_nobody_to_be_paid():
 # -- going on ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["two frames", "three frames, memory"])
 def test_twenty_iterations_are_ten_and_ten(kind):
     def trainer(seed):

@@ -17,6 +17,7 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="the extra 'export' is not installed")
 
 
+@pytest.mark.slow
 def test_the_discriminator_is_not_in_the_export(tmp_path):
     import onnx
 

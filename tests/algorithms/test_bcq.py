@@ -71,6 +71,7 @@ def test_targets_value_the_best_likely_choice_by_hand():
     torch.testing.assert_close(chosen, torch.tensor([1.9]))
 
 
+@pytest.mark.slow
 def test_it_finds_what_is_rare_but_better():
     # 0: 6 of 10 earn 0; 1: 3 of 10 earn 0.5; 2: 1 of 10 earns 1
     act = torch.tensor([0] * 6 + [1] * 3 + [2]).repeat(20)
@@ -81,6 +82,7 @@ def test_it_finds_what_is_rare_but_better():
         assert int(greedy(algorithm, {"obs": ONE})) == wanted
 
 
+@pytest.mark.slow
 def test_values_do_not_follow_choices_that_nobody_made():
     # choice 1 was never made, so nothing says what it is worth; DQN would bootstrap from whatever it says
     algorithm = learner("bcq", hidden=())
@@ -95,6 +97,7 @@ def test_values_do_not_follow_choices_that_nobody_made():
     assert int(greedy(algorithm, {"obs": ONE})) == 0
 
 
+@pytest.mark.slow
 def test_a_grid_is_crossed_by_the_shortest_path_from_random_moves():
     config = GridConfig(rows=("S..", ".#.", "..G"))
     env = Grid(1, config=config)

@@ -54,6 +54,7 @@ def test_the_likelihood_of_numbers_by_hand():
     assert float(losses["imitation_loss"][1]) == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_copies_the_mix_whatever_it_earned():
     # one in ten took the choice that pays
     algorithm = learner("bc choices", hidden=())
@@ -64,6 +65,7 @@ def test_it_copies_the_mix_whatever_it_earned():
     torch.testing.assert_close(probabilities, torch.tensor([[0.9, 0.1]]), atol=0.05, rtol=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bc", "bc mse"])
 def test_it_copies_the_mean(name):
     algorithm = learner(name, hidden=(), rate=1e-2)

@@ -108,6 +108,7 @@ def test_the_penalty_moves_no_policy_and_no_temperature():
     assert all(grad is None for grad in grads)
 
 
+@pytest.mark.slow
 def test_it_finds_what_is_rare_but_better():
     algorithm = learner("cql", penalty=0.05)
     train(algorithm, dataset(algorithm, rare_best()), 800)
@@ -115,6 +116,7 @@ def test_it_finds_what_is_rare_but_better():
     assert 0.2 < chosen < 0.9
 
 
+@pytest.mark.slow
 def test_actions_that_the_data_does_not_have_are_promised_less():
     # all do something near -0.5 and earn nothing: 0.5 is worth less, the more so the larger the penalty
     act = -0.5 + 0.1 * torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
@@ -154,6 +156,7 @@ def test_the_penalty_of_choices_by_hand():
     torch.testing.assert_close(found.value, torch.tensor([0.0, 1.0]))
 
 
+@pytest.mark.slow
 def test_the_values_of_a_bandit_are_lower_by_the_penalty():
     # where loss and penalty balance: Q(a) = r(a) - penalty · (softmax(a) / share(a) - 1)
     share, reward = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.0, 0.2, 1.0])
@@ -168,6 +171,7 @@ def test_the_values_of_a_bandit_are_lower_by_the_penalty():
     assert int(values.argmax()) == 2 and float(values[2]) < 0.9
 
 
+@pytest.mark.slow
 def test_a_chain_is_walked_to_its_end_from_random_walks():
     env = Chain(1, config=ChainConfig(num_states=5))
     algorithm = learner("cql choices", 5, hidden=(32,), gamma=0.9, penalty=0.02, tau=0.2)

@@ -11,7 +11,7 @@ import striderl.algorithms as algorithms
 from striderl.algorithms import PPO
 from striderl.collect import Collector, GreedyActor
 from striderl.envs import make
-from striderl.policies import Policy, PolicyConfig
+from striderl.policies import Policy
 from striderl.training import OnPolicyPlan, Trainer, evaluate
 
 CONFIGS = [name for name in algorithms.__all__ if name.endswith("Config")]
@@ -24,16 +24,18 @@ def test_every_config_can_be_left_as_it_is(name):
     assert dataclasses.replace(config) == config
 
 
+@pytest.mark.slow
 def test_ppo_learns_cartpole_as_it_is():
-    # small networks, for speed alone: every setting of PPO and of the plan is the default
+    # every setting of networks, PPO and plan is the default; with one epoch of one minibatch it was at 23 after 50,000
     torch.manual_seed(0)
     env = make("cartpole", num_envs=8)
-    networks = PolicyConfig(actor_hidden_dims=(64,), critic_hidden_dims=(64,))
-    policy = Policy(env.obs_spec, env.action_spec, networks)
+    policy = Policy(env.obs_spec, env.action_spec)
     algorithm = PPO(policy)
-    trainer = Trainer(algorithm, Collector(env, algorithm.actor()), OnPolicyPlan(total_steps=8_000))
-    before = evaluate(make("cartpole", num_envs=10), GreedyActor(policy), 10, seed=1).mean
-    list(trainer)
-    after = evaluate(make("cartpole", num_envs=10), GreedyActor(policy), 10, seed=1).mean
-    # with one epoch of one minibatch it was at 23 after 50,000 steps
-    assert before < 100.0 and after > 100.0, (before, after)
+    trainer = Trainer(algorithm, Collector(env, algorithm.actor()), OnPolicyPlan(total_steps=40_000))
+    best = 0.0
+    for record in trainer:
+        if record.env_steps >= 15_000 and record.iteration % 5 == 0:
+            best = max(best, evaluate(make("cartpole", num_envs=10), GreedyActor(policy), 10, seed=1).mean)
+        if best >= 475.0:
+            break
+    assert best >= 475.0

@@ -173,6 +173,7 @@ def test_the_teacher_is_frozen_and_a_copy():
     assert not learned & {id(p) for p in teacher.policy.parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["real", "kl", "max_log_prob"])
 @pytest.mark.parametrize("memory", ["", "gru"])
 def test_the_losses_can_be_captured(target, memory):

@@ -109,6 +109,7 @@ def test_one_stage_can_be_named():
     }
 
 
+@pytest.mark.slow
 def test_the_estimator_learns():
     # the command is twice the first two joints, which a linear estimator can find
     joints = torch.randn(65, 4, 3, generator=order())

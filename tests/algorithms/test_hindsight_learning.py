@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
@@ -74,6 +75,7 @@ def earned(ratio):
     return evaluate(FlipBits(20), GreedyActor(algorithm.policy), 40, seed=7).mean
 
 
+@pytest.mark.slow
 def test_goals_are_reached_that_chance_does_not_show():
     # half of the bits are wrong at first, and who has arrived must go on flipping: about -4.4 is the best; who never
     # arrives has -7

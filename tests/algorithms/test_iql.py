@@ -89,12 +89,14 @@ def test_a_step_asks_the_right_networks_in_the_right_order():
     assert float(ended["critic_loss"]) == pytest.approx((1.0 - 2.0) ** 2 + (3.0 - 2.0) ** 2, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_finds_what_is_rare_but_better():
     algorithm = learner("iql", expectile=0.9, temperature=10.0)
     train(algorithm, dataset(algorithm, rare_best()), 800)
     assert float(greedy(algorithm, {"obs": torch.ones(1, 1)})) > 0.3
 
 
+@pytest.mark.slow
 def test_it_finds_the_choice_that_is_rare_but_better():
     act = (torch.arange(200) % 10 == 0).long()
     algorithm = learner("iql choices", expectile=0.9, temperature=10.0)
@@ -102,12 +104,14 @@ def test_it_finds_the_choice_that_is_rare_but_better():
     assert int(greedy(algorithm, {"obs": torch.ones(1, 1)})) == 1
 
 
+@pytest.mark.slow
 def test_at_temperature_zero_it_is_cloning():
     algorithm = learner("iql", temperature=0.0, rate=1e-2)
     train(algorithm, dataset(algorithm, rare_best()), 500)
     assert float(greedy(algorithm, {"obs": torch.ones(1, 1)})) == pytest.approx(-0.4, abs=0.07)
 
 
+@pytest.mark.slow
 def test_the_value_is_the_expectile_of_the_data():
     # ends at once, pays 0 or 1 with even odds whatever is done: Q = 1/2, while returns 0 and 1 of two actions give 0.9
     algorithm = learner("iql", expectile=0.9, rate=1e-2, tau=0.5)

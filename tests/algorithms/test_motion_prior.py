@@ -228,6 +228,7 @@ def test_neither_side_has_a_gradient_in_the_other_through_ppo():
     assert all(bool((grad != 0).any()) for grad in of_judge[:2])
 
 
+@pytest.mark.slow
 def test_the_losses_can_be_captured():
     policy, expert = clouds(count=16)
     term = plane_term(EnvExpert(shape=(2,)), discriminator(), replay_size=8)
@@ -288,6 +289,7 @@ def mean_stride(policy) -> list[float]:
     return (0.4 * action.clamp(-1.0, 1.0)).mean(0).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expert", [speeds(), EnvExpert(shape=(2,), column="ref_speed")], ids=["drawn", "env"])
 def test_ppo_goes_like_the_expert_whom_the_task_does_not_pay(expert):
     env = Drift(32)
@@ -318,6 +320,7 @@ def sac_trainer(expert, iterations):
     return Trainer(sac, Collector(env, sac.actor(), CollectorConfig(seed=0)), plan, seed=0)
 
 
+@pytest.mark.slow
 def test_sac_is_paid_for_style_too():
     trainer = sac_trainer(speeds(), 6)
     before = mean_stride(trainer.algorithm.policy)
@@ -327,6 +330,7 @@ def test_sac_is_paid_for_style_too():
     assert "train/discriminator_accuracy" in trainer.record.metrics
 
 
+@pytest.mark.slow
 def test_sac_learns_from_the_expert_that_the_env_shows():
     trainer = sac_trainer(EnvExpert(shape=(2,), column="ref_speed"), 2)
     *_, record = trainer

@@ -53,6 +53,7 @@ class Walk:
         return windows
 
 
+@pytest.mark.slow
 @given(frames=st.integers(1, 4), seed=st.integers(0, 1000))
 @settings(max_examples=12, deadline=None)
 def test_windows_are_those_of_a_loop_over_steps(frames, seed):

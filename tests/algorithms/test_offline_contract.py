@@ -37,6 +37,7 @@ def actions(name, count, seed=0):
     return torch.rand(count, 1, generator=generator) * 2.0 - 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VALUED)
 def test_a_time_limit_is_no_end(name):
     # reward 1 in every step, and only the clock ends episodes: V = 1 / (1 - 0.5) = 2
@@ -47,6 +48,7 @@ def test_a_time_limit_is_no_end(name):
     torch.testing.assert_close(found, torch.full((5,), 2.0), atol=0.1, rtol=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VALUED)
 def test_a_termination_is_an_end(name):
     # three steps of reward 1, then the task is over: 1 + 0.5 + 0.25, 1 + 0.5, 1; the last step leads to a state
@@ -162,6 +164,7 @@ MASKED = ObsSpec(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DISCRETE)
 def test_forbidden_choices_are_never_chosen_and_never_valued(name):
     # choice 2 pays most where it is allowed, and is forbidden in half of the data; episodes go on by the clock
@@ -183,6 +186,7 @@ def test_forbidden_choices_are_never_chosen_and_never_valued(name):
         assert chosen.tolist() == [1, 0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["iql", "bcq"])
 def test_a_compiled_step_is_the_eager_step(name):
     sample = some_sample(name)

@@ -66,6 +66,7 @@ def patterns(draw):
     return codes == 1, codes == 2, ~holes
 
 
+@pytest.mark.slow
 @given(pattern=patterns(), data=st.data())
 @settings(max_examples=40)
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -434,6 +435,7 @@ def learned_values(env, states: torch.Tensor, *, gamma: float, iterations: int, 
     return values.double()
 
 
+@pytest.mark.slow
 def test_time_outs_are_worth_what_would_have_followed():
     # reward 1 for ever, cut every 5 steps: V = 1 / (1 - 0.9) = 10; taking the cut for an end would give 4.1 at most
     env = TimeLimit(8, config=ProbeConfig(num_steps=5))
@@ -441,12 +443,14 @@ def test_time_outs_are_worth_what_would_have_followed():
     assert value.item() == pytest.approx(env.value(0.9), rel=0.02)
 
 
+@pytest.mark.slow
 def test_ends_are_worth_nothing_more():
     env = Terminator(8, config=ProbeConfig(num_steps=5))
     values = learned_values(env, torch.eye(5), gamma=0.9, iterations=40, steps=20)
     torch.testing.assert_close(values, env.value(0.9), rtol=0.03, atol=0.03)
 
 
+@pytest.mark.slow
 def test_a_chain_is_walked_and_valued():
     env = Chain(8, config=ChainConfig(num_states=4, max_episode_length=30))
     values = learned_values(env, torch.eye(4), gamma=0.8, iterations=60, steps=20)

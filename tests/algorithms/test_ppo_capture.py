@@ -35,6 +35,7 @@ def captured(ppo: PPO, parts: Any) -> None:
     assert report.num_nodes > 50 and report.backward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", [(), (MEMORY,)], ids=["plain", "gru"])
 @pytest.mark.parametrize(
     "settings",
@@ -47,6 +48,7 @@ def test_the_losses_of_ppo(stages, settings):
     captured(parts.ppo, parts)
 
 
+@pytest.mark.slow
 def test_the_losses_of_ppo_with_choices():
     parts = build(CartPole(4), 8)
     captured(parts.ppo, parts)
@@ -56,6 +58,7 @@ def all_terms(env: VecEnv) -> Sequence[Term]:
     return [Estimation(), make_rnd(env), make_symmetry(mirror_loss_weight=0.2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stages", "terms"),
     [

@@ -45,6 +45,7 @@ def test_the_first_ratio_is_one_although_estimates_replace_the_truth_at_random(a
         parts.ppo.absorb(prepared.columns)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), rate=st.sampled_from([0.0, 0.1, 0.5, 0.9]), count=st.integers(1, 5))
 @settings(max_examples=25)
 def test_every_minibatch_repeats_the_rollout(seed, rate, count):

@@ -190,6 +190,7 @@ def test_masked_choices_are_learned(action, starts):
     assert all(bool(parameter.isfinite().all()) for parameter in policy.parameters())
 
 
+@pytest.mark.slow
 def test_hybrid_actions_are_learned():
     # 1 per step for the right choice, less the squared distance of the amounts: guessing earns far less than 0
     env = HybridActions(16, config=HybridActionsConfig(masked=True))
@@ -227,6 +228,7 @@ def test_every_head_for_numbers_logs_everything(head):
     assert float(numbers["first_ratio_error"]) < 1e-5 and float(numbers["grad_norm"]) > 0.0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits():
     def run(seed: int) -> dict[str, object]:
         parts = build(scripted(*endings(24, 4)), 8, "lstm", normalise=True, normalize_values=True)

@@ -95,6 +95,7 @@ def learned(env: VecEnv, **config: Any) -> Policy:
     return policy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bfloat16"])
 def test_a_bandit_is_solved(mixed):
     env = Bandit(16, config=BanditConfig(num_arms=3, contextual=True))
@@ -105,6 +106,7 @@ def test_a_bandit_is_solved(mixed):
     assert bool((chance > 0.9).all()), chance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bfloat16"])
 def test_a_number_is_found(mixed):
     env = ContinuousBandit(16, config=ContinuousBanditConfig(target=0.5))

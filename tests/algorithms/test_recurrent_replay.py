@@ -62,6 +62,7 @@ def cue_trainer(*, prioritized: bool = False, iterations: int = 8, weights: int 
     return Trainer(algorithm, Collector(env, algorithm.actor(), CollectorConfig(seed=0)), plan)
 
 
+@pytest.mark.slow
 def test_a_cue_is_remembered():
     trainer = cue_trainer()
     list(trainer)
@@ -69,6 +70,7 @@ def test_a_cue_is_remembered():
     assert result.mean >= 0.9  # without memory the most is 1/3
 
 
+@pytest.mark.slow
 def test_a_run_with_memory_and_priorities_goes_on_bit_for_bit():
     whole = cue_trainer(prioritized=True, iterations=3)
     list(whole)
@@ -81,6 +83,7 @@ def test_a_run_with_memory_and_priorities_goes_on_bit_for_bit():
         assert torch.equal(value, second.algorithm.policy.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_values_along_a_walk_of_an_episode():
     # 1 + 0.5 + 0.25, 1 + 0.5, 1, with the memory of the steps before
     env = clock("recurrent dqn", Terminator, 3)
@@ -151,6 +154,7 @@ def recall(memory: bool) -> float:
     return evaluate(Recall(20), GreedyActor(policy), 40, seed=7).mean
 
 
+@pytest.mark.slow
 def test_sac_recalls_a_number_with_memory_and_cannot_without():
     assert recall(memory=True) >= 0.6  # the best is 1
     assert recall(memory=False) <= 0.3  # without memory the best is to say 0, which pays 0 on average

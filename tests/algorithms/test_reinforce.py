@@ -133,6 +133,7 @@ def test_without_a_baseline_the_critic_does_not_move_and_time_outs_teach_nothing
 FAST = {"learning_rate": 0.02, "max_grad_norm": 0.0, **RAW}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", [True, False])
 def test_a_bandit_is_learned(baseline):
     env = Bandit(32, config=BanditConfig(num_arms=3, contextual=True))
@@ -141,6 +142,7 @@ def test_a_bandit_is_learned(baseline):
     assert greedy_returns(algorithm.policy, env) == [1.0] * 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {**BARE, "normalize_advantage": True}], ids=["baseline", "normalised"])
 def test_a_chain_is_walked(settings):
     env = Chain(16, config=ChainConfig(num_states=5, max_episode_length=30))
@@ -151,6 +153,7 @@ def test_a_chain_is_walked(settings):
     assert sum(played.lengths) / 16 < 7, "the shortest way has 4 steps; a random walk needs about 20"
 
 
+@pytest.mark.slow
 def test_time_outs_are_worth_what_would_have_followed():
     # reward 1 for ever, cut every 5 steps: V = 1 / (1 - 0.9) = 10; taking the cut for an end would give 4.1 at most
     env = TimeLimit(8, config=ProbeConfig(num_steps=5))
@@ -161,6 +164,7 @@ def test_time_outs_are_worth_what_would_have_followed():
     torch.testing.assert_close(targets.returns, torch.full_like(targets.returns, 10.0), rtol=0.02, atol=0.0)
 
 
+@pytest.mark.slow
 def test_ends_are_worth_nothing_more():
     env = Terminator(8, config=ProbeConfig(num_steps=5))
     algorithm = REINFORCE(small_policy(env), REINFORCEConfig(gamma=0.9, **{**FAST, "learning_rate": 0.1}))

@@ -35,6 +35,7 @@ def updates(name: str) -> int:
 # -- time limits -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYONE)
 def test_a_time_limit_is_no_end(name):
     # 1 in every step for ever: V = 1 / (1 - 0.5) = 2. Taking time-outs after 2 steps for ends: 1 + 0.5 · 0.5 V = 1.33
@@ -43,6 +44,7 @@ def test_a_time_limit_is_no_end(name):
     assert value_of(algorithm, {"obs": torch.ones(1, 1)}).item() == pytest.approx(2.0, abs=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYONE)
 def test_an_end_is_an_end(name):
     # 1 in each of 3 steps: 1 + 0.5 + 0.25, 1 + 0.5, 1. Bootstrapping over the end: 2 everywhere
@@ -92,6 +94,7 @@ def test_a_head_that_does_not_fit_is_named(learner, head):
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_the_paying_arm_is_found(name):
     env = Bandit(4)
@@ -102,6 +105,7 @@ def test_the_paying_arm_is_found(name):
     assert value_of(algorithm, obs).item() == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NUMBERS))
 def test_the_best_number_is_found(name):
     # 1 - (a - 0.5)²: between 0.2 and 0.8 nine tenths and more of what there is
@@ -114,6 +118,7 @@ def test_the_best_number_is_found(name):
     assert value_of(algorithm, obs).item() == pytest.approx(1.0, abs=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_a_chain_is_walked(name):
     # 5 places, 1 on arrival at the last: 0.8³, 0.8², 0.8, 1
@@ -129,6 +134,7 @@ def test_a_chain_is_walked(name):
 # -- masks -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_forbidden_moves_are_neither_learned_from_nor_made(name):
     env = Grid(8)
@@ -174,6 +180,7 @@ def assert_same(one: list[tuple[str, Any]], two: list[tuple[str, Any]]) -> None:
         assert same, path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYONE)
 def test_the_same_step_twice_is_the_same_and_a_saved_one_goes_on(name):
     one, sample, noise = fixed_step(name)
@@ -261,6 +268,7 @@ def captured_minibatch(algorithm: Any, sample: Any, noise: Any) -> dict[str, Any
     return minibatch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYONE)
 def test_losses_can_be_captured(name):
     algorithm, sample, noise = fixed_step(name)
@@ -275,6 +283,7 @@ def test_losses_can_be_captured(name):
         assert report.num_ops > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["double dqn", "c51", "sac", "td3", "discrete sac", "crossq"])
 def test_compiled_steps_are_eager_steps(name):
     one, sample, noise = fixed_step(name)

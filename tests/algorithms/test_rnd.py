@@ -184,6 +184,7 @@ def test_only_the_predictor_learns():
     assert tree.equal(before, dict(term.networks.target.state_dict()))
 
 
+@pytest.mark.slow
 def test_what_is_seen_again_and_again_is_no_longer_new():
     env = make_env(32, 4)
     settings = {"normalize_reward": False, "learning_rate": 1e-2, "num_outputs": 1}

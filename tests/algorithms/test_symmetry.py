@@ -160,6 +160,7 @@ def test_its_gradient_reaches_the_actor_only():
     assert not any("std" in name for name in names)
 
 
+@pytest.mark.slow
 def test_the_policy_becomes_symmetric():
     env = make_env(32, 4)
     term = make_symmetry(augment=False, mirror_loss_weight=10.0)

@@ -65,12 +65,14 @@ def test_targets_are_those_of_td3():
     torch.testing.assert_close(algorithm.targets(given), torch.tensor([1.0 + 0.9 * 2.0, 1.0]))
 
 
+@pytest.mark.slow
 def test_it_finds_what_is_rare_but_better():
     algorithm = learner("td3_bc", bc_alpha=2.5)
     train(algorithm, dataset(algorithm, rare_best()), 800)
     assert float(greedy(algorithm, {"obs": torch.ones(1, 1)})) > 0.3
 
 
+@pytest.mark.slow
 def test_without_the_value_it_is_cloning():
     algorithm = learner("td3_bc", bc_alpha=0.0)
     train(algorithm, dataset(algorithm, rare_best()), 600)

@@ -238,6 +238,7 @@ def weights_of(one: Trainer) -> Any:
     return tree.copy(one.algorithm.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phases", range(6))
 def test_a_saved_run_goes_on_bit_for_bit(phases):
     # two iterations and some phases of the third, so that every phase is left and entered

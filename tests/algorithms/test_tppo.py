@@ -35,6 +35,7 @@ GRU = Remember(type="gru", hidden_size=8)
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("using_ppo", "iterations"), [(True, 30), (False, 15)], ids=["tppo", "dagger"])
 def test_a_student_with_a_memory_reaches_its_privileged_teacher(using_ppo, iterations):
     env = HiddenGoal(64)
@@ -73,6 +74,7 @@ def make_trainer(seed: int = 0, **settings: Any) -> Trainer:
     return Trainer(algorithm, collector, OnPolicyPlan(num_steps_per_env=5), seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -291,6 +293,7 @@ def estimating(env: HiddenGoal, path: str) -> Policy:
     return student(env, "", actor=estimator(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["feed-forward", "own memory", "actor memory"])
 @pytest.mark.parametrize("preset", ["EstimatorPPO", "EstimatorTPPO", "dagger"])
 def test_defect_30_estimators_learn_on_all_three_memory_paths(path, preset):

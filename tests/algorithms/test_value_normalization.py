@@ -90,6 +90,7 @@ def test_every_value_has_statistics_of_its_own():
     assert statistics.mean.tolist() == [2.0, 30.0] and statistics.std.tolist() == [1.0, 20.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "gru"])
 def test_the_first_ratio_stays_one(kind):
     parts = build(scripted(*endings(24, 4)), 8, kind, normalise=True, normalize_values=True, learning_rate=3e-3)
@@ -115,6 +116,7 @@ def test_statistics_are_saved_and_units_are_not_mixed():
     assert tree.equal(plain.state_dict(), before) and not tree.equal(before["policy"], saved["policy"])
 
 
+@pytest.mark.slow
 def test_values_are_learned_in_units_of_the_reward():
     # rewards of 100 per step: a critic that begins near 0 and learns by small steps would need long to get there
     env = Terminator(8, config=ProbeConfig(num_steps=5))

@@ -244,6 +244,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_run_gives_every_contender_its_process_and_reports_what_failed(tmp_path: Path):
     script, readme = tmp_path / "tiny.py", tmp_path / "README.md"
     script.write_text(textwrap.dedent(SCRIPT).format(folder=str(BENCHMARKS)))

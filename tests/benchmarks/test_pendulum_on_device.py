@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 
 from striderl.envs.check import check_vec_env
@@ -18,6 +19,7 @@ from pendulum_on_device import PendulumOnDevice  # noqa: E402
 sys.path.remove(BENCHMARKS)
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract():
     report = check_vec_env(PendulumOnDevice(5, "cpu"), num_steps=230, close=True)
     assert "final observations" in str(report) and "time limit" in str(report)

@@ -19,6 +19,7 @@ from striderl.checkpoint.errors import CheckpointError
 from striderl.checkpoint.store import CheckpointStore
 
 
+@pytest.mark.slow
 def test_every_operation_of_a_save_may_fail(folder):
     fail_every_operation(folder, errors=(errno.ENOSPC,)).check(150)
 
@@ -27,6 +28,7 @@ def test_every_operation_of_a_load_may_fail(folder):
     fail_every_read(folder).check(60)
 
 
+@pytest.mark.slow
 def test_every_crash_state_loads(folder):
     replay(folder, 500, every=4).check(500)
 
@@ -36,6 +38,7 @@ def test_the_harness_catches_a_store_that_does_not_sync(folder, planted):
     assert len(replay(folder, 60, ops_class=planted).bad) > 10
 
 
+@pytest.mark.slow
 def test_the_harness_catches_a_store_that_leaves_things_behind(folder, monkeypatch):
     monkeypatch.setattr(CheckpointStore, "_remove_quietly", lambda self, path: None)
     assert fail_every_operation(folder, errors=(errno.EIO,)).bad
@@ -45,6 +48,7 @@ def test_file_size_limits(folder):
     limit_file_sizes(folder, 40).check(40)
 
 
+@pytest.mark.slow
 def test_a_full_and_a_read_only_file_system(folder):
     reason = mounts_refused()
     if reason:

@@ -13,6 +13,7 @@ from striderl.checkpoint.errors import CheckpointCorrupt
 from striderl.checkpoint.store import CheckpointStore
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_found(folder):
     flip_bits(folder, 2000).check(2000)
 
@@ -29,6 +30,7 @@ def test_files_of_another_checkpoint_are_found(folder):
     swap_members(folder).check(20)
 
 
+@pytest.mark.slow
 def test_the_harness_catches_a_store_without_checksums(folder, monkeypatch):
     monkeypatch.setattr(reader, "_check_member", lambda file, path, member: None)
     found = flip_bits(folder / "flips", 2000)

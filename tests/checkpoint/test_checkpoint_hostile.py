@@ -13,6 +13,7 @@ from striderl.checkpoint.manifest import sealed
 from striderl.checkpoint.store import CheckpointStore
 
 
+@pytest.mark.slow
 def test_no_hostile_file_does_anything(folder):
     campaign, result = read_corpus(folder)
     slowest = max(file["seconds"] for file in result["files"]) if result else 0.0

@@ -150,6 +150,7 @@ def test_wrong_arguments_are_refused(folder):
     assert names(folder) == []
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_be_read_is_not_saved(folder):
     store = CheckpointStore(folder)
     with pytest.raises(CheckpointError, match="make lists of numbers tensors"):

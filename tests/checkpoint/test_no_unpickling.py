@@ -82,6 +82,7 @@ def _bad_arguments(call: ast.Call, name: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_source_unpickles_no_file():
     files = sorted(SOURCE.rglob("*.py"))
     assert len(files) > 100

@@ -113,6 +113,7 @@ def ours(policy: Policy, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor
     return torch.stack(means), torch.stack(stds), torch.stack(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["", "lstm", "gru"])
 @pytest.mark.parametrize(
     ("generation", "normalized", "log"),

@@ -87,11 +87,13 @@ states = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(states)
 def test_any_state_comes_back(state):
     assert same(through_bytes(state), state)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(keys, tensors(), max_size=6))
 def test_no_two_tensors_share_a_name(state):
     found, _ = flatten(state)

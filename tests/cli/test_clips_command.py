@@ -53,6 +53,7 @@ def test_mistakes_are_told_in_a_line(tmp_path, monkeypatch, capsys, words, messa
     assert not (tmp_path / "x.npz").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_recorded(tmp_path, capsys):
     tiny = ["--env.num-envs", "2", "--plan.num-steps-per-env", "4", "--plan.total-steps", "8", "--stop.metric", ""]
     small = ["--policy.actor-hidden-dims", "8", "--policy.critic-hidden-dims", "8", "--evaluation.num-episodes", "1"]

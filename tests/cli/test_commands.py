@@ -99,6 +99,7 @@ def test_evaluate(run, capsys):
     assert json.loads(capsys.readouterr().out) == first  # the same seed, the same episodes
 
 
+@pytest.mark.slow
 def test_record(run, tmp_path, capsys):
     path = tmp_path / "film.mp4"
     assert main(["record", str(run), "--seconds", "0.4", "--output", str(path)]) == 0
@@ -129,6 +130,7 @@ class Painted(gymnasium.Env):
         return np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
 
 
+@pytest.mark.slow
 def test_a_run_on_an_env_of_gymnasium_is_filmed(tmp_path, monkeypatch):
     painted = gymnasium.envs.registration.EnvSpec("Painted-v0", entry_point=Painted, max_episode_steps=20)
     monkeypatch.setitem(gymnasium.registry, painted.id, painted)
@@ -180,6 +182,7 @@ def test_a_picture_for_the_window():
     assert portable_pixmap(frame) == b"P6 2 1 255\n\x01\x02\x03\x04\x05\x06"
 
 
+@pytest.mark.slow
 def test_export(run, tmp_path, capsys):
     bundle = tmp_path / "bundle"
     assert main(["export", str(run), "--output", str(bundle), "--formats", "onnx"]) == 0
@@ -194,6 +197,7 @@ def test_export(run, tmp_path, capsys):
     assert main(["export", str(run), "--output", str(bundle), "--formats", "onnx", "--overwrite"]) == 0
 
 
+@pytest.mark.slow
 def test_plot(run, tmp_path, capsys):
     picture = tmp_path / "plots" / "curves.png"
     assert main(["plot", str(run), str(run.parent), "--output", str(picture)]) == 0
@@ -362,6 +366,7 @@ def test_a_run_without_a_checkpoint_is_told(run, tmp_path, capsys):
 # -- as a program ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_program_trains_and_help_is_quick(tmp_path):
     program = [sys.executable, "-m", "striderl"]
     done = subprocess.run(

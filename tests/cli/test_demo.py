@@ -31,6 +31,7 @@ def short_episodes(monkeypatch):
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_the_demo_leaves_a_video_a_plot_and_a_policy(tmp_path, capsys):
     words = ["--steps", "768", "--envs", "16", "--episodes", "2", "--video-seconds", "0.2", "--runs", str(tmp_path)]
     assert demo(words) == 0
@@ -44,6 +45,7 @@ def test_the_demo_leaves_a_video_a_plot_and_a_policy(tmp_path, capsys):
         assert len(imageio.imread(folder / "videos" / "walk.mp4")) > 3
 
 
+@pytest.mark.slow
 def test_what_cannot_be_made_is_told_and_the_rest_goes_on(tmp_path, capsys, monkeypatch):
     def broken(loaded, seconds):
         raise RuntimeError("no OpenGL library is installed")

@@ -62,6 +62,7 @@ def learned(folder):
     return [leaf for leaf in tree.leaves(kept) if not isinstance(leaf, str)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ONLINE, *FROM_DATA])
 def test_a_resumed_run_is_the_run_that_was_never_stopped(name, datasets, tmp_path):
     whole = trained(name, datasets, tmp_path / "whole", 4)
@@ -81,6 +82,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(name, datasets, tmp_pat
     assert len({row["step"] for row in rows}) == len(rows) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dqn", "sac", "td3", "td3_bc", "bcq"])
 def test_what_was_learned_is_evaluated_filmed_and_exported(name, datasets, tmp_path, capsys):
     folder = trained(name, datasets, tmp_path, 1)
@@ -111,6 +113,7 @@ def test_play_writes_a_video_where_there_is_no_display(datasets, tmp_path, monke
 # -- datasets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_dataset_of_a_run(datasets, tmp_path, capsys):
     run = trained("sac", datasets, tmp_path, 1)
     assert main(["dataset", str(run), str(tmp_path / "data"), "--num-steps", "30", "--num-envs", "3"]) == 0

@@ -171,6 +171,7 @@ def test_bad_arguments_are_named(arguments, error, text):
         Collector(env, RandomActor(env.action_spec)).collect(**arguments)
 
 
+@pytest.mark.slow
 def test_numpy_numbers_are_numbers():
     env = Counting(2)
     collector = Collector(env, RandomActor(env.action_spec))

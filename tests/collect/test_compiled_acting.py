@@ -57,6 +57,7 @@ def rollout(env: Any, stages: tuple[Any, ...], mode: Any) -> tuple[RolloutStorag
     return storage, actor, collector
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", [(), (Remember(type="lstm", hidden_size=4),)], ids=["plain", "memory"])
 @pytest.mark.parametrize("make", [lambda: CartPole(3), lambda: Pendulum(3)], ids=["discrete", "continuous"])
 def test_a_program_collects_the_same(make: Any, stages: tuple[Any, ...]) -> None:

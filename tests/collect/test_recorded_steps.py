@@ -115,6 +115,7 @@ def equal(one, other):
     return all(torch.equal(torch.as_tensor(a).nan_to_num(7.0), torch.as_tensor(b).nan_to_num(7.0)) for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("finals", "kind", "fused"), [(False, "mlp", False), (True, "gru", False), (True, "mlp", True)]
 )

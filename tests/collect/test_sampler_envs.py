@@ -345,6 +345,7 @@ def batches_of(Sampler, EnvCls, agent, CollectorCls, **arguments):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("CollectorCls", [ResetCollector, WaitResetCollector])
 @pytest.mark.parametrize("Sampler", [CpuSampler, GpuSampler, AlternatingSampler])
 def test_all_samplers_give_the_same(Sampler, CollectorCls):
@@ -357,6 +358,7 @@ def test_all_samplers_give_the_same(Sampler, CollectorCls):
             assert infos == other_infos
 
 
+@pytest.mark.slow
 def test_the_default_workers_start():
     sampler = started(CpuSampler, "CartPole-v1", T=3, B=2, agent=RandomActor(TWO), eval_n_envs=1, eval_max_steps=400)
     assert sampler.obtain_samples(0)[0].env.observation.shape == (3, 2, 4)

@@ -36,6 +36,7 @@ def reference() -> RolloutStorage:
     return rollout(0, "together")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_workers", "schedule", "start_method"),
     [

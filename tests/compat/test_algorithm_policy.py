@@ -175,6 +175,7 @@ def test_what_cannot_be_done_is_said():
         AlgorithmPolicy(dqn())(Batch(obs=np.zeros((2, 3))))
 
 
+@pytest.mark.slow
 def test_both_trainers_run_our_algorithms():
     torch.manual_seed(0)
     policy = AlgorithmPolicy(sac())

@@ -549,6 +549,7 @@ class TwoStepDqn(BasePolicy):
         return {"loss": loss.item()}
 
 
+@pytest.mark.slow
 def test_a_users_two_step_dqn_learns_a_bandit_that_lasts():
     # one state; action 1 gives 1, action 0 nothing; it goes on until the clock stops it after some steps. With the
     # time limit treated as what it is, Q(a) = r(a) + 0.9 · 10: 9 and 10

@@ -96,6 +96,7 @@ def hand_loop(alg: PPO, env: VecEnv, iterations: int, *, seed: int, inference_mo
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference_mode", [False, True])
 @pytest.mark.parametrize("finals", [True, False])
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "gru"])

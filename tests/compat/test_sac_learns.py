@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -122,6 +123,7 @@ class Q(nn.Module):
         return self.net(torch.cat([observation, action], -1))
 
 
+@pytest.mark.slow
 def test_sampler_algorithm_agent_and_runner():
     torch.manual_seed(0)
     sampler = SerialSampler(

@@ -25,6 +25,7 @@ def run(name: str, *arguments: str) -> float:
     return float(result.stdout.strip().splitlines()[-1].removeprefix("best greedy return "))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_a_short_run(name):
     assert run(name, *SHORT[name]) > 0

@@ -110,6 +110,7 @@ def _fill(arena: Arena) -> None:
     arena.data["obs"]["image"][0, 1] = 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_shared_arena_is_one_memory_in_two_processes(method):
     arena = Arena(COLUMNS, (4, 2), Placement(shared=True))

@@ -396,6 +396,7 @@ def _double(connection):
     connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_pickling(method):
     batch = Batch(a=np.arange(3), b={"c": np.ones(2)}, s=Batch())

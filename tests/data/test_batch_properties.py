@@ -96,6 +96,7 @@ def test_assignment_equals_numpy(nested, loc, seed):
         same(batch, expected)
 
 
+@pytest.mark.slow
 @given(nested_dicts(ROWS), st.integers(1, 4))
 def test_stack_then_index_gives_the_parts_back(nested, count):
     parts = [tree.map(lambda leaf, i=i: np.roll(leaf, i, axis=0), nested) for i in range(count)]
@@ -139,6 +140,7 @@ def test_conversions_round_trip(nested):
     assert len(batch) == ROWS == tree.leading_dims(batch)[0]
 
 
+@pytest.mark.slow
 @given(nested_dicts(ROWS), nested_dicts(ROWS))
 def test_cat_of_different_keys_pads_with_zeros(one, two):
     shared = flatten(one).keys() & flatten(two).keys()

@@ -160,6 +160,7 @@ def fill(buffer, number):
     buffer[0] = Step(np.zeros(3), 0.25, Info(7, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_writes_its_columns_and_the_parent_sees_them(method):
     buffer = buffer_from_example(example(), (2, 3), share_memory=True)
@@ -173,6 +174,7 @@ def test_a_worker_writes_its_columns_and_the_parent_sees_them(method):
     assert buffer.obs[1].tolist() == [[0, 0, 0], [1, 1, 1], [1, 1, 1]]
 
 
+@pytest.mark.slow
 def test_tensors_over_a_shared_buffer_see_a_workers_writes():
     buffer = buffer_from_example(example(), (2, 2), share_memory=True)
     tensors = torchify_buffer(buffer)

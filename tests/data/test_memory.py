@@ -124,6 +124,7 @@ def test_descriptors_are_given_back_when_blocks_are_dropped_or_closed():
     assert open_descriptors() == before
 
 
+@pytest.mark.slow
 def test_without_memfd_an_unlinked_file_serves(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -631,6 +631,7 @@ def answer(connection, value, schema):
     connection.send([value[1].x, value._fields, type(value).__name__, schema(1, 2), value])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_schema_tuples_survive_the_start_of_a_process(method):
     context = multiprocessing.get_context(method)

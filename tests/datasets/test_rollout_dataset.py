@@ -80,6 +80,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 4), settings_of, st.booleans(), events)
 def test_it_reads_what_plain_python_reads(lengths, num_envs, chosen, final_obs, script):

@@ -62,6 +62,7 @@ def test_recording_goes_on_after_a_crash_at_any_byte(recording, tmp_path):
         assert (folder / "shard_000000.trj").read_bytes() == content[:size], "what a crash left is not touched"
 
 
+@pytest.mark.slow
 def test_a_damaged_byte_is_named_and_harms_one_trajectory(recording, tmp_path):
     _, content, ends = recording
     folder = copy_with(recording, tmp_path / "bad", content)
@@ -148,6 +149,7 @@ def test_a_full_disk_costs_the_trajectory_that_did_not_fit(recording, tmp_path):
         assert all(is_numbered(store, index) for index in range(len(store)))
 
 
+@pytest.mark.slow
 def test_ten_writers_are_killed_and_nothing_that_was_written_is_lost(tmp_path):
     report = kill_many(tmp_path, kills=10, seed=5)
     assert report.broken == [] and report.kills == 10

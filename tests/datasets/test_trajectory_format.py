@@ -106,6 +106,7 @@ def values_of(spec: TensorSpec, length: int, generator: torch.Generator) -> torc
     return (numbers > 0.5) if spec.dtype == "bool" else (numbers * 100).to(torch_dtype(spec.dtype))
 
 
+@pytest.mark.slow
 @given(
     obs=st.dictionaries(NAMES, PARTS, min_size=1, max_size=3),
     info=st.dictionaries(NAMES, PARTS, max_size=2),

@@ -45,6 +45,7 @@ GOOD = {
 DETERMINISTIC = {"Bandit", "Chain", "Chain, endless", "Grid", "TimeLimit", "Terminator"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOOD)
 def test_good_envs_pass(name: str) -> None:
     report = check_vec_env(GOOD[name](), num_steps=40, close=True)
@@ -53,6 +54,7 @@ def test_good_envs_pass(name: str) -> None:
     assert {"seeds", "reset_envs", "saved state", "episode lengths", "close"} <= set(report.checked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BREAKERS, ids=lambda kind: kind.__name__)
 def test_each_fault_is_named(kind: type) -> None:
     fault = kind.fault

@@ -67,6 +67,7 @@ def put_state(task: str, single: gymnasium.Env, state: np.ndarray) -> np.ndarray
     return inner._get_obs() if task == "Pendulum-v1" else np.array(inner.state, dtype=np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", CLASSIC_TASKS)
 def test_equals_gymnasium_step_for_step(task: str) -> None:
     num_envs, num_steps = 4, 1300

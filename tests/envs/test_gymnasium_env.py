@@ -226,6 +226,7 @@ CONTRACT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTRACT)
 def test_the_contract_checker_finds_nothing(name: str):
     check_vec_env(CONTRACT[name](), close=True)

@@ -28,6 +28,7 @@ def test_every_autoreset_mode_gives_the_same_transitions(kind: str, mode: Autore
         assert ended > 10
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     num_envs=st.integers(1, 4),

@@ -77,6 +77,7 @@ def compare(name: str, num_steps: int, limit: int = 1000, **settings: Any) -> di
     return {**worst, "ends": ends, "falls": falls}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_a_thousand_steps_are_gymnasiums(name: str):
     found = compare(name, 1000)

@@ -287,6 +287,7 @@ def test_the_log_names_rewards_and_metrics():
 # -- one contract for all tasks ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_contract_is_kept(name: str):
     report = check_vec_env(make(name, num_envs=3), num_steps=40)

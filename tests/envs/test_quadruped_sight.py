@@ -46,6 +46,7 @@ def test_heights_of_one_cell():
     np.testing.assert_array_equal(ground.nearest(np.array([10.9, 11.1]), np.array([20.9, 20.9])), [0.0, 1.0])
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_interpolation_stays_between_the_corners(seed: int):
     generator = np.random.default_rng(seed)

@@ -256,6 +256,7 @@ def test_the_final_motion_is_that_of_the_episode_that_ended():
     assert bool((step.obs["motion"][:, height] == 0.0).all())  # joints begin an episode at rest
 
 
+@pytest.mark.slow
 def test_played_with_its_own_weight_in_mind_the_trot_trots():
     # servos that hold the clip's angles sag under the weight; each standing foot's share of it is added: q + Jᵀf / kp
     config = TrotConfig(forward=0.3)

@@ -30,6 +30,7 @@ def test_the_reference_sees_falls_time_outs_and_both_at_once() -> None:
     assert min(kinds[(True, False)], kinds[(False, True)], kinds[(True, True)], kinds[(False, False)]) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [False, True], ids=["row", "column"])
 @pytest.mark.parametrize("dtype", DONE_DTYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,6 +10,7 @@ from striderl.envs.sampling import sample_actions
 from striderl.envs.tasks import TASKS, make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", list(TASKS))
 def test_every_task_keeps_the_contract(task):
     with make(task, num_envs=4) as env:
@@ -34,6 +35,7 @@ def test_every_task_resumes_to_the_bit(task):
             assert torch.equal(one.reward, two.reward) and torch.equal(one.terminated, two.terminated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", list(TASKS))
 def test_every_task_has_a_picture_that_is_not_black(task):
     with make(task, num_envs=2) as env:

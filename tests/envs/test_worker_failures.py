@@ -81,6 +81,7 @@ def test_a_dead_worker_stays_dead_without_restarts():
     assert not pool_of(env).pids
 
 
+@pytest.mark.slow
 def test_a_worker_that_closes_its_wire_is_as_good_as_dead():
     class Vandal(FaultyEnv):
         def step(self, action: Any) -> Any:
@@ -194,6 +195,7 @@ def test_timeouts_of_one_part_do_not_hold_up_the_others():
         assert left.step(idle(2)).info["valid"].all()
 
 
+@pytest.mark.slow
 def test_interrupts_from_the_terminal_are_the_trainers_business():
     with GymnasiumEnv(faulty(None), workers=WorkerConfig(num_workers=2, start_method="spawn")) as env:
         env.reset(0)
@@ -232,6 +234,7 @@ print(valid, same, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_after_ctrl_c_in_the_terminal_workers_can_still_be_restarted(method: str):
     script = INTERRUPTED.format(folder=str(ROOT / "tests" / "envs"), method=method)
@@ -263,6 +266,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_descriptors_stay_flat_over_opening_closing_and_restarting():
     def once() -> None:
         workers = WorkerConfig(num_workers=2, start_method="fork", on_failure="restart")
@@ -293,6 +297,7 @@ def test_parts_keep_their_env_alive():
     assert left.step(idle(2)).info["valid"].all() and right.step(idle(2)).info["valid"].all()
 
 
+@pytest.mark.slow
 def test_workers_outlive_the_thread_that_built_them():
     made: list[GymnasiumEnv] = []
 
@@ -343,6 +348,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_pause_of_the_whole_job_does_not_use_up_the_deadline():
     script = PAUSED.format(folder=str(ROOT / "tests" / "envs"))
     command = [sys.executable, "-c", script]
@@ -371,6 +377,7 @@ print(*env._backend.pids, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "fault", "end"),
     [

@@ -73,6 +73,7 @@ def fingerprint(env: GymnasiumEnv, num_steps: int = 60) -> str:
     return digest.hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("source", ["CartPole-v1", NestedEnv])
 def test_data_does_not_depend_on_workers(source: Any, method: str):
@@ -186,6 +187,7 @@ def test_worker_module_does_not_load_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_running_workers_have_not_loaded_torch(method: str):
     gymnasium.register("striderl-tests/Closure-v0", entry_point=lambda: ChainEnv(length=3), max_episode_steps=9)
@@ -207,6 +209,7 @@ def test_running_workers_have_not_loaded_torch(method: str):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_closures_pictures_and_attributes(method: str):
     length = 5

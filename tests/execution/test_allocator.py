@@ -37,6 +37,7 @@ def faults(**environment):
     return int(result.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these thresholds")
 def test_steps_reuse_their_memory():
     # each of the activations of a step is 8 MiB, 2,048 pages; given back, 2,000 to 4,400 are faulted in again per step

@@ -226,6 +226,7 @@ def test_given_fresh_inputs_are_used():
 # -- every part --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(PARTS))
 def test_every_part_can_be_captured(name):
     part = PARTS[name](CPU)

@@ -81,6 +81,7 @@ def test_tensors_are_read_where_they_lie() -> None:
     check_as_eager(learner, minibatch())
 
 
+@pytest.mark.slow
 def test_another_layout_is_another_program() -> None:
     learner = Learner()
     check_as_eager(learner, minibatch(5))
@@ -121,6 +122,7 @@ def test_a_function_that_asks_for_a_value_is_refused() -> None:
             learner.programs.run(function, minibatch())
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_agree_is_refused() -> None:
     learner = Learner()
 

@@ -41,6 +41,7 @@ TORCH = {
 RMSPROP_32 = ("RMSprop", torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize(
     ("name", "dtype"),

@@ -161,6 +161,7 @@ def difference(found: Any, wanted: Any) -> float:
 # -- parity ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 7])
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_hundred_steps_with_resets_are_the_policys_own(name, batch, exported):
@@ -180,6 +181,7 @@ def test_a_hundred_steps_with_resets_are_the_policys_own(name, batch, exported):
     assert worst <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_only_what_reaches_the_action_is_an_input(name, exported):
     _, bundle = exported(name)
@@ -255,6 +257,7 @@ def test_a_bundle_runs_where_neither_striderl_nor_torch_is(name, exported):
     assert seen["worst"] <= 1e-5 and seen["steps"] == 100 and seen["resets"] > 3 and seen["dt"] == 0.02
 
 
+@pytest.mark.slow
 def test_loading_a_bundle_needs_no_torch(exported):
     _, bundle = exported("gru")
     program = (
@@ -282,6 +285,7 @@ class Liar(Policy):
         return distribution, state, aux
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formats", [("onnx",), ("torch",)])
 def test_a_mismatch_is_refused_and_nothing_is_written(tmp_path, formats):
     liar = Liar(OBS, BOX, POLICIES["mlp"][0])
@@ -290,6 +294,7 @@ def test_a_mismatch_is_refused_and_nothing_is_written(tmp_path, formats):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_failed_export_leaves_the_old_bundle_alone(tmp_path, exported):
     old = tmp_path / "bundle"
     old.mkdir()
@@ -332,6 +337,7 @@ def test_what_is_no_bundle_of_ours_is_not_overwritten(tmp_path, kind):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "other"]
 
 
+@pytest.mark.slow
 def test_a_policy_that_gives_nan_is_refused(tmp_path):
     policy = build("mlp")
     with torch.no_grad():
@@ -438,6 +444,7 @@ def test_images_stay_bytes_and_the_batch_is_free(exported):
     assert [dim.dim_param or dim.dim_value for dim in image.shape.dim] == ["batch", 1, 10, 12]
 
 
+@pytest.mark.slow
 def test_exporting_changes_nothing_in_the_policy(tmp_path):
     policy = build("encoder and estimator").train()
     before = {name: value.clone() for name, value in policy.state_dict().items()}
@@ -447,6 +454,7 @@ def test_exporting_changes_nothing_in_the_policy(tmp_path):
     assert list(after) == list(before) and all(torch.equal(after[name], before[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_a_real_rollout_can_be_the_trace(tmp_path):
     policy = build("mlp")
     obs = {
@@ -464,6 +472,7 @@ def test_a_real_rollout_can_be_the_trace(tmp_path):
         export_policy(policy, tmp_path / "c", metadata=META, formats=("torch",), trace_obs={"command": obs["command"]})
 
 
+@pytest.mark.slow
 def test_an_overridden_command_is_no_input(tmp_path):
     policy = Policy(OBS, BOX, PolicyConfig(actor=(Override(component="command", values=(1.0, 0.0, 0.0)),), **SEEN))
     bundle = export_policy(policy, tmp_path / "b", metadata=META, formats=("torch",), num_steps=2)
@@ -482,6 +491,7 @@ def test_an_overridden_command_is_no_input(tmp_path):
 # -- what a bundle refuses ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "error", "message"),
     [
@@ -518,6 +528,7 @@ def test_a_wrong_observation_is_refused_by_name(exported):
     assert runnable.act(random_obs((3,), 0)).shape == (3, 3)
 
 
+@pytest.mark.slow
 def test_one_env_flat_arrays_and_named_parts(exported):
     runnable = load_bundle(exported("mlp")[1].folder)
     obs = random_obs((2,), 4)

@@ -171,6 +171,7 @@ def test_a_full_disk_tears_no_line(tmp_path, module, name):
     assert all(row["a"] == row["step"] + 0.25 for row in rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     lines=st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=30), max_size=8),

@@ -168,6 +168,7 @@ def on_disks(tmp_path_factory):
     return json.loads((folder / "found.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", DISK_FAULTS)
 @pytest.mark.parametrize("name", ON_DISK)
 def test_disks(name, fault, bare, on_disks):

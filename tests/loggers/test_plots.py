@@ -119,6 +119,7 @@ def test_the_interval_of_three_seeds():
     assert len(many.steps) == 400 and many.mean == pytest.approx(many.steps)
 
 
+@pytest.mark.slow
 def test_plots(tmp_path):
     pytest.importorskip("matplotlib", reason="plots need matplotlib")
     imageio = pytest.importorskip("imageio.v3", reason="reading the picture needs imageio")

@@ -43,6 +43,7 @@ def events_of(folder):
     return events
 
 
+@pytest.mark.slow
 def test_tensorboard(tmp_path):
     pytest.importorskip("imageio", reason="a video needs imageio")
     write_all(TensorBoardLogger(tmp_path / "board"), tmp_path)
@@ -77,6 +78,7 @@ def test_tensorboard_forgets_what_a_resumed_run_writes_again(tmp_path):
 # -- Weights & Biases --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_wandb_offline(tmp_path):
     pytest.importorskip("wandb", reason="an extra of its own")
     pytest.importorskip("imageio", reason="a video needs imageio")
@@ -120,6 +122,7 @@ again.close()
 """
 
 
+@pytest.mark.slow
 def test_trackio(tmp_path, monkeypatch):
     """In a process of its own: Trackio decides on its folder when it is imported."""
     pytest.importorskip("trackio", reason="an extra of its own")
@@ -142,6 +145,7 @@ def test_trackio(tmp_path, monkeypatch):
 # -- MLflow ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mlflow(tmp_path):
     pytest.importorskip("mlflow", reason="an extra of its own: 600 MB with all it needs")
     pytest.importorskip("imageio", reason="a video needs imageio")
@@ -169,6 +173,7 @@ def test_mlflow(tmp_path):
 # -- Neptune -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_neptune_offline(tmp_path, monkeypatch):
     pytest.importorskip("neptune", reason="an extra of its own; its hosted service is gone")
     pytest.importorskip("imageio", reason="a video needs imageio")

@@ -38,6 +38,7 @@ def test_hand_worked_numbers():
     assert make(1.0, 1.0).mode().item() == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 @given(shapes, shapes, shapes, shapes, st.floats(0.01, 0.99))
 def test_against_torch(alpha, beta, other_alpha, other_beta, x):
     ours, other = make(alpha, beta), make(other_alpha, other_beta)
@@ -99,6 +100,7 @@ def test_all_proposals_rejected_still_gives_a_number():
     assert log_gamma_sample(torch.tensor([1.0]), noise).isfinite().all()
 
 
+@pytest.mark.slow
 @given(shapes, shapes)
 def test_bounds_are_inside_and_gradients_finite(alpha, beta):
     a, b = (torch.full((2, 1), value, requires_grad=True) for value in (alpha, beta))

@@ -78,6 +78,7 @@ def windows(draw):
     return resets, valid, draw(st.sampled_from(KINDS)), draw(st.integers(1, 2)), draw(st.integers(0, 5))
 
 
+@pytest.mark.slow
 @given(windows())
 def test_step_sequence_slots_and_padded_agree(window):
     resets, _, kind, num_layers, seed = window
@@ -110,6 +111,7 @@ def test_step_sequence_slots_and_padded_agree(window):
     assert (unpad_trajectories(result, masks) - wanted).abs().max() <= 1e-6
 
 
+@pytest.mark.slow
 @given(windows())
 def test_invalid_steps_are_dead_in_every_mode(window):
     resets, valid, kind, num_layers, seed = window
@@ -237,6 +239,7 @@ def test_bad_settings_raise():
         Memory(3, "gru", 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_step_and_a_sequence_compile_whole(kind):
     memory = make(kind, 2)

@@ -36,6 +36,7 @@ def use(head, features, obs, drawn, stored):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(len(every_head())))
 def test_heads_trace_whole_and_equal_eager(index):
     head = every_head()[index]
@@ -88,6 +89,7 @@ def _inputs():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_policy_like_stack_is_one_graph(backend):
     torch.manual_seed(0)
@@ -115,6 +117,7 @@ def test_the_stack_compiles_to_native_code():
         assert torch.allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_importing_changes_no_torch_setting():
     code = """
 import torch

@@ -62,6 +62,7 @@ def test_float64_stays_whatever_the_model_becomes():
 batches = st.lists(st.lists(st.floats(-50, 50), min_size=0, max_size=5), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @given(batches)
 def test_merging_is_the_pooled_data(pieces):
     whole, workers = RunningMeanStd(), []

@@ -48,6 +48,7 @@ def test_far_from_zero():
     assert (total.m2 / total.num_samples).item() == pytest.approx(x.var(correction=0).item(), rel=1e-6)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.floats(-100, 100, width=32), max_size=6), min_size=1, max_size=5))
 def test_any_split_is_one_set(pieces):
     rows = [torch.tensor(piece, dtype=torch.float64).view(-1, 1) for piece in pieces]

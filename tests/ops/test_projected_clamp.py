@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from striderl.ops.projected_clamp import projected_clamp
@@ -41,6 +42,7 @@ def test_a_parameter_comes_back_where_torch_clamp_stays():
         assert (parameter.item() > 0.5) == comes_back
 
 
+@pytest.mark.slow
 def test_function_transforms_and_compile():
     low, high = torch.tensor(1.0), torch.tensor(2.0)
     gradient = torch.func.vmap(torch.func.grad(lambda x: projected_clamp(x, low, high)))(torch.tensor([0.5, 1.5, 3.0]))

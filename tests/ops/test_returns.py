@@ -88,6 +88,7 @@ def test_lambda_one_is_the_discounted_return(sizes, gamma):
     assert torch.allclose(returns, direct, atol=1e-9)
 
 
+@pytest.mark.slow
 @given(episodes(), st.floats(0, 1), st.integers(1, 5))
 def test_n_step_equals_its_definition(sizes, gamma, n):
     reward, _, next_value, terminated, truncated, _ = random_data(*sizes)

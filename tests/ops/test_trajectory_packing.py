@@ -32,6 +32,7 @@ def test_dead_steps_are_left_out_and_end_trajectories():
     assert packed.env.tolist() == [1, 0, 0] and packed.last.tolist() == [2, 3]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), kind=st.sampled_from(["lstm", "gru"]), layers=st.integers(1, 2))
 def test_the_fused_call_equals_cells(seed, kind, layers):

@@ -220,6 +220,7 @@ def rollouts(draw):
     return dones, draw(st.sampled_from(RECURRENT)), draw(st.sampled_from(["lstm", "gru"])), draw(st.integers(0, 99))
 
 
+@pytest.mark.slow
 @given(rollouts())
 @settings(max_examples=120)
 def test_padded_trajectories_columns_with_resets_and_the_rollout_agree(rollout):

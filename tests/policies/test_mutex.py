@@ -262,6 +262,7 @@ def test_the_critics_memory_is_no_part_of_the_state():
     assert names == {"recent", "sub_0/actor/0_Remember/hidden"}
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     st.lists(st.tuples(*[st.integers(-1, 1)] * 2), min_size=1, max_size=5),
@@ -308,6 +309,7 @@ def test_padding_may_hold_anything_and_leaves_no_trace():
 # -- running it fast ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", [FieldSelection(), ClimbSelection(jump_policy=0, field=FieldSelection())])
 def test_a_step_can_be_captured(selection):
     policy = mutex(
@@ -327,6 +329,7 @@ def test_a_step_can_be_captured(selection):
     assert report.max_difference <= 1e-6
 
 
+@pytest.mark.slow
 def test_a_mutex_can_be_exported():
     policy = mutex([recurrent(0), recurrent(1)], [0.5, 2.0], cmd_vel={1: (0.0, 1.0)}, smoothing_len=2)
     layout = plan_layout(policy)

@@ -314,6 +314,7 @@ def everything() -> Policy:
     )
 
 
+@pytest.mark.slow
 def test_a_whole_step_and_a_whole_sequence_compile_as_one_graph():
     policy = everything()
     compiled = torch.compile(policy, fullgraph=True, backend="eager", dynamic=False)

@@ -47,6 +47,7 @@ def observation(num_steps: int, num_envs: int) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", STAGES, ids=lambda recipe: type(recipe).__name__)
 def test_stages_can_be_captured_over_a_sequence(recipe):
     torch.manual_seed(0)
@@ -70,6 +71,7 @@ def test_stages_can_be_captured_over_a_sequence(recipe):
     assert report.max_difference <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(CASES), ids=lambda kind: kind.__name__)
 def test_a_step_of_every_class_can_be_captured(kind):
     policy = build(kind).policy

@@ -118,6 +118,7 @@ def assert_same(sequence, steps) -> None:
         assert difference(value, steps[-1].state[name]) <= LIMIT, name
 
 
+@pytest.mark.slow
 @given(combinations, windows())
 @settings(max_examples=150)
 def test_a_sequence_equals_its_steps(combination, window):
@@ -128,6 +129,7 @@ def test_a_sequence_equals_its_steps(combination, window):
         assert_same(policy(obs, state, memo, resets), step_by_step(policy, obs, state, memo, resets))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -185,6 +187,7 @@ def test_a_trunk_that_encodes_and_remembers_runs_sequences_like_steps(kind, enco
         assert_same(policy(obs, state, memo, resets), step_by_step(policy, obs, state, memo, resets))
 
 
+@pytest.mark.slow
 @given(combinations, windows())
 @settings(max_examples=40)
 def test_gradients_of_a_sequence_are_those_of_its_steps(combination, window):
@@ -212,6 +215,7 @@ def test_gradients_of_a_sequence_are_those_of_its_steps(combination, window):
         assert difference(value, other[name]) <= 1e-5 * (1.0 + float(value.abs().max())), name
 
 
+@pytest.mark.slow
 @given(combinations, windows(), st.integers(0, 1000))
 @settings(max_examples=60)
 def test_nan_in_padding_touches_neither_outputs_nor_gradients(combination, window, holes):

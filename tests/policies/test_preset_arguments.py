@@ -108,6 +108,7 @@ def fingerprint(model) -> dict[str, Any]:
 EVERY = [(kind, name) for kind in CASES for name in argument_names(kind)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), EVERY, ids=[f"{kind.__name__}-{name}" for kind, name in EVERY])
 def test_every_argument_changes_what_is_built(kind, name):
     common, change = CHANGES[name]

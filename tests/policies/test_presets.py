@@ -149,6 +149,7 @@ def test_shared_encoders_learn_from_both(kind):
         assert named(model, "trunk") <= reached(model, loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(CASES))
 def test_one_minibatch_lowers_its_loss(kind):
     model = build(kind)

@@ -56,6 +56,7 @@ def test_medium_is_nearest_to_half_way(behaviours):
     assert int(found.weights["medium"]["number"]) == -650
 
 
+@pytest.mark.slow
 def test_choices_are_recorded_with_some_at_random():
     cartpole = train_behaviours("cartpole", total_steps=760, seed=0)
     steps = all_steps(generate(cartpole, "expert", 400, seed=1))
@@ -72,6 +73,7 @@ def test_actions_that_neither_learner_has_are_refused():
         _learner(HybridActions(1))
 
 
+@pytest.mark.slow
 def test_an_unknown_kind_gets_a_suggestion(behaviours):
     assert KINDS == ("random", "medium", "expert", "mix")
     with pytest.raises(ValueError, match="Did you mean 'medium'"):

@@ -78,6 +78,7 @@ def trained_teacher(path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [*RECIPES, ("gymnasium:CartPole-v1", "ppo")], ids="-".join)
 def test_every_recipe_trains(key, tmp_path, datasets):
     config = recipe(*key)

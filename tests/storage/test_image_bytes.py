@@ -76,6 +76,7 @@ def columns():
     return transition_columns(SPEC, ACTIONS, {}, PolicyActor(make_policy()).columns())
 
 
+@pytest.mark.slow
 def test_a_rollout_of_images_takes_a_byte_per_pixel():
     storage = RolloutStorage(columns(), STEPS, ENVS, placement=Placement(device="meta"), final_obs=SPEC)
     blocks = {dtype: block.numel() * block.element_size() for dtype, block in storage.arena.blocks.items()}

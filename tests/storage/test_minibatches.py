@@ -37,6 +37,7 @@ def table(draw, num_steps: int, num_envs: int) -> torch.Tensor:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(sizes=st.tuples(st.integers(1, 6), st.integers(1, 5)), epochs=st.integers(1, 3), data=st.data())
 def test_every_sample_is_used_once_per_epoch(sizes, epochs, data):
     num_steps, num_envs = sizes
@@ -111,6 +112,7 @@ def test_impossible_counts_are_refused():
 # -- sequences ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(sizes=st.tuples(st.integers(1, 6), st.integers(1, 5)), data=st.data())
 def test_no_env_is_left_out_and_padding_can_be_undone(sizes, data):
     num_steps, num_envs = sizes
@@ -193,6 +195,7 @@ def test_statistics_count_valid_samples_only():
     assert found.mean_reward.item() == pytest.approx((0 + 10 + 11 + 21 + 31) / 5)
 
 
+@pytest.mark.slow
 @given(sizes=st.tuples(st.integers(1, 7), st.integers(1, 4)), data=st.data())
 def test_mean_length_agrees_with_counting(sizes, data):
     num_steps, num_envs = sizes

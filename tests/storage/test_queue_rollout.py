@@ -67,6 +67,7 @@ def test_untying_while_there_is_room_keeps_the_next_row():
     assert times(storage) == [1, 2, 3]
 
 
+@pytest.mark.slow
 @given(
     num_steps=st.integers(1, 5),
     ratio=st.floats(1.0, 4.0),

@@ -38,6 +38,7 @@ def check_rows(replay: Replay, model: ModelReplay, index: torch.Tensor) -> None:
         assert rows["info"]["tag"][i].item() == step.number
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(histories())
 def test_rows_and_walkers_are_those_of_a_list(history: Any) -> None:

@@ -121,6 +121,7 @@ def fill(buffer: ReplayBuffer, case: dict[str, Any]) -> list[dict[str, Any]]:
     return steps
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_everything_is_as_in_a_list(case: dict[str, Any]) -> None:

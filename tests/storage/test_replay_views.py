@@ -21,6 +21,7 @@ from striderl.storage.views_sequence import SequenceView
 STATE = {"h": TensorSpec(shape=(1,))}
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(histories(), st.integers(1, 4), st.booleans())
 def test_n_step_is_the_loop_over_a_window(history: Any, n: int, relabel: bool) -> None:
@@ -58,6 +59,7 @@ def test_a_time_out_bootstraps_from_the_final_observation_and_a_fall_does_not() 
     assert data["obs_next"]["a"][0].item() == model.steps[0][1].final_obs
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(histories(), st.integers(1, 4))
 def test_stacked_frames_are_those_an_env_would_stack(history: Any, k: int) -> None:
@@ -75,6 +77,7 @@ def test_stacked_frames_are_those_an_env_would_stack(history: Any, k: int) -> No
         assert data["obs"]["b"][i].shape == (2, 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(histories(), st.integers(1, 4), st.integers(0, 2), st.integers(1, 3))
 def test_sequences_start_with_the_memory_that_was_there(history: Any, length: int, burn_in: int, every: int) -> None:

@@ -179,6 +179,7 @@ def test_clips_from_a_config():
     assert runner.trainer.record.metrics["train/discriminator_loss"] > 0
 
 
+@pytest.mark.slow
 def test_the_schema_of_this_library_has_a_place_for_motions():
     prior = MotionPriorConfig(components=("obs",), hidden_dims=(8,), replay_size=16)
     settings = RunnerConfig(

@@ -193,6 +193,7 @@ def test_log_wants_loggers():
 # -- Stop --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stop_ends_the_run_after_the_iteration_and_keeps_the_reason():
     watch = Watch()
     trainer = make_trainer(consumers=[Stop(Budget(iterations=3)), watch])
@@ -303,6 +304,7 @@ def test_save_every_best_and_last():
     assert kept["last"]["iteration"] == 5 and kept["iteration_2"]["phase"] == "collect"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "gru"])
 def test_what_was_saved_goes_on_bit_for_bit(kind):
     kept = {}

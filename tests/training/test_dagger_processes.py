@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from dagger_parts import learner_config, make_env, make_teacher, record
 
@@ -44,6 +45,7 @@ class Students:
         return [name for name in names if torch.allclose(self.actions(name, last), done, atol=1e-4)]
 
 
+@pytest.mark.slow
 def test_a_recorder_and_a_learner_feed_each_other(tmp_path):
     env = make_env()
     runner = TwoStageRunner(env, learner_config(tmp_path), tmp_path / "learner")

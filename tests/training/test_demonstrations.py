@@ -85,6 +85,7 @@ def test_the_newest_student_of_a_run(tmp_path, env):
     assert value_of(first.policy) == 0.005, "a student is not changed behind somebody's back"
 
 
+@pytest.mark.slow
 def test_a_run_that_saves_and_deletes_all_the_time_is_read_without_an_error(tmp_path, env):
     run = TinyRun(tmp_path / "run", env)
     run.write_specs()

@@ -62,6 +62,7 @@ def in_float64():
 PER_ENV = "running_return"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_two_ranks_with_half_the_envs_are_one_rank(name, two_ranks, in_float64):
     one, (first, second) = alone(name), (each[name] for each in two_ranks)
@@ -110,6 +111,7 @@ for step in range(1000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["dies", "hangs"])
 def test_a_lost_rank_is_named_within_the_timeout(how):
     one, other = start(["-c", LOST, how])

@@ -31,6 +31,7 @@ def consumers_for(path, kept):
     return [Log(KINDS[path.name](path)), Save(keep, every=1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_killed_at_any_byte(name, tmp_path):
     whole = make_trainer(consumers=consumers_for(tmp_path / "whole" / name, {}))

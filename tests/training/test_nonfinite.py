@@ -52,22 +52,26 @@ SPREAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "place", "one", "other"), SPREAD)
 def test_a_bad_number_of_an_env_changes_nothing(kind, place, one, other):
     wrong = list(poison_envs(kind, place, env=1, step=10, values=(one, other)))
     assert wrong == ["", ""]
 
 
+@pytest.mark.slow
 def test_a_bad_first_observation_with_memory():
     assert list(poison_envs("pendulum_lstm", "start", env=2, step=0, values=(math.nan, 1e30))) == ["", ""]
     assert list(poison_envs("pendulum_lstm", "obs", env=0, step=9, values=(-math.inf,))) == [""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cartpole", "sac"])
 def test_a_bad_gradient_is_one_step_less(kind):
     assert list(poison_gradients(kind, 5)) == [""] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cartpole", "dqn"])
 def test_an_update_that_breaks_parameters_or_moments_is_taken_back(kind):
     assert list(break_parameters(kind, 6)) == [""] * 4

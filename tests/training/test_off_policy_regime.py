@@ -83,6 +83,7 @@ def test_a_saved_run_goes_on_bit_for_bit(kind):
     assert second.record == whole.record or second.record.metrics == whole.record.metrics
 
 
+@pytest.mark.slow
 def test_learning_changes_the_weights_and_seeds_differ():
     one, two = make_trainer("sac", seed=1), make_trainer("sac", seed=2)
     before = weights_of(one)

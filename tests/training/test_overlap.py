@@ -123,6 +123,7 @@ def test_learning_goes_on_while_the_envs_are_simulated() -> None:
     assert env.num_threaded == 6  # three rounds in an iteration: two of them begin beside gradient steps
 
 
+@pytest.mark.slow
 def test_workers_begin_ahead_as_well(caplog: pytest.LogCaptureFixture) -> None:
     outcomes = []
     for num_workers in (2, 0):

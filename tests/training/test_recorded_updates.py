@@ -94,6 +94,7 @@ def assert_same_state(one, two):
     assert one.regime.storage.picker.state_dict() == two.regime.storage.picker.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "num_kinds"), [("dqn", 2), ("sac", 1), ("td3", 2), ("crossq", 2)])
 def test_recorded_steps_do_what_steps_taken_one_by_one_do(kind, num_kinds):
     plain, recorded = make_trainer(kind, recorded=False), make_trainer(kind, recorded=True)
@@ -106,6 +107,7 @@ def test_recorded_steps_do_what_steps_taken_one_by_one_do(kind, num_kinds):
     assert recorded.regime._learner.recorded.num_recordings == num_kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_recorded", [False, True])
 def test_a_run_goes_on_the_same_from_recorded_steps_to_others_and_back(first_recorded):
     whole, first = make_trainer("td3", recorded=False), make_trainer("td3", recorded=first_recorded)
@@ -117,6 +119,7 @@ def test_a_run_goes_on_the_same_from_recorded_steps_to_others_and_back(first_rec
     assert_same_state(whole, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dqn", "sac", "td3", "crossq"])
 def test_a_parameter_that_is_frozen_later_stays_where_it_is(kind):
     plain, recorded = make_trainer(kind, recorded=False), make_trainer(kind, recorded=True)
@@ -130,6 +133,7 @@ def test_a_parameter_that_is_frozen_later_stays_where_it_is(kind):
     assert_same_state(plain, recorded)
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_be_recorded_is_taken_by_itself_and_said_once(caplog):
     plain, failing = make_trainer("sac", recorded=False), make_trainer("sac", recorded=True)
 
@@ -146,6 +150,7 @@ def test_a_step_that_cannot_be_recorded_is_taken_by_itself_and_said_once(caplog)
     ]
 
 
+@pytest.mark.slow
 def test_a_learner_that_decides_by_a_count_of_its_own_is_not_recorded(caplog):
     class Stubborn(SAC):
         own = 0

@@ -97,6 +97,7 @@ def test_a_video_is_as_long_as_it_says():
 # -- going on ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cartpole", "pendulum_lstm", "rnd", "dqn", "sac"])
 def test_twenty_iterations_are_ten_and_ten_in_another_process(kind, tmp_path):
     assert drive(kind, tmp_path / "whole", 20) == 0
@@ -165,6 +166,7 @@ def test_stop_rules(tmp_path):
     assert outcome.record.iteration == 1 and "evaluate/return_mean" in outcome.record.metrics  # the last one
 
 
+@pytest.mark.slow
 def test_a_resumed_run_may_get_other_limits(tmp_path):
     drive("cartpole", tmp_path / "run", 2)
     config = tiny(iterations=20, stop=replace(tiny().stop, max_seconds=1e-6))
@@ -174,6 +176,7 @@ def test_a_resumed_run_may_get_other_limits(tmp_path):
     assert outcome.record is not None and outcome.record.iteration == 3
 
 
+@pytest.mark.slow
 def test_an_agent_of_a_replay_learner(tmp_path):
     config = tiny("sac", iterations=3)
     Run(config, folder_at(tmp_path / "run", config)).drive()
@@ -189,6 +192,7 @@ def test_heads_that_do_not_fit_are_refused(tmp_path):
         Run(wrong, RunFolder(tmp_path))
 
 
+@pytest.mark.slow
 def test_videos_and_trackers(tmp_path):
     settings = LoggingSettings(console="off", trackers=("tensorboard",), video_every=2, video_seconds=0.2)
     config = tiny(iterations=4, logging=settings)
@@ -280,6 +284,7 @@ def uninterrupted(tmp_path_factory):
     return final_state(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_signal_in_every_phase_saves_and_the_run_goes_on_exactly(phase, tmp_path, uninterrupted):
     path = tmp_path / "run"
@@ -296,6 +301,7 @@ def test_a_signal_in_every_phase_saves_and_the_run_goes_on_exactly(phase, tmp_pa
     assert rows[4]["evaluate/return_mean"]  # an evaluation that was broken off is done again
 
 
+@pytest.mark.slow
 def test_a_signal_from_outside_ends_a_process_with_its_code(tmp_path):
     process = subprocess.Popen([sys.executable, str(PROGRAM), "cartpole", str(tmp_path / "run"), "100000"])
     csv_file = RunFolder(tmp_path / "run").csv

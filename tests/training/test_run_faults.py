@@ -54,6 +54,7 @@ def references(tmp_path_factory):
 # -- kill -9 -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("cartpole", 4), ("pendulum_lstm", 3), ("dqn", 3)])
 def test_killed_runs_end_with_the_same_bits(kind, count, references):
     kills, wrong, hit = kill_runs(references(kind), count, SEED, kills_per_run=count, aimed_share=0.5)
@@ -61,6 +62,7 @@ def test_killed_runs_end_with_the_same_bits(kind, count, references):
     assert kills == count > 0 and not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", [*BUGS, ""])
 def test_planted_bugs_are_noticed(bug, references):
     wrong, saves = [], 0
@@ -79,17 +81,20 @@ def test_planted_bugs_are_noticed(bug, references):
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_signal_from_outside_in_every_phase(references):
     sent, wrong, hit = signal_runs(references("cartpole"), PPO_PHASES, SEED, limit=LIMIT)
     print(f"{sent} signals, hit {hit}")
     assert sent >= len(PPO_PHASES) - 1 and not wrong  # one may come after the end of a run
 
 
+@pytest.mark.slow
 def test_a_signal_while_learning_from_replay(references):
     sent, wrong, _ = signal_runs(references("dqn"), ["warmup", "interact", "save"], SEED, limit=LIMIT)
     assert sent >= 2 and not wrong
 
 
+@pytest.mark.slow
 def test_two_signals(references):
     sent, wrong, _ = signal_runs(references("cartpole"), ["collect", "save", "update"], SEED, double=True, limit=LIMIT)
     assert sent >= 2 and not wrong
@@ -150,6 +155,7 @@ def saved_iteration(folder: Path) -> int:
     return int(CheckpointStore(RunFolder(path).checkpoints).load().state["iteration"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_to_the_command_line(number, tmp_path):
     process = start_command(tmp_path)
@@ -159,6 +165,7 @@ def test_a_signal_to_the_command_line(number, tmp_path):
     assert saved_iteration(tmp_path) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("console", ["plain", "rich"])
 def test_a_terminal_that_is_closed_saves_the_run(console, tmp_path):
     # the session's terminal goes away: SIGHUP, and from then on no line can be written
@@ -184,6 +191,7 @@ def ignore_two() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+@pytest.mark.slow
 def test_signals_that_the_parent_ignores_stay_ignored(tmp_path):
     process = start_command(tmp_path, preexec_fn=ignore_two)
     process.send_signal(signal.SIGHUP)
@@ -200,22 +208,26 @@ def test_signals_that_the_parent_ignores_stay_ignored(tmp_path):
 needs_mounts = pytest.mark.skipif(bool(lost_disks.mounts_refused()), reason=lost_disks.mounts_refused() or "-")
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files(tmp_path):
     faults, wrong = lost_disks.limit_sizes(tmp_path, 3)
     assert faults == 3 and not wrong
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_small_disk(tmp_path):
     faults, wrong = lost_disks.small_disks(tmp_path, 2)
     assert faults >= 1 and not wrong
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_disk_that_becomes_read_only(tmp_path):
     assert lost_disks.read_only(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_deleted(tmp_path):
     assert lost_disks.deleted(tmp_path) == []
 

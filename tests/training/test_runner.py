@@ -84,6 +84,7 @@ def test_the_attributes_that_scripts_read():
     assert OnPolicyRunner(IsaacLabTwoFake(), given).cfg is given
 
 
+@pytest.mark.slow
 def test_learn_twice_is_learning_once():
     one, other = make_runner(), make_runner()
     one.learn(4)
@@ -383,6 +384,7 @@ def test_numbers_have_the_names_that_dashboards_know(tmp_path):
     assert events["Episode/level"][0][1] == 0.5
 
 
+@pytest.mark.slow
 def test_log_interval_and_a_runner_without_a_folder(tmp_path, caplog):
     runner = make_runner(tmp_path, log_interval=2)
     runner.learn(5)

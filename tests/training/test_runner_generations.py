@@ -51,6 +51,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float32])
 @pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("generation", CONFIGS)

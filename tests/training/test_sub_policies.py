@@ -28,6 +28,7 @@ def folders(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_a_mutex_plays_the_policies_of_its_run_folders(folders):
     plain = load_run(folders[0]).policy
     model = ActorCriticMutex(

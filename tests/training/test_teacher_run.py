@@ -68,6 +68,7 @@ def test_a_run_learns_from_the_run_of_its_teacher(teacher, tmp_path, using_ppo):
     assert set(saved) == set(theirs) and all(torch.equal(saved[name], value) for name, value in theirs.items())
 
 
+@pytest.mark.slow
 def test_a_student_goes_on_exactly(teacher, tmp_path):
     whole = student(teacher, 4)
     outcome = Run(whole, folder_at(tmp_path / "whole", whole)).drive()

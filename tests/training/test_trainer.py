@@ -36,6 +36,7 @@ KINDS = ("plain", "gru")
 # -- one run, however it is cut ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_broken_off_loop_goes_on_where_it_stopped(kind):
     whole, cut = make_trainer(kind), make_trainer(kind)
@@ -56,6 +57,7 @@ def test_a_broken_off_loop_goes_on_where_it_stopped(kind):
     assert next(cut, None) is None and iter(cut) is cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_and_reload_and_ten_are_twenty(kind):
     whole, first = make_trainer(kind), make_trainer(kind)
@@ -72,6 +74,7 @@ def test_ten_and_reload_and_ten_are_twenty(kind):
     assert same_state(whole, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("phase", ["prepare", "update", "absorb", "consume"])
 def test_a_state_may_be_taken_in_the_middle_of_an_iteration(kind, phase):
@@ -103,6 +106,7 @@ def test_phases_come_in_order():
     assert trainer.iteration == 1 and trainer.env_steps == 4 * (3 + 8 + 8)
 
 
+@pytest.mark.slow
 def test_two_trainers_in_one_loop_do_not_disturb_each_other():
     pairs = list(zip(make_trainer(seed=1), make_trainer("gru", seed=2)))
     alone = list(make_trainer(seed=1)), list(make_trainer("gru", seed=2))
@@ -222,6 +226,7 @@ def test_total_steps_end_the_run():
     assert [record.env_steps for record in records] == [32, 64, 96, 128]
 
 
+@pytest.mark.slow
 def test_without_a_limit_the_user_owns_the_end():
     trainer = make_trainer(plan={"total_iterations": 0})
     assert trainer.remaining_iterations is None

@@ -53,6 +53,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cloning_then_ppo(demos):
     given = config(demos, pretrain_iterations=30, policy={"init_noise_std": 0.3})
     runner = runner_of(given, num_envs=16)
@@ -71,6 +72,7 @@ def test_cloning_then_ppo(demos):
     assert earned > 6 * 0.68 and earned > scratch.trainer.record.metrics["collect/return_mean"] + 0.3
 
 
+@pytest.mark.slow
 def test_the_critic_learns_what_recordings_earned(demos):
     # V of the demonstrator with γ = 0 is the reward, 1 in every step
     algorithm = {"ppo": {"num_learning_epochs": 4, "num_mini_batches": 2, "learning_rate": 1e-2, "gamma": 0.0}}
@@ -97,6 +99,7 @@ def test_what_is_logged_of_recordings(demos):
     assert "Train/mean_reward" in tags_of(runner.trainer.record)
 
 
+@pytest.mark.slow
 def test_a_recurrent_student_learns_by_dagger_from_disk(demos):
     given = config(demos, policy=RECURRENT, algorithm={**ON_DISK, "buffer_dilation_ratio": 2.0}, pretrain_iterations=-1)
     runner = runner_of(given)
@@ -186,6 +189,7 @@ def test_what_others_record_meanwhile_is_learned_from(tmp_path):
 # -- resuming ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [{}, RECURRENT])
 def test_a_run_resumes_bit_for_bit_in_and_across_the_stages(demos, tmp_path, policy):
     given = config(demos, policy=policy, pretrain_iterations=3, dataset={"starting_frame_range": [0, 3]})
@@ -218,6 +222,7 @@ def test_weights_alone_leave_the_stage_as_it_is(demos, tmp_path):
 # -- hand-written loops ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [{}, RECURRENT])
 def test_a_hand_written_loop_learns_the_same_from_a_dataset(demos, policy):
     given = config(demos, policy=policy, pretrain_iterations=-1, empirical_normalization=False)

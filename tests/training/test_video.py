@@ -74,6 +74,7 @@ def test_a_film_runs_at_the_speed_of_the_env(tmp_path):
     assert imageio.immeta(film.path)["fps"] == pytest.approx(25.0)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_film(tmp_path):
     trainer = make_trainer()
     run(trainer, 1)
@@ -111,6 +112,7 @@ def test_a_picture_of_the_wrong_kind_is_named(tmp_path):
 # -- the consumer ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "gru"])
 def test_films_reach_the_loggers_and_change_no_weight(kind, tmp_path):
     watching = Watching()

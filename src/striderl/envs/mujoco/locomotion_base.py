@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from striderl.data.actions import ActuationSpec
-from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.checked_fields import MAY_BE_INFINITE
+from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.mujoco.base import Float, Int, MujocoConfig, MujocoEnv
 from striderl.envs.mujoco.config import control_spec
 from striderl.envs.mujoco.randomize import Randomization
