@@ -110,6 +110,13 @@ def _settings(algorithm: Any, plan: Any) -> dict[str, Any]:
     return answer
 
 
+def same_settings(recorded: Any, today: Any) -> bool:
+    """Return whether a run was made with today's settings; one that came later was at its default, as today's are."""
+    if isinstance(recorded, dict) and isinstance(today, dict):
+        return all(name in today and same_settings(value, today[name]) for name, value in recorded.items())
+    return bool(recorded == today)
+
+
 def settings_today(key: str) -> dict[str, Any]:
     """Return what a run of a row would record as its settings."""
     from learning_data import make_env
@@ -167,7 +174,7 @@ def main(options: argparse.Namespace) -> int:
         make_data({task for key in options.tasks if (task := _rows()[key].data)})
         today = {key: settings_today(key) for key in options.tasks}
         recorded = [] if options.again else load_runs(options.results)
-        over = {(run["key"], run["seed"]) for run in recorded if run["settings"] == today.get(run["key"])}
+        over = {(run["key"], run["seed"]) for run in recorded if same_settings(run["settings"], today.get(run["key"]))}
         # seed by seed, so that an interrupted campaign has a bit of every row
         wanted = [(key, seed) for seed in options.seeds or SEEDS for key in options.tasks if (key, seed) not in over]
         problems = train_all(wanted, options)

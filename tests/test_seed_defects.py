@@ -141,7 +141,9 @@ def test_defect_20_the_discriminator_has_an_optimiser_of_its_own():
     settings = MotionPriorConfig(learning_rate=3e-4, weight_decay=0.5, max_grad_norm=0.25, hidden_dims=(4,), frames=1)
     spec = ObsSpec.from_segments({"motion": 2})
     policy = Policy(spec, BoxSpec(shape=(2,)), PolicyConfig(actor_hidden_dims=(4,), critic_hidden_dims=(4,)))
-    ppo = PPO(policy, PPOConfig(learning_rate=1e-3), terms=[MotionPrior(spec, torch.randn(8, 2), settings)])
+    ppo = PPO(
+        policy, PPOConfig(learning_rate=1e-3, max_grad_norm=1.0), terms=[MotionPrior(spec, torch.randn(8, 2), settings)]
+    )
     found = {name: group.config for name, group in ppo.updater.groups.items()}
     assert found.keys() == {"policy", "discriminator"}
     own, theirs = found["policy"], found["discriminator"]

@@ -85,7 +85,7 @@ def test_a_dead_worker_stays_dead_without_restarts():
 def test_a_worker_that_closes_its_wire_is_as_good_as_dead():
     class Vandal(FaultyEnv):
         def step(self, action: Any) -> Any:
-            os.closerange(3, 64)
+            os.closerange(3, 4096)
             return super().step(action)
 
     with GymnasiumEnv([FaultyEnv, Vandal], workers=WorkerConfig(num_workers=2, start_method="spawn")) as env:

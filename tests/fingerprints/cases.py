@@ -288,7 +288,8 @@ def tppo(scratch: Path) -> Iterator[State]:
 @case("on policy")
 def tppo_without_ppo(scratch: Path) -> Iterator[State]:
     env = Drifting()
-    settings = {name: PPO_SETTINGS[name] for name in ("num_learning_epochs", "num_mini_batches", "learning_rate")}
+    names = ("num_learning_epochs", "num_mini_batches", "learning_rate", "max_grad_norm")
+    settings = {name: PPO_SETTINGS[name] for name in names}
     config = TPPOConfig(ppo=PPOConfig(**settings), using_ppo=False, buffer_dilation_ratio=2.0, teacher_act_prob=0.5)
     return on_policy(TPPO(seen_policy(env), goal_teacher(env), config), env)
 

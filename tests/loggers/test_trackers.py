@@ -19,6 +19,12 @@ from striderl.loggers.tensorboard_logger import TensorBoardLogger
 from striderl.loggers.wandb_logger import WandbLogger, run_id_of
 
 
+@pytest.fixture(autouse=True)
+def own_excepthook(monkeypatch):
+    """Clients of trackers replace the hook for uncaught exceptions and do not put it back."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+
 def write_all(logger, tmp_path: Path, *, video: bool = True) -> None:
     """Settings, two rows, a text, a file and a video."""
     (tmp_path / "policy.onnx").write_bytes(b"weights")

@@ -25,6 +25,7 @@ from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDi
 from striderl.data.specs import ObsSpec
 from striderl.loggers import table
 from striderl.loggers.table import LOGGERS
+from striderl.training import run as run_module
 from striderl.training.agent import Agent
 from striderl.training.loading import load_run
 from striderl.training.run import Run, num_video_steps
@@ -263,8 +264,12 @@ def test_a_logger_that_cannot_be_made_costs_a_warning(name, error, tmp_path, mon
     def fails(folder):
         raise error
 
-    monkeypatch.setitem(table.LOGGERS, name, fails)
-    trackers = () if name in ("csv", "jsonl") else (name,)
+    files = {"csv": "CsvLogger", "jsonl": "JsonlLogger"}  # which a run makes with settings of its own
+    if name in files:
+        monkeypatch.setattr(run_module, files[name], lambda path, **settings: fails(path))
+    else:
+        monkeypatch.setitem(table.LOGGERS, name, fails)
+    trackers = () if name in files else (name,)
     config = tiny(iterations=1, logging=LoggingSettings(console="off", trackers=trackers))
     folder = folder_at(tmp_path / "run", config)
     assert Run(config, folder).drive().exit_code == 0

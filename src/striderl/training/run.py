@@ -40,7 +40,7 @@ from striderl.loggers.console_logger import ConsoleLogger
 from striderl.loggers.csv_logger import CsvLogger
 from striderl.loggers.jsonl_logger import JsonlLogger
 from striderl.loggers.logger import Logger
-from striderl.loggers.table import make_loggers
+from striderl.loggers.table import make_logger, make_loggers
 from striderl.training.algorithm_entry import Learner
 from striderl.training.algorithm_table import algorithm_entry, check_ranks
 from striderl.training.config_json import ConfigError, to_plain
@@ -177,13 +177,13 @@ class Run:
         return write_specs(path, env.obs_spec, env.action_spec, env.step_dt, env.actuation)
 
     def _loggers(self) -> list[Logger]:
-        settings = self.config.logging
+        settings, path = self.config.logging, self.folder.path
         size, parts = settings.file_megabytes * MEGABYTE, settings.max_files
-        return [
-            CsvLogger(self.folder.csv, max_bytes=size, max_parts=parts),
-            JsonlLogger(self.folder.json_lines, max_bytes=size, max_parts=parts),
-            *make_loggers(settings.trackers, self.folder.path),
+        files = [
+            make_logger("csv", lambda _: CsvLogger(self.folder.csv, max_bytes=size, max_parts=parts), path),
+            make_logger("jsonl", lambda _: JsonlLogger(self.folder.json_lines, max_bytes=size, max_parts=parts), path),
         ]
+        return [*(each for each in files if each is not None), *make_loggers(settings.trackers, path)]
 
     def _evaluation(self) -> Evaluate:
         settings = self.config.evaluation

@@ -60,8 +60,8 @@ def _from_managers(env: Any, num_actions: int) -> ActuationSpec | None:
 
     return ActuationSpec(
         target=kinds.pop(),
-        scale=joined(lambda term: _per_action(_of(term, "scale"), int(term.action_dim))),
-        offset=joined(lambda term: _per_action(_of(term, "offset"), int(term.action_dim))),
+        scale=joined(lambda term: _per_action(_of(term, "_scale", "scale"), int(term.action_dim))),
+        offset=joined(lambda term: _per_action(_of(term, "_offset", "offset"), int(term.action_dim))),
         joint_names=joined(_joint_names),
         default_joint_pos=joined(lambda term: _joint_data(term, "default_joint_pos")),
         joint_stiffness=joined(lambda term: _gains(term, env, "joint_stiffness")),
@@ -78,8 +78,9 @@ def _target(term: Any) -> str | None:
     return next((word for start, word in _TARGETS.items() if any(name.startswith(start) for name in names)), None)
 
 
-def _of(term: Any, name: str) -> Any:
-    return getattr(term, f"_{name}", getattr(term, name, None))
+def _of(term: Any, *names: str) -> Any:
+    """Return the first of these attributes that the term has."""
+    return next((getattr(term, name) for name in names if hasattr(term, name)), None)
 
 
 def _joint_names(term: Any) -> tuple[str, ...] | None:
