@@ -11,7 +11,7 @@ import striderl.algorithms as algorithms
 from striderl.algorithms import PPO
 from striderl.collect import Collector, GreedyActor
 from striderl.envs import make
-from striderl.policies import Policy
+from striderl.policies import Policy, PolicyConfig
 from striderl.training import OnPolicyPlan, Trainer, evaluate
 
 CONFIGS = [name for name in algorithms.__all__ if name.endswith("Config")]
@@ -26,10 +26,11 @@ def test_every_config_can_be_left_as_it_is(name):
 
 @pytest.mark.slow
 def test_ppo_learns_cartpole_as_it_is():
-    # every setting of networks, PPO and plan is the default; with one epoch of one minibatch it was at 23 after 50,000
+    # small networks for speed; every setting of PPO and plan is the default, which was at 23 after 50,000 steps before
     torch.manual_seed(0)
     env = make("cartpole", num_envs=8)
-    policy = Policy(env.obs_spec, env.action_spec)
+    networks = PolicyConfig(actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64))
+    policy = Policy(env.obs_spec, env.action_spec, networks)
     algorithm = PPO(policy)
     trainer = Trainer(algorithm, Collector(env, algorithm.actor()), OnPolicyPlan(total_steps=40_000))
     best = 0.0
