@@ -72,7 +72,7 @@ class CrossQConfig:
     prioritized: bool = False
     """Sample by TD error instead of uniformly."""
     mode: str = ""
-    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: as the run's mode says, and
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: the run's own mode, and
     without a run eagerly."""
 
     def __post_init__(self) -> None:

@@ -69,7 +69,7 @@ class DQNConfig:
     beta: float = 0.4
     """How much of the bias of prioritized sampling is corrected at first; it grows to 1."""
     mode: str = ""
-    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: as the run's mode says, and
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: the run's own mode, and
     without a run eagerly."""
 
     def __post_init__(self) -> None:

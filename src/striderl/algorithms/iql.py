@@ -52,7 +52,7 @@ class IQLConfig:
     max_grad_norm: float = 0.0
     """Gradients are scaled down to this norm; 0 means never."""
     mode: str = ""
-    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: as the run's mode says, and
+    """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: the run's own mode, and
     without a run eagerly."""
 
     def __post_init__(self) -> None:
