@@ -176,7 +176,15 @@ def _set_registry(before: set[str]) -> None:
 
 CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD})
 """The signals whose handlers are guarded; torch's DataLoader keeps one for SIGCHLD."""
-OTHERS = ("PYTEST_", "TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_CACHE_DIR", "PYOPENGL_PLATFORM", "WANDB_SERVICE")
+OTHERS = (
+    "PYTEST_",
+    "TORCHINDUCTOR_",
+    "_TORCHINDUCTOR_",
+    "TRITON_CACHE_DIR",
+    "TRITON_PTXAS_PATH",
+    "PYOPENGL_PLATFORM",
+    "WANDB_SERVICE",
+)
 """How environment variables begin that pytest and optional packages set by themselves when they are used."""
 
 
