@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from striderl import _moved
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
@@ -13,3 +14,5 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __getattr__, __dir__, __all__ = lazy(__name__, {"data.batch": ["Batch"], "training.agent": ["Agent"]})
+
+_moved.install()

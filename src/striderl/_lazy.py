@@ -11,6 +11,8 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from striderl import _moved
+
 
 def lazy(
     package: str, modules: Mapping[str, Sequence[str]]
@@ -22,6 +24,8 @@ def lazy(
     def getattr_(name: str) -> Any:
         if name in home:
             return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        if f"{package.partition('.')[2]}:{name}" in _moved.NAMES:
+            return _moved.moved_name(package, name)
         from striderl.data.naming import suggestion  # `striderl.data` is itself made with this function
 
         raise AttributeError(

@@ -56,8 +56,8 @@ from striderl.collect.sampler_samples import (
 from striderl.collect.sampler_seeds import derived_seed, fresh_seed
 from striderl.collect.traj_info import TrajInfo, TrajInfoFactory
 from striderl.data import tree
+from striderl.data.checked_fields import refuse_overrides
 from striderl.data.named_tuples import ArrayTuple
-from striderl.data.overrides import refuse_overrides
 from striderl.envs.vec_env import VecEnv
 from striderl.envs.workers.config import WorkerConfig
 

@@ -18,8 +18,8 @@ from striderl.collect.actors import Acted, Actor, Noise, Obs, ScriptedActor
 from striderl.collect.teacher import BoundTeacher, Sight, Teacher
 from striderl.collect.teacher_router import TeacherRouter
 from striderl.data.arena import Columns
+from striderl.data.checked_fields import overridden
 from striderl.data.noise import NoiseSpec
-from striderl.data.overrides import overridden
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy

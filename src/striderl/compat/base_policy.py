@@ -25,7 +25,7 @@ from striderl.compat.buffer_returns import episodic_return, gaps_between, nstep_
 from striderl.compat.policy_checks import checked_batch, checked_numbers
 from striderl.data import leaf
 from striderl.data.batch import Batch
-from striderl.data.overrides import refuse_overrides
+from striderl.data.checked_fields import refuse_overrides
 from striderl.storage.replay_buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]

@@ -30,10 +30,10 @@ from striderl.compat.policy_checks import checked_numbers
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.batch import Batch
-from striderl.data.episode_ends import ends_of
+from striderl.data.checked_fields import overridden, refuse_assignment, refuse_overrides
 from striderl.data.noise import NoiseSpec
-from striderl.data.overrides import overridden, refuse_assignment, refuse_overrides
 from striderl.data.specs import torch_dtype
+from striderl.data.transition import ends_of
 from striderl.networks.deterministic import QValues
 from striderl.networks.distribution import Distribution
 from striderl.networks.head import ActionClip

@@ -20,8 +20,7 @@ from typing import Any
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.delivery import Cuts
 from striderl.compat.generator_agent import Agent, AgentActor, Rollout
-from striderl.data.checked_fields import check_field_types
-from striderl.data.overrides import overridden, refuse_assignment
+from striderl.data.checked_fields import check_field_types, overridden, refuse_assignment
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
 from striderl.training.evaluation import evaluate

@@ -41,11 +41,10 @@ from striderl.compat.loop_storage import LoopStorage
 from striderl.compat.recorded_steps import seen_by_critic, tell_teacher, with_recorded_action
 from striderl.data import tree
 from striderl.data.arena import Columns
-from striderl.data.episode_ends import split_done
+from striderl.data.checked_fields import overridden, refuse_assignment
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
-from striderl.data.overrides import overridden, refuse_assignment
-from striderl.data.transition import Transition
+from striderl.data.transition import Transition, split_done
 from striderl.datasets.rollout_files import Transition as RecordedStep
 from striderl.networks.distribution import Distribution
 from striderl.policies.arguments import explicit

@@ -27,7 +27,7 @@ from striderl.collect.sampler_envs import as_vec_env
 from striderl.compat.base_policy import BasePolicy
 from striderl.compat.buffer_writer import BufferWriter
 from striderl.compat.forward_actor import ForwardActor
-from striderl.data.overrides import refuse_assignment
+from striderl.data.checked_fields import refuse_assignment
 from striderl.envs.vec_env import VecEnv
 from striderl.storage.replay_buffer import ReplayBuffer
 from striderl.storage.replay_buffer_kinds import VectorReplayBuffer

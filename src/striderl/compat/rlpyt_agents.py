@@ -29,7 +29,7 @@ from striderl.compat.player import Player
 from striderl.compat.user_models import actor_from_model, critic_from_model, policy_from_model, q_policy_from_model
 from striderl.data import tree
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec, action_spec_from_space
-from striderl.data.overrides import refuse_overrides
+from striderl.data.checked_fields import refuse_overrides
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.networks.categorical import FORBIDDEN
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy

@@ -29,7 +29,7 @@ from striderl.compat.rlpyt_agents import DqnAgent, PgAgent, SacAgent, distributi
 from striderl.compat.rollout_targets import check_plain, gradient_steps, targets_of
 from striderl.data import tree
 from striderl.data.arena import Placement
-from striderl.data.overrides import refuse_assignment, refuse_overrides
+from striderl.data.checked_fields import refuse_assignment, refuse_overrides
 from striderl.data.transition import Transition, transition_columns
 from striderl.ops.returns import gae
 from striderl.storage.replay import Replay

@@ -23,9 +23,17 @@ from typing import Any
 import numpy as np
 
 from striderl.data import leaf, tree
-from striderl.data.batch_ops import Join, combine, from_store, merge, missing_key, overwrite
-from striderl.data.batch_parse import mapping_of, parse
-from striderl.data.batch_rows import write_rows
+from striderl.data.batch_ops import (
+    Join,
+    combine,
+    from_store,
+    mapping_of,
+    merge,
+    missing_key,
+    overwrite,
+    parse,
+    write_rows,
+)
 
 _new = object.__new__
 _PLAIN_INDICES = (int, slice, np.ndarray)

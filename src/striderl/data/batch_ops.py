@@ -2,24 +2,44 @@
 
 The functions work on any class that keeps its keys in `__dict__` and is nested in itself, which is what `Batch` is;
 they are apart from it so that the class can be read on its own.
+
+Values on their way into a `Batch`: lists become arrays, mappings become batches, anything ragged is refused.
+
+`kind` is the class `Batch` itself, handed in.
+
+Writing rows into a `Batch`: batch[loc] = value, all leaves or none.
+
+Everything is checked before anything is written, so a write that fails changes nothing. Two planners share the work:
+`plain_rows` knows only the common case (the same keys, leaves that fit exactly) and is as fast as writing without a
+check; whatever it does not know goes to `plan_rows`, which fills gaps, converts, and finds the words for an error.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from striderl.data import leaf, tree
 from striderl.data.naming import suggestion
 
-if TYPE_CHECKING:
-    from striderl.data.batch import Batch
-
 Join = Callable[[Sequence[Any], int, str], Any]
 _ndarray = np.ndarray
+
+
+class Nested(Protocol):
+    """What the functions here need of `Batch`, which imports them: keys in `__dict__`, made of a mapping, stacked."""
+
+    def __init__(self, data: Any = None, /) -> None: ...
+
+    @staticmethod
+    def stack(batches: Sequence[Any], axis: int = 0) -> Any:
+        """Join along a new axis."""
+
+
+BatchT = TypeVar("BatchT", bound=Nested)
 
 
 class Missing:
@@ -29,14 +49,14 @@ class Missing:
 MISSING = Missing()
 
 
-def from_store(kind: type[Batch], store: dict[str, Any]) -> Batch:
+def from_store(kind: type[BatchT], store: dict[str, Any]) -> BatchT:
     """Make a batch of values that are known to be parsed."""
     out = object.__new__(kind)
     out.__dict__.update(store)
     return out
 
 
-def missing_key(batch: Batch, key: str) -> str:
+def missing_key(batch: Nested, key: str) -> str:
     """Compose the message for a key that a batch does not have."""
     names = list(batch.__dict__)
     return f"Batch has no key {key!r}. {suggestion(key, names)}Available: {', '.join(names) or 'nothing'}."
@@ -50,7 +70,7 @@ def is_gap(value: Any, kind: type) -> bool:
 # -- joins -------------------------------------------------------------------------------------------------------------
 
 
-def merge(batches: list[Batch], axis: int, path: str, join: Join) -> Batch:
+def merge(batches: list[BatchT], axis: int, path: str, join: Join) -> BatchT:
     """Join batches key by key in the order in which keys first appear."""
     kind = batches[0].__class__
     stores = [batch.__dict__ for batch in batches]
@@ -67,7 +87,7 @@ def merge(batches: list[Batch], axis: int, path: str, join: Join) -> Batch:
     )
 
 
-def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: list[Batch]) -> Any:
+def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested]) -> Any:
     kinds = {value.__class__ for value in values}
     batch_kind = batches[0].__class__
     if len(kinds) == 1:
@@ -103,7 +123,7 @@ def _join_alike(values: list[Any], axis: int, path: str, join: Join) -> Any:
     return join(values, axis, path)
 
 
-def _merge_with_none(values: list[Any], axis: int, path: str, join: Join, batches: list[Batch]) -> Any:
+def _merge_with_none(values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested]) -> Any:
     """Join values of which some are None: stacked beside single values into an object array, never turned into 0."""
     if join is not leaf.stacked:
         if all(value is None for value in values):
@@ -123,7 +143,7 @@ def _merge_with_none(values: list[Any], axis: int, path: str, join: Join, batche
 _LEAVE_OUT = "leave the key out where there is no value, then it is filled with 0 (None for objects)"
 
 
-def _merge_with_gaps(values: list[Any], axis: int, path: str, join: Join, batches: list[Batch]) -> Any:
+def _merge_with_gaps(values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested]) -> Any:
     """Join values of which some are missing (or an empty Batch), filling the gaps with 0, or None for objects."""
     kind = batches[0].__class__
     present = [value for value in values if not is_gap(value, kind)]
@@ -140,7 +160,7 @@ def _merge_with_gaps(values: list[Any], axis: int, path: str, join: Join, batche
     return merge(filled, axis, f"{path}.", join) if present[0].__class__ is kind else join(filled, axis, path)
 
 
-def _gap(example: Any, batch: Batch, path: str, join: Join) -> Any:
+def _gap(example: Any, batch: Nested, path: str, join: Join) -> Any:
     """Return what fills a missing place: like the example when stacking, with the rows of its batch when joining."""
     if join is leaf.stacked:
         return tree.map(leaf.empty_value, example)
@@ -154,7 +174,7 @@ def _gap(example: Any, batch: Batch, path: str, join: Join) -> Any:
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-def combine(batch: Batch, other: Any, operation: Callable[[Any, Any], Any], sign: str, path: str = "") -> Any:
+def combine(batch: Nested, other: Any, operation: Callable[[Any, Any], Any], sign: str, path: str = "") -> Any:
     """Apply an operation leaf by leaf, with another batch by key or with one number or array for all."""
     kind = batch.__class__
     by_key = isinstance(other, kind)
@@ -185,7 +205,7 @@ def _combine_leaf(value: Any, operand: Any, operation: Callable[[Any, Any], Any]
         raise TypeError(f"{path!r} cannot be combined by '{sign}': {error}") from None
 
 
-def overwrite(batch: Batch, result: Any) -> Any:
+def overwrite(batch: Nested, result: Any) -> Any:
     """Write the result of an operation into the arrays of a batch, so that views of them change too."""
     if result is NotImplemented:
         return result
@@ -199,10 +219,215 @@ def overwrite(batch: Batch, result: Any) -> Any:
     return batch
 
 
-def _pairs(one: Batch, two: Batch, path: str) -> Iterator[tuple[str, Any, Any]]:
+def _pairs(one: Nested, two: Nested, path: str) -> Iterator[tuple[str, Any, Any]]:
     """Yield (path, leaf, leaf) for two batches with the same keys."""
     for key, value in one.__dict__.items():
         if isinstance(value, one.__class__):
             yield from _pairs(value, two.__dict__[key], f"{path}{key}.")
         else:
             yield path + key, value, two.__dict__[key]
+
+
+# -- values on their way in --------------------------------------------------------------------------------------------
+
+
+def mapping_of(data: Any, kind: type[Nested]) -> Mapping[str, Any]:
+    """Return the keys and values of whatever a Batch may be built from."""
+    if isinstance(data, kind):
+        return data.__dict__
+    if isinstance(data, Mapping) or _is_tensordict(data):
+        return {key: value for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return dict(zip(data._fields, data))
+    if isinstance(data, (list, tuple)) or (isinstance(data, np.ndarray) and data.dtype == object):
+        return kind.stack(list(data)).__dict__ if len(data) else {}
+    raise TypeError(f"a Batch is built from a mapping or a sequence of mappings, found {type(data).__name__}")
+
+
+def _is_tensordict(value: Any) -> bool:
+    return any(base.__name__ == "TensorDictBase" for base in type(value).__mro__)
+
+
+def parse(value: Any, key: str, kind: type[Nested]) -> Any:
+    """Turn a value into what a Batch stores: an array, a tensor, a Batch, None, or a single object."""
+    if value is None or isinstance(value, kind) or leaf.is_tensor(value):
+        return value
+    if isinstance(value, np.ndarray):
+        return _parse_array(value, key, kind)
+    if isinstance(value, (bool, int, float, complex, np.number, np.bool_)):
+        return np.asarray(value)
+    if isinstance(value, Mapping) or _is_tensordict(value) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return kind(value)
+    if isinstance(value, (list, tuple, range)):
+        return _parse_sequence(list(value), key, kind)
+    return value
+
+
+def _parse_array(value: np.ndarray[Any, Any], key: str, kind: type[Nested]) -> Any:
+    if value.dtype.kind in leaf.NUMERIC:
+        return value
+    if value.ndim == 0:
+        return parse(value.item(), key, kind)
+    if value.dtype.kind == "O" and value.size and all(isinstance(item, (Mapping, kind)) for item in value.flat):
+        return kind.stack(list(value))
+    return value if value.dtype.kind == "O" else value.astype(object)
+
+
+def _parse_sequence(values: list[Any], key: str, kind: type[Nested]) -> Any:
+    """Turn a list into one array, tensor or Batch; anything ragged is an error that shows the shapes."""
+    tensors = sum(leaf.is_tensor(value) for value in values)
+    mappings = sum(isinstance(value, (Mapping, kind)) for value in values)
+    if mappings and mappings == len(values):
+        return kind.stack(values)
+    if mappings or (tensors and tensors != len(values)):
+        kinds = sorted({type(value).__name__ for value in values})
+        raise TypeError(f"{key!r} wants a list of one kind of value, found a mixture of {', '.join(kinds)}")
+    if tensors:
+        shapes = [tuple(value.shape) for value in values]
+        if len(set(shapes)) > 1:
+            raise TypeError(f"{key!r} wants tensors of one shape, found shapes {shapes[:8]}")
+        return leaf.stacked(values, 0, repr(key))
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        sizes = [leaf.shape_of(value) or (len(value) if hasattr(value, "__len__") else 1) for value in values]
+        raise TypeError(f"{key!r} is ragged: wanted items of one shape, found sizes {sizes[:8]}") from None
+    return array if array.dtype.kind in leaf.NUMERIC else array.astype(object)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def write_rows(batch: Nested, loc: Any, value: Nested) -> None:
+    """Do batch[loc] = value."""
+    direct: list[tuple[Any, Any]] = []
+    views: list[Any] = []
+    sources: list[Any] = []
+    basic = loc.__class__ is int or loc.__class__ is slice
+    prefix = () if basic else _row_prefix(loc)
+    if prefix is not None and plain_rows(batch, loc, value, prefix, basic, direct, views, sources):
+        try:
+            if views:
+                sys.modules["torch"]._foreach_copy_(views, sources)
+        except RuntimeError:
+            plan_rows(batch, loc, value, "", [])  # finds the words: a tensor that wants its gradient, say
+            raise
+        if basic:
+            for own, new in direct:
+                own[loc] = new
+            return
+    else:
+        direct = []
+        plan_rows(batch, loc, value, "", direct)
+    try:
+        _scatter(direct, loc)
+    except IndexError:
+        plan_rows(batch, loc, value, "", [])  # raises the same error with the key in it
+        raise
+
+
+def _scatter(writes: list[tuple[Any, Any]], loc: Any) -> None:
+    """Write under any index, which is brought into the form of arrays and of tensors at most once."""
+    array_loc = loc if loc.__class__ is _ndarray else None
+    places = (loc,) if leaf.is_tensor(loc) else None
+    for own, new in writes:
+        if own.__class__ is _ndarray:
+            if array_loc is None:
+                array_loc = leaf.index_for(own, loc)
+            own[array_loc] = new
+        elif places is None:
+            leaf.write(own, leaf.index_for(own, loc), new)
+        else:
+            try:
+                own.index_put_(places, new)
+            except RuntimeError:  # the value lies in the same memory: nothing is written yet
+                leaf.write(own, loc, new)
+
+
+def _row_prefix(loc: Any) -> tuple[int, ...] | None:
+    """Return the leading shape that an index array selects, or None when `plan_rows` should look at it."""
+    if loc.__class__ is _ndarray:
+        return loc.shape if loc.ndim and loc.dtype.kind in "iu" else None
+    if leaf.is_tensor(loc) and loc.ndim and loc.dtype.itemsize > 1:  # neither a mask nor its old form as uint8
+        return tuple(loc.shape)
+    return None
+
+
+def plain_rows(
+    batch: Nested,
+    loc: Any,
+    value: Nested,
+    prefix: tuple[int, ...],
+    basic: bool,
+    direct: list[tuple[Any, Any]],
+    views: list[Any],
+    sources: list[Any],
+    rows: int = -1,
+) -> bool:
+    """Plan the common case; return False as soon as anything is not that plain.
+
+    Tensors under a basic index are views already, to be copied in one call. Under an index array all leaves must have
+    the same number of rows: then the first write fails if any would.
+    """
+    kind = batch.__class__
+    store, given = batch.__dict__, value.__dict__
+    if list(store) != list(given):
+        return False
+    known: Any = None
+    target: Any = None
+    try:
+        for own, new in zip(store.values(), given.values()):
+            own_kind = own.__class__
+            if own_kind is _ndarray or (not basic and own_kind is not kind):
+                shape = own.shape
+                if shape != known:
+                    if not basic and rows not in (-1, shape[0]):
+                        return False
+                    known, rows = shape, shape[0]
+                    target = own[loc].shape if basic else (*prefix, *shape[1:])
+                if new.shape != target or own.dtype is not new.dtype:
+                    return False
+                # an expanded tensor is not contiguous; writing one of its rows would change them all
+                if not own.flags.writeable if own_kind is _ndarray else own.requires_grad or not own.is_contiguous():
+                    return False
+                direct.append((own, new))
+            elif own_kind is kind:
+                if new.__class__ is not kind:
+                    return False
+                if not plain_rows(own, loc, new, prefix, basic, direct, views, sources, rows):
+                    return False
+            else:
+                view = own[loc]
+                if view.dtype is not new.dtype or not view.is_same_size(new):
+                    return False
+                if not own.is_contiguous():  # expanded, perhaps: writing one row would change them all
+                    return False
+                views.append(view)
+                sources.append(new)
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return False
+    return True
+
+
+def plan_rows(batch: Nested, loc: Any, value: Nested, path: str, writes: list[tuple[Any, Any]]) -> None:
+    """Plan any row write, or raise an error that names the key."""
+    kind = batch.__class__
+    store, given = batch.__dict__, value.__dict__
+    for key in given:
+        if key not in store:
+            raise KeyError(f"{missing_key(batch, key)} A row assignment cannot add keys.")
+    for key, own in store.items():
+        new = given.get(key, MISSING)
+        if own.__class__ is kind:
+            if new is not MISSING and new.__class__ is not kind:
+                raise ValueError(f"{path + key!r} is a Batch; wanted a mapping there, found {type(new).__name__}")
+            plan_rows(own, loc, from_store(kind, {}) if new is MISSING else new, f"{path}{key}.", writes)
+        elif own is not None or not (new is None or is_gap(new, kind)):
+            target = leaf.selected_shape(own, loc, repr(path + key))
+            if new is None and leaf.is_numeric(own):
+                raise TypeError(
+                    f"{path + key!r} holds {own.dtype} and cannot hold None; leave the key out to write 0 there"
+                )
+            if is_gap(new, kind):
+                new = np.zeros((), np.bool_) if leaf.is_numeric(own) else None
+            writes.append((own, leaf.checked(new, target, own, repr(path + key))))

@@ -1,6 +1,7 @@
-"""Check the types of a config's fields when it is made, where the mistake is, and not in the middle of a run.
+"""Checks of what a user wrote, where the mistake is and not in the middle of a run: config fields, overridden methods.
 
-NaN is the value of no setting, and infinity of none but those whose field has `metadata=MAY_BE_INFINITE`.
+`check_field_types` compares the fields of a config with their annotations when it is made. `refuse_overrides` is for
+public classes of which a subclass may override some methods, and where an override of the others would have no effect.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -108,3 +109,39 @@ def _tuple_fits(value: tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
 
 def _say(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+
+
+# -- overrides ---------------------------------------------------------------------------------------------------------
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def refuse_overrides(subclass: type, refused: Mapping[str, str]) -> None:
+    """Raise TypeError where a user's subclass defines something that nothing reads; `refused`: name → reason and way.
+
+    Classes of this library may: they are written together with what calls them.
+    """
+    if subclass.__module__.partition(".")[0] == _PACKAGE:
+        return
+    for name, reason in refused.items():
+        if name in subclass.__dict__:
+            raise TypeError(f"{subclass.__name__}.{name} would have no effect: {reason}")
+
+
+def overridden(instance: Any, base: type, *names: str) -> bool:
+    """Tell whether one of these methods is not that of `base`: of a user's subclass, or set on the instance itself."""
+    return any(
+        name in getattr(instance, "__dict__", {}) or getattr(type(instance), name, None) is not getattr(base, name)
+        for name in names
+    )
+
+
+def refuse_assignment(
+    owner: Any, name: str, *, parts: Collection[str] = (), settings: Collection[str] = (), way: str = ""
+) -> None:
+    """Raise AttributeError for an attribute that nothing would read: a setting, or a part that is there already."""
+    if name in settings or (name in parts and name in owner.__dict__):
+        kind = type(owner).__name__
+        way = way or (f"build {kind} with other settings" if name in settings else f"build another {kind}")
+        raise AttributeError(f"setting {kind}.{name} would have no effect: it is fixed when the object is made; {way}")

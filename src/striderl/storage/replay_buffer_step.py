@@ -9,8 +9,8 @@ import numpy as np
 
 from striderl.data import leaf
 from striderl.data.batch import Batch
-from striderl.data.episode_ends import ends_of
 from striderl.data.naming import unknown
+from striderl.data.transition import ends_of
 
 KEYS = ("obs", "act", "rew", "done", "terminated", "truncated", "obs_next", "info", "policy")
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Read, Term
 from striderl.collect.acting_part import ActingPart
+from striderl.data.checked_fields import overridden
 from striderl.data.naming import unknown
-from striderl.data.overrides import overridden
 from striderl.execution.modes import ExecutionConfig
 from striderl.execution.updater import ParameterGroup
 from striderl.ops.losses import valid_mean

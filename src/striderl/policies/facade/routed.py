@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from striderl.data.overrides import overridden
+from striderl.data.checked_fields import overridden
 from striderl.data.specs import ObsSpec
 from striderl.networks.distribution import Distribution
 from striderl.policies import hidden_states as tuples

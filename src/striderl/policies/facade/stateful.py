@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from striderl.data.overrides import refuse_overrides
+from striderl.data.checked_fields import refuse_overrides
 from striderl.networks.distribution import Distribution
 from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
 from striderl.ops.padding import unpad_trajectories

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from striderl.data.checked_fields import refuse_overrides
 from striderl.data.noise import NoiseSpec, draw_all
-from striderl.data.overrides import refuse_overrides
 from striderl.networks.distribution import Distribution
 from striderl.policies.facade.inputs import Observations, as_dones, lead_of, named
 from striderl.policies.hidden_states import actor_hidden_states

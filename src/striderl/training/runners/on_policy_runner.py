@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.data.overrides import refuse_overrides
+from striderl.data.checked_fields import refuse_overrides
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.on_policy import storage_for

@@ -1,0 +1,75 @@
+"""Old import paths: a module that moved is found under its old name too, with a warning that names the new one.
+
+    import striderl.storage.pickers  ─▶  not found  ─▶  MovedModules  ─▶  the module at its new path
+                                                            └─ DeprecationWarning: … is now …
+
+Both tables are written by `tools/move_modules.py` from `tools/moves.toml`. Nothing is imported until an old name is
+asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+PACKAGE = "striderl"
+
+MODULES: dict[str, str] = {
+    "data.batch_parse": "data.batch_ops",
+    "data.batch_rows": "data.batch_ops",
+    "data.episode_ends": "data.transition",
+    "data.overrides": "data.checked_fields",
+}
+"""Old path to new path, both without the package's own name."""
+
+NAMES: dict[str, str] = {}
+"""Public names that another package offers now, 'package:Name' to 'package:Name'."""
+
+
+class MovedModules:
+    """Finder and loader at the end of `sys.meta_path`, asked when nothing else was found."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec for an old path."""
+        package, _, rest = name.partition(".")
+        found = package == PACKAGE and rest in MODULES
+        return ModuleSpec(name, self) if found else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module at the new path, the same object."""
+        new = f"{PACKAGE}.{MODULES[spec.name.partition('.')[2]]}"
+        warnings.warn(
+            f"{spec.name} is now {new}; the old path will go in a later version", DeprecationWarning, stacklevel=2
+        )
+        module = importlib.import_module(new)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own spec back; importing has set that of the old path."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
+
+
+def moved_name(package: str, name: str) -> Any:
+    """Return what a package used to offer under this name, with a warning."""
+    home, _, new_name = NAMES[f"{package.partition('.')[2]}:{name}"].partition(":")
+    warnings.warn(
+        f"{package}.{name} is now {PACKAGE}.{home}.{new_name}; the old name will go in a later version",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return getattr(importlib.import_module(f"{PACKAGE}.{home}"), new_name)
+
+
+def install() -> None:
+    """Put the finder at the end of `sys.meta_path`, once."""
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(MovedModules())
