@@ -14,6 +14,7 @@
     name = "storage.replay"
     doc = '''…'''
     names = { replay = ["Replay"] }             what it offers itself, where a module of that name became a folder
+    replaces_module = true                      a module of that name only offered what others define, and goes
 
     [names]                                     public names that went from one package to another
     "collect:DaggerSaver" = "recording:DaggerSaver"
@@ -73,6 +74,8 @@ class PackageLine:
     name: str
     doc: str
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    replaces_module: bool = False
+    """Whether a module of that name only offered what others define, and goes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,6 +464,8 @@ def apply_module(tree: Tree, line: ModuleLine) -> None:
 def apply_package(tree: Tree, line: PackageLine) -> Path | None:
     """Write the `__init__` of a new folder, if it is not there."""
     path = tree.source.joinpath(*line.name.split("."), "__init__.py")
+    if line.replaces_module:
+        tree.file(line.name).unlink(missing_ok=True)
     if path.exists():
         return None
     path.parent.mkdir(parents=True, exist_ok=True)

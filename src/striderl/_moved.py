@@ -24,6 +24,19 @@ MODULES: dict[str, str] = {
     "data.batch_rows": "data.batch_ops",
     "data.episode_ends": "data.transition",
     "data.overrides": "data.checked_fields",
+    "ops.adversarial": "ops.imitation",
+    "ops.distill_targets": "ops.imitation",
+    "ops.distributional": "ops.td",
+    "ops.offline": "ops.td",
+    "ops.padding": "ops.trajectories",
+    "ops.pooling": "ops.moments",
+    "ops.teacher_schedules": "ops.ramps",
+    "ops.trajectory_packing": "ops.trajectories",
+    "ops.trajectory_slots": "ops.trajectories",
+    "ops.triton_lstm": "ops.kernels.lstm",
+    "ops.triton_mlp": "ops.kernels.mlp",
+    "ops.triton_scan": "ops.kernels.columns",
+    "ops.triton_shuffle": "ops.kernels.columns",
 }
 """Old path to new path, both without the package's own name."""
 

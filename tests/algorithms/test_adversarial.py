@@ -20,8 +20,8 @@ from striderl.data.specs import ObsSpec
 from striderl.execution.capture import check_capture
 from striderl.execution.modes import Compiled
 from striderl.execution.updater import Updater
-from striderl.ops.adversarial import expert_loss, policy_loss, squared_slope, style_reward
-from striderl.ops.pooling import pooled
+from striderl.ops.imitation import expert_loss, policy_loss, squared_slope, style_reward
+from striderl.ops.moments import pooled
 
 # -- numbers by hand ---------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from striderl.data.specs import ObsSpec
 from striderl.envs.toy import Chain, ChainConfig
 from striderl.networks.categorical import FORBIDDEN
 from striderl.networks.deterministic import QValues
-from striderl.ops.offline import conservative_gap
+from striderl.ops.td import conservative_gap
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 

@@ -10,7 +10,7 @@ from offline_sets import BOX, dataset, greedy, learner, rare_best, steps_of, tra
 
 from striderl.algorithms.iql import IQL, IQLConfig
 from striderl.data.specs import ObsSpec
-from striderl.ops.offline import advantage_weight, expectile
+from striderl.ops.td import advantage_weight, expectile
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.value_function import ValueFunction

@@ -17,7 +17,7 @@ from striderl.datasets.motion_clip import ClipField, MotionClip
 from striderl.execution.capture import check_capture
 from striderl.execution.updater import Updater
 from striderl.networks.discriminator import AMPDiscriminator
-from striderl.ops.adversarial import squared_slope
+from striderl.ops.imitation import squared_slope
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.training.plans import OffPolicyPlan

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from striderl.networks.memory import Memory
-from striderl.ops.padding import split_and_pad_trajectories, unpad_trajectories
+from striderl.ops.trajectories import split_and_pad_trajectories, unpad_trajectories
 
 KINDS = ("lstm", "gru")
 

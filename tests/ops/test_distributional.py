@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from striderl.ops import distributional
-from striderl.ops.distributional import project_categorical, quantile_huber
+from striderl.ops import td as distributional
+from striderl.ops.td import project_categorical, quantile_huber
 
 
 @pytest.mark.parametrize(("batch", "num_atoms"), [(40, 2), (700, 101), (90, 301)])

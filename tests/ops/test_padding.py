@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from striderl.data.batch import Batch
-from striderl.ops.padding import split_and_pad_trajectories, unpad_trajectories
+from striderl.ops.trajectories import split_and_pad_trajectories, unpad_trajectories
 
 
 def test_the_picture_of_the_docstring():

@@ -7,7 +7,7 @@ import torch
 
 from striderl.networks.running_mean_std import RunningMeanStd
 from striderl.ops.losses import normalised, valid_mean
-from striderl.ops.pooling import current_all_reduce, pooled
+from striderl.ops.moments import current_all_reduce, pooled
 
 
 class Others:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from striderl.networks.memory import Memory
-from striderl.ops.trajectory_packing import pack_trajectories, shapes_may_depend_on_values, static_shapes
+from striderl.ops.trajectories import pack_trajectories, shapes_may_depend_on_values, static_shapes
 
 
 def test_the_picture_of_the_module():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from striderl.ops.trajectory_slots import assign_slots, from_slots, into_slots
+from striderl.ops.trajectories import assign_slots, from_slots, into_slots
 
 
 def test_the_picture_of_the_docstring():

@@ -28,7 +28,7 @@ def full_precision():
 
 @pytest.mark.parametrize("shape", [(1, 1), (6, 300), (24, 129), (5, 7, 3)])
 def test_the_scan_equals_torch(shape):
-    from striderl.ops.triton_scan import backward_scan_kernel
+    from striderl.ops.kernels.columns import backward_scan_kernel
 
     torch.manual_seed(0)
     first, carry = torch.randn(shape), torch.rand(shape)
@@ -39,7 +39,7 @@ def test_the_scan_equals_torch(shape):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("steps", "envs", "size"), [(1, 3, 4), (6, 5, 8), (9, 40, 32)])
 def test_the_lstm_equals_cells_with_resets_and_dead_steps(steps, envs, size, seed):
-    from striderl.ops.triton_lstm import lstm_scan
+    from striderl.ops.kernels.lstm import lstm_scan
 
     torch.manual_seed(seed)
     memory = Memory(3, "lstm", 1, size).to(DEVICE)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from striderl.networks.mlp import MlpModel
-from striderl.ops.adversarial import squared_slope
+from striderl.ops.imitation import squared_slope
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -78,7 +78,7 @@ def assert_near(found, wanted, error):
 @pytest.mark.parametrize("dtype", ERROR)
 @pytest.mark.parametrize(("sizes", "bend", "linear_last", "rows"), CASES)
 def test_layers_and_all_gradients_equal_torch(sizes, bend, linear_last, rows, dtype):
-    from striderl.ops.triton_mlp import mlp, mlp_forward
+    from striderl.ops.kernels.mlp import mlp, mlp_forward
 
     if DEVICE == "cpu" and dtype is torch.bfloat16:
         pytest.skip("needs a CUDA device: the interpreter multiplies the bits of bfloat16")
@@ -99,7 +99,7 @@ def test_layers_and_all_gradients_equal_torch(sizes, bend, linear_last, rows, dt
 
 
 def test_the_same_numbers_come_every_time():
-    from striderl.ops.triton_mlp import mlp
+    from striderl.ops.kernels.mlp import mlp
 
     weights, biases = layers_of((48, 64, 32))
     x = torch.randn(2000, 48, device=DEVICE)
@@ -113,7 +113,7 @@ def test_the_same_numbers_come_every_time():
 
 
 def test_leading_dimensions_are_kept_and_constants_have_no_gradient():
-    from striderl.ops.triton_mlp import mlp
+    from striderl.ops.kernels.mlp import mlp
 
     weights, biases = layers_of((6, 20))
     out = mlp(torch.randn(3, 5, 6, device=DEVICE), weights, biases, "relu", linear_last=True, dtype=torch.float32)
@@ -146,7 +146,7 @@ def test_compiled_networks_use_them_where_the_precision_allows(precision):
 
 @pytest.mark.parametrize("bend", BENDS)
 def test_what_is_not_a_number_stays_so(bend):
-    from striderl.ops.triton_mlp import mlp
+    from striderl.ops.kernels.mlp import mlp
 
     weights, biases = layers_of((6, 20, 4))
     x = torch.randn(5, 6, device=DEVICE)

@@ -16,7 +16,7 @@ WORD = 0xFFFFFFFF
 
 
 def drawn(count, number, seed):
-    from striderl.ops.triton_shuffle import permutations
+    from striderl.ops.kernels.columns import permutations
 
     return permutations(count, number, torch.tensor([seed], dtype=torch.int64, device=DEVICE)).cpu()
 

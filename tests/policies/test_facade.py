@@ -10,7 +10,7 @@ from policy_cases import CASES, NUM_CRITIC_OBS, build, difference, flat, leaves
 
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
-from striderl.ops.padding import split_and_pad_trajectories
+from striderl.ops.trajectories import split_and_pad_trajectories
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.presets.encoder import EncoderActorCritic

@@ -8,7 +8,7 @@ from policy_cases import build, difference, flat, leaves
 
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
-from striderl.ops.padding import split_and_pad_trajectories
+from striderl.ops.trajectories import split_and_pad_trajectories
 from striderl.policies.encode import Encode
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig

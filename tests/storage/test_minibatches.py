@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from storage_steps import columns, fill, step
 
-from striderl.ops.padding import unpad_trajectories
+from striderl.ops.trajectories import unpad_trajectories
 from striderl.storage.minibatches import (
     get_minibatch_from_indices,
     get_statistics,
@@ -137,7 +137,7 @@ def test_no_env_is_left_out_and_padding_can_be_undone(sizes, data):
 
 
 def test_sequences_by_hand():
-    # T = 4, 2 envs, env 0 done at t = 1: the picture of striderl.ops.padding
+    # T = 4, 2 envs, env 0 done at t = 1: the picture of striderl.ops.trajectories
     terminated = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 0]]).bool()
     minibatch = get_minibatch_from_indices(filled(4, 2, terminated=terminated), slice(None), slice(None))
     assert minibatch.resets.int().tolist() == [[0, 0], [0, 0], [1, 0], [0, 0]]

@@ -17,7 +17,7 @@ from striderl.data.actions import DiscreteSpec
 from striderl.data.noise import NoiseSpec
 from striderl.networks.head import Head
 from striderl.networks.q_distributions import CategoricalQHead, ReturnDistribution
-from striderl.ops.distributional import project_categorical
+from striderl.ops.td import project_categorical
 
 
 class Atoms:

@@ -28,8 +28,7 @@ from striderl.data.noise import NoiseSpec
 from striderl.networks.deterministic import QValues
 from striderl.networks.head import Head
 from striderl.ops.losses import valid_mean
-from striderl.ops.offline import conservative_gap
-from striderl.ops.td import huber
+from striderl.ops.td import conservative_gap, huber
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from striderl.data.noise import NoiseSpec
-from striderl.ops.distributional import project_categorical, quantile_huber
-from striderl.ops.td import td_target
+from striderl.ops.td import project_categorical, quantile_huber, td_target
 
 
 class CriticKind(Protocol):

@@ -23,8 +23,7 @@ from striderl.collect.behaviours import Sample
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.ops.losses import valid_mean
-from striderl.ops.offline import advantage_weight, expectile
-from striderl.ops.td import td_target, weighted_mean
+from striderl.ops.td import advantage_weight, expectile, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunction

@@ -17,8 +17,7 @@ from striderl.data.actions import DiscreteSpec
 from striderl.data.noise import NoiseSpec
 from striderl.networks.head import Head
 from striderl.networks.q_distributions import QuantileQHead, ReturnDistribution
-from striderl.ops.distributional import quantile_huber
-from striderl.ops.td import td_target
+from striderl.ops.td import quantile_huber, td_target
 
 
 class Quantiles:

@@ -15,8 +15,7 @@ from striderl.data import tree
 from striderl.execution.epochs import ShuffledMinibatches
 from striderl.execution.modes import Function
 from striderl.networks.memory import Memory
-from striderl.ops.padding import split_and_pad_trajectories
-from striderl.ops.trajectory_slots import extra_slots, room_for_trajectories
+from striderl.ops.trajectories import extra_slots, room_for_trajectories, split_and_pad_trajectories
 from striderl.policies.policy import Policy, PolicyOutput
 
 

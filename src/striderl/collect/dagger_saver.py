@@ -41,7 +41,7 @@ from striderl.data.specs import TensorSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.envs.vec_env import VecEnv
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
-from striderl.ops.teacher_schedules import TeacherSchedule
+from striderl.ops.ramps import TeacherSchedule
 
 _log = logging.getLogger(__name__)
 

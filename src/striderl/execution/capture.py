@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from striderl.data import tree
 from striderl.execution.capture_cuda import replay_as_cuda_graph
 from striderl.execution.capture_watch import CaptureError, Watch
-from striderl.ops.trajectory_packing import static_shapes
+from striderl.ops.trajectories import static_shapes
 
 __all__ = ["CaptureError", "CaptureReport", "check_capture"]
 

@@ -120,7 +120,7 @@ class OnRows:
 
 
 def _permutations(count: int, number: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    from striderl.ops.triton_shuffle import permutations  # wants Triton
+    from striderl.ops.kernels.columns import permutations  # wants Triton
 
     seed = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=generator.device)
     return permutations(count, number, seed).unbind()

@@ -8,7 +8,7 @@ Nothing in it asks the device for a value. The rule is asked before the optimise
 KL of a minibatch is used for that minibatch already, as in rsl_rl.
 
 With `reduce`, which sums a tensor over processes, the step is that of one process with the samples of all: means count
-all valid samples (`striderl.ops.pooling`), gradients are summed, and a gradient that is not finite in one process is
+all valid samples (`striderl.ops.moments`), gradients are summed, and a gradient that is not finite in one process is
 not finite in any, so that all of them skip the step together.
 """
 
@@ -31,8 +31,7 @@ from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
 from striderl.execution.parameter_groups import gradients_of
-from striderl.ops.moments import AllReduce
-from striderl.ops.pooling import pooled
+from striderl.ops.moments import AllReduce, pooled
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class Updater:
         return tuple(each.requires_grad for group in self.groups.values() for each in group.flat.parameters)
 
     def pooled(self) -> AbstractContextManager[None]:
-        """Return a region in which means and statistics count the samples of all processes; see `ops.pooling`."""
+        """Return a region in which means and statistics count the samples of all processes; see `ops.moments`."""
         return pooled(self.reduce)
 
     def step(self, function: Function, minibatch: Any, rule: Rule | None = None) -> dict[str, Tensor]:

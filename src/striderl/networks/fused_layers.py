@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from striderl.ops.returns import has_triton
 
 if torch.cuda.is_available() and has_triton():
-    from striderl.ops.triton_mlp import mlp
+    from striderl.ops.kernels.mlp import mlp
 else:
     mlp = None  # type: ignore[assignment]
 

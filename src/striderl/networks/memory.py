@@ -22,8 +22,15 @@ from torch import Tensor, nn
 from striderl.data.specs import TensorSpec
 from striderl.networks.recurrent_weights import STATE_NAMES, RecurrentWeights, run_cells
 from striderl.ops.returns import has_triton
-from striderl.ops.trajectory_packing import pack_trajectories, shapes_are_static, shapes_may_depend_on_values
-from striderl.ops.trajectory_slots import assign_slots, from_slots, into_slots, room_now
+from striderl.ops.trajectories import (
+    assign_slots,
+    from_slots,
+    into_slots,
+    pack_trajectories,
+    room_now,
+    shapes_are_static,
+    shapes_may_depend_on_values,
+)
 
 State = Mapping[str, Tensor]
 """Named tensors [B, L, H]."""
@@ -48,7 +55,7 @@ class Memory(nn.Module):
         self.input_size, self.num_layers, self.hidden_size = input_size, num_layers, hidden_size
         self._scan: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None
         if self.kind == "lstm" and torch.cuda.is_available() and has_triton():
-            from striderl.ops.triton_lstm import lstm_scan
+            from striderl.ops.kernels.lstm import lstm_scan
 
             self._scan = lstm_scan
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.specs import as_shape
-from striderl.ops.moments import AllReduce, Moments, batch_moments, combine, pool
-from striderl.ops.pooling import current_all_reduce
+from striderl.ops.moments import AllReduce, Moments, batch_moments, combine, current_all_reduce, pool
 
 if TYPE_CHECKING:
     from typing import Self
@@ -71,7 +70,7 @@ class RunningMeanStd(nn.Module):
         """Take in samples [..., *shape], those where `valid` [...] is true; samples with NaN or inf only count.
 
         With `all_reduce`, which sums a tensor over processes, the samples of all of them are taken in by each: they
-        stay equal, as if one process had seen everything. Inside `striderl.ops.pooling.pooled` that is always so.
+        stay equal, as if one process had seen everything. Inside `striderl.ops.moments.pooled` that is always so.
         """
         all_reduce = all_reduce or current_all_reduce()
         samples = x if isinstance(x, Tensor) else torch.as_tensor(x, device=self.mean.device)

@@ -7,37 +7,31 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
-    from striderl.ops.distill_targets import TARGETS as TARGETS
-    from striderl.ops.distributional import project_categorical as project_categorical
-    from striderl.ops.distributional import quantile_huber as quantile_huber
+    from striderl.ops.imitation import TARGETS as TARGETS
     from striderl.ops.losses import adapted_learning_rate as adapted_learning_rate
     from striderl.ops.losses import clipped_surrogate as clipped_surrogate
     from striderl.ops.losses import explained_variance as explained_variance
     from striderl.ops.losses import normalised as normalised
     from striderl.ops.losses import valid_mean as valid_mean
     from striderl.ops.losses import value_loss as value_loss
-    from striderl.ops.padding import split_and_pad_trajectories as split_and_pad_trajectories
-    from striderl.ops.padding import unpad_trajectories as unpad_trajectories
     from striderl.ops.ramps import Ramp as Ramp
+    from striderl.ops.ramps import TeacherSchedule as TeacherSchedule
     from striderl.ops.returns import discounted_returns as discounted_returns
     from striderl.ops.returns import gae as gae
     from striderl.ops.returns import n_step_returns as n_step_returns
     from striderl.ops.schedules import learning_rate_rule as learning_rate_rule
     from striderl.ops.statistics import confidence_interval as confidence_interval
     from striderl.ops.td import huber as huber
+    from striderl.ops.td import project_categorical as project_categorical
+    from striderl.ops.td import quantile_huber as quantile_huber
     from striderl.ops.td import td_target as td_target
-    from striderl.ops.teacher_schedules import TeacherSchedule as TeacherSchedule
+    from striderl.ops.trajectories import split_and_pad_trajectories as split_and_pad_trajectories
+    from striderl.ops.trajectories import unpad_trajectories as unpad_trajectories
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "distill_targets": [
-            "TARGETS",
-        ],
-        "distributional": [
-            "project_categorical",
-            "quantile_huber",
-        ],
+        "imitation": ["TARGETS"],
         "losses": [
             "adapted_learning_rate",
             "clipped_surrogate",
@@ -46,30 +40,11 @@ __getattr__, __dir__, __all__ = lazy(
             "valid_mean",
             "value_loss",
         ],
-        "padding": [
-            "split_and_pad_trajectories",
-            "unpad_trajectories",
-        ],
-        "ramps": [
-            "Ramp",
-        ],
-        "returns": [
-            "discounted_returns",
-            "gae",
-            "n_step_returns",
-        ],
-        "schedules": [
-            "learning_rate_rule",
-        ],
-        "statistics": [
-            "confidence_interval",
-        ],
-        "td": [
-            "huber",
-            "td_target",
-        ],
-        "teacher_schedules": [
-            "TeacherSchedule",
-        ],
+        "ramps": ["Ramp", "TeacherSchedule"],
+        "returns": ["discounted_returns", "gae", "n_step_returns"],
+        "schedules": ["learning_rate_rule"],
+        "statistics": ["confidence_interval"],
+        "td": ["huber", "project_categorical", "quantile_huber", "td_target"],
+        "trajectories": ["split_and_pad_trajectories", "unpad_trajectories"],
     },
 )

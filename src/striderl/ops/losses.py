@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from striderl.ops.moments import AllReduce
-from striderl.ops.pooling import mean_of_all
+from striderl.ops.moments import AllReduce, mean_of_all
 
 _BLOCKS = (256, 128, 64, 32)
 _LEAST = 4096
@@ -19,7 +18,7 @@ def valid_mean(x: Tensor, valid: Tensor | None, all_reduce: AllReduce | None = N
     """Return the mean of x over valid samples (0 if there are none); NaN in invalid samples does no harm.
 
     With `all_reduce`, which sums a tensor over processes, it is the mean over the samples of all of them; so it is
-    inside `striderl.ops.pooling.pooled`.
+    inside `striderl.ops.moments.pooled`.
     """
     if valid is None:
         count = torch.full((), float(x.numel()), dtype=x.dtype, device=x.device)

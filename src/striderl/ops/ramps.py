@@ -5,11 +5,24 @@
               ╲______     end
 
 Used for epsilon, exploration noise, importance exponents: all that a schedule needs to go on is how far the run is.
+
+How a number falls while a student learns: how often the teacher acts, how much a loss counts.
+
+x / scale     0      1/2    1      2          x is the learning iteration
+'linear'      1      0.5    0      0          max(0, 1 - x / scale)
+'exp'         1      0.60   0.37   0.13       (1 - 1 / scale)^x, here for scale 100
+'tanh'        0.88   0.73   0.5    0.12       (1 - tanh((x - scale) / scale)) / 2
+0.3           0.3    0.3    0.3    0.3        a number stays
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
@@ -56,3 +69,59 @@ def constant(value: float) -> Ramp:
 def as_ramp(value: float | Ramp) -> Ramp:
     """Return a number as a constant ramp, a ramp as it is."""
     return value if isinstance(value, Ramp) else constant(float(value))
+
+
+# -- how a teacher fades -----------------------------------------------------------------------------------------------
+
+
+def linear(x: Tensor, scale: float) -> Tensor:
+    """Fall in a straight line to 0 at `scale`."""
+    return (1.0 - x / scale).clamp(min=0.0)
+
+
+def exponential(x: Tensor, scale: float) -> Tensor:
+    """Lose one part in `scale` with every step."""
+    return torch.full_like(x, 1.0 - 1.0 / scale) ** x
+
+
+def tanh(x: Tensor, scale: float) -> Tensor:
+    """Fall from 0.88 through a half at `scale` towards 0."""
+    return 0.5 * (1.0 - ((x - scale) / scale).tanh())
+
+
+SCHEDULES: Mapping[str, Callable[[Tensor, float], Tensor]] = {"linear": linear, "exp": exponential, "tanh": tanh}
+"""Every schedule with a name."""
+
+
+@dataclass(frozen=True)
+class TeacherSchedule:
+    """A number for every iteration: a schedule by name, or a constant."""
+
+    option: str | float
+    """A name of `SCHEDULES`, or the number itself."""
+    scale: float = 100.0
+    """Iterations after which the schedule has fallen most of its way."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.option, str):
+            if self.option not in SCHEDULES:
+                raise ValueError(unknown("schedule", self.option, SCHEDULES, where="a number is another choice; it"))
+            lowest = 1.0 if self.option == "exp" else 0.0
+            if not math.isfinite(self.scale) or self.scale <= 0.0 or self.scale < lowest:
+                raise ValueError(f"the scale of {self.option!r} is positive (at least 1 for 'exp'), found {self.scale}")
+        elif isinstance(self.option, bool) or not isinstance(self.option, (int, float)):
+            raise TypeError(f"a schedule is one of {sorted(SCHEDULES)} or a number, found {self.option!r}")
+        elif not math.isfinite(self.option):
+            raise ValueError(f"a schedule that is a number is finite, found {self.option}")
+
+    def __call__(self, iteration: Tensor | float) -> Tensor:
+        """Return the number of an iteration as a tensor like it, float32; nothing is asked of the device."""
+        x = torch.as_tensor(iteration).to(torch.float64)
+        if not isinstance(self.option, str):
+            return torch.full_like(x, float(self.option)).float()
+        return SCHEDULES[self.option](x, self.scale).float()
+
+    def require_probability(self, what: str) -> None:
+        """Raise for a constant that is no probability; the schedules with names are."""
+        if not isinstance(self.option, str) and not 0.0 <= self.option <= 1.0:
+            raise ValueError(f"{what} is a probability between 0 and 1, found {self.option}")

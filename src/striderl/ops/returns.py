@@ -31,7 +31,7 @@ def has_triton() -> bool:
 
 _scan_kernel: Callable[[Tensor, Tensor], Tensor] | None = None
 if torch.cuda.is_available() and has_triton():
-    from striderl.ops.triton_scan import backward_scan_kernel
+    from striderl.ops.kernels.columns import backward_scan_kernel
 
     _scan_kernel = backward_scan_kernel
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.ops.trajectory_packing import shapes_may_depend_on_values
+from striderl.ops.trajectories import shapes_may_depend_on_values
 
 
 class Weaving(NamedTuple):

@@ -21,8 +21,8 @@ from striderl.data import tree
 from striderl.data.arena import Arena
 from striderl.data.batch import Batch
 from striderl.ops.losses import valid_mean
-from striderl.ops.padding import split_and_pad_trajectories
 from striderl.ops.returns import backward_scan
+from striderl.ops.trajectories import split_and_pad_trajectories
 
 
 class TimeMajorStorage(Protocol):
@@ -69,7 +69,7 @@ class SequenceMiniBatch(NamedTuple):
     def padded(self) -> tuple[Batch, Tensor]:
         """Return the episodes' pieces padded to one length: ([T, n_traj, …] columns, masks [T, n_traj]).
 
-        `striderl.ops.padding.unpad_trajectories` puts them back together.
+        `striderl.ops.trajectories.unpad_trajectories` puts them back together.
         """
         return split_and_pad_trajectories(self.steps, self.dones)
 

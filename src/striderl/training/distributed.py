@@ -11,7 +11,7 @@
     ranks.share(algorithm)                               # begin with rank 0's parameters
     consumers = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
 
-Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.pooling`). `Run` does all of
+Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`). `Run` does all of
 this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is
 lost is named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own
 watchdog, and torchrun reports which one went first.

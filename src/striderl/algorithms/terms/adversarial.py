@@ -40,9 +40,9 @@ from striderl.data import tree
 from striderl.data.noise import stream_id
 from striderl.data.specs import TensorSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup
-from striderl.ops.adversarial import expert_loss, policy_loss, style_reward
+from striderl.ops.imitation import expert_loss, policy_loss, style_reward
 from striderl.ops.losses import valid_mean
-from striderl.ops.pooling import current_all_reduce
+from striderl.ops.moments import current_all_reduce
 from striderl.policies.policy import PolicyOutput
 
 __all__ = ["AdversarialConfig", "AdversarialReward"]

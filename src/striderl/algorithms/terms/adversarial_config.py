@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
-from striderl.ops.adversarial import LOSSES, REWARDS
+from striderl.ops.imitation import LOSSES, REWARDS
 
 PENALTIES = ("expert", "between")
 """Where the slope of the score may count."""
@@ -22,7 +22,7 @@ class AdversarialConfig:
     style_weight: float = 1.0
     """Weight of the discriminator's reward."""
     loss: str = "bce"
-    """'bce', 'least_squares' or 'wasserstein'; see `striderl.ops.adversarial`."""
+    """'bce', 'least_squares' or 'wasserstein'; see `striderl.ops.imitation`."""
     reward: str = "minus_log_one_minus_d"
     """'log_d', 'minus_log_one_minus_d', 'difference' or 'least_squares'."""
     hidden_dims: tuple[int, ...] = (256, 256)

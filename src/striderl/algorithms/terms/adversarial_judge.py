@@ -13,7 +13,7 @@ from striderl.algorithms.terms.adversarial_config import AdversarialConfig
 from striderl.networks.discriminator import AMPDiscriminator
 from striderl.networks.mlp import MlpModel
 from striderl.networks.normalizers import Normalizer
-from striderl.ops.adversarial import distance_from_slope, squared_slope
+from striderl.ops.imitation import distance_from_slope, squared_slope
 
 
 class Judge(nn.Module):

@@ -30,7 +30,7 @@ from striderl.collect.teacher_router import TeacherRouter
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.networks.distribution import Distribution
-from striderl.ops.distill_targets import TARGETS, before_tanh, l1
+from striderl.ops.imitation import TARGETS, before_tanh, l1
 from striderl.ops.losses import valid_mean
 from striderl.policies.policy import Policy, PolicyOutput
 

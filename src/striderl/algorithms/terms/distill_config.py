@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
-from striderl.ops.distill_targets import TARGETS
-from striderl.ops.teacher_schedules import TeacherSchedule
+from striderl.ops.imitation import TARGETS
+from striderl.ops.ramps import TeacherSchedule
 
 MAX_LOG_PROB, KL = "max_log_prob", "kl"
 DISTILL_TARGETS = (*TARGETS, MAX_LOG_PROB, KL)
-"""What an action may be compared by: distances of `ops.distill_targets`, -log π(label), or KL(teacher ‖ student)."""
+"""What an action may be compared by: distances of `ops.imitation`, -log π(label), or KL(teacher ‖ student)."""
 
 LEAVE, KEEP = "leave", "keep"
 TEACHER_SAMPLES = (LEAVE, KEEP)
@@ -42,7 +42,7 @@ class DistillConfig:
     latents: Mapping[str, str] = field(default_factory=dict)
     """Student's component → teacher's component whose latents are made alike."""
     latent_target: str = "real"
-    """How latents are compared: a distance of `ops.distill_targets`."""
+    """How latents are compared: a distance of `ops.imitation`."""
     latent_weight: float = 1.0
     """Weight of each latent's loss."""
 

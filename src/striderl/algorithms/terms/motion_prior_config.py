@@ -23,7 +23,7 @@ class MotionPriorConfig(AdversarialConfig):
     style_weight: float = 0.5
     """Weight of the discriminator's reward."""
     loss: str = "least_squares"
-    """'least_squares', 'bce' or 'wasserstein'; see `striderl.ops.adversarial`."""
+    """'least_squares', 'bce' or 'wasserstein'; see `striderl.ops.imitation`."""
     reward: str = "least_squares"
     """'least_squares' (0 to 1), or the reward that fits another loss."""
     hidden_dims: tuple[int, ...] = (512, 256)

@@ -1,0 +1,279 @@
+"""Cut a rollout at episode ends, pad the pieces to one length, and put them back together.
+
+`dones[t, n]` says that step t was the last of its trajectory; the last row of a rollout always ends one. Trajectories
+are ordered env by env. With T = 4 steps, 2 envs and env 0 done at t = 1:
+
+    x [T, N]            padded [T, 3]          masks [T, 3]
+      a e                 a c e                  1 1 1
+      b f    ── split ─▶  b d f     and          1 1 1
+      c g                 0 0 g                  0 0 1
+      d h    ◀─ unpad ──  0 0 h                  0 0 1
+
+The padded length is always T, so that unpadding needs nothing but the masks, and the padding is zero, never left-over
+memory. Row 0 holds the first step of every trajectory: splitting stored recurrent states and taking row 0 gives each
+trajectory's initial state. How many trajectories there are depends on the data, so this costs a host synchronisation:
+it is the reference. `assign_slots` is the static-shape form for graphs.
+
+Pack the trajectories of a [T, B] window for one call of a recurrent library, without any padding.
+
+A library call runs whole sequences: it cannot zero its state in the middle. So every trajectory becomes a sequence of
+its own, the longest first, and the steps lie in memory as the library wants them: all first steps, all second steps, …
+T = 4, B = 2, env 0 resets at t = 2:
+
+    steps [T, B]        trajectories             packed                  batch_sizes
+      a e                 e a c                    e a c │ f b d │ g │ h   3 3 1 1
+      b f     ─────▶      f b d      ─────▶
+      c g                 g                        order = their flat positions t * B + b
+      d h                 h
+
+How many trajectories there are depends on the data, so this reads values on the host: it is for the CPU, where that
+costs nothing. `assign_slots` is the static-shape form for graphs.
+
+Place the trajectories of a [T, B] window into a fixed number of slots, without asking the host.
+
+A recurrent library call runs whole columns: it cannot zero its state in the middle. So every trajectory gets a column
+(a slot) of its own, starting at the top. Slot b belongs to the piece of env b that begins at t = 0, with its stored
+state; each later beginning takes the next free slot, in order of time, with a zero state. T = 4, B = 2, num_slots = 4,
+env 0 resets at t = 2, `.` is unfilled:
+
+    steps [T, B]        slots [T, 4]
+      a e                 a e c .
+      b f     ─────▶      b f d .
+      c g                 . g . .
+      d h                 . h . .
+
+The number of slots is static, so the whole thing can be captured in a graph. When there are more beginnings than free
+slots the late ones are left out and `covered` is false there: those steps must count as invalid samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from striderl.data import tree
+
+# -- padded ------------------------------------------------------------------------------------------------------------
+
+
+def split_and_pad_trajectories(x: Any, dones: Tensor) -> tuple[Any, Tensor]:
+    """Split [T, N, …] leaves at `dones` [T, N] (any dtype) into ([T, n_traj, …] leaves, masks [T, n_traj])."""
+    if dones.dim() != 2:
+        raise ValueError(f"dones must have shape [T, N], found {tuple(dones.shape)}")
+    masks = _trajectory_masks(dones)
+
+    def split(path: str, leaf: Any) -> Tensor:
+        found = _as_tensor(path, leaf)
+        if tuple(found.shape[:2]) != tuple(dones.shape):
+            raise ValueError(
+                f"{path or 'x'} has shape {tuple(found.shape)}; its first two sizes must be "
+                f"those of dones, {tuple(dones.shape)}"
+            )
+        env_major = found.transpose(0, 1).flatten(0, 1)
+        padded = found.new_zeros(masks.shape[1], masks.shape[0], *found.shape[2:])
+        return padded.index_put((masks.t(),), env_major).transpose(0, 1)
+
+    return tree.map_with_path(split, x), masks
+
+
+def unpad_trajectories(padded: Any, masks: Tensor) -> Any:
+    """Invert the split: [T, n_traj, …] leaves become [T, N, …]; the trajectories of whole envs must be given."""
+    num_steps = masks.shape[0]
+    keep = masks.bool().t()
+
+    def join(path: str, leaf: Any) -> Tensor:
+        found = _as_tensor(path, leaf)
+        if tuple(found.shape[:2]) != tuple(masks.shape):
+            raise ValueError(
+                f"{path or 'padded'} has shape {tuple(found.shape)}; its first two sizes must be "
+                f"those of the masks, {tuple(masks.shape)}"
+            )
+        steps = found.transpose(0, 1)[keep]
+        if steps.shape[0] % num_steps:
+            raise ValueError(
+                f"the masks cover {steps.shape[0]} steps, which is no multiple of T = {num_steps}; "
+                "give all trajectories of every env that takes part"
+            )
+        return steps.reshape(-1, num_steps, *found.shape[2:]).transpose(0, 1)
+
+    return tree.map_with_path(join, padded)
+
+
+def _trajectory_masks(dones: Tensor) -> Tensor:
+    """Return [T, n_traj], true for the steps that each trajectory has."""
+    num_steps = dones.shape[0]
+    ends = dones.bool().clone()
+    ends[-1] = True
+    positions = ends.t().flatten().nonzero().flatten()
+    before = torch.cat([positions.new_full((1,), -1), positions[:-1]])
+    lengths = positions - before
+    return torch.arange(num_steps, device=dones.device).unsqueeze(1) < lengths.unsqueeze(0)
+
+
+def _as_tensor(path: str, leaf: Any) -> Tensor:
+    if not isinstance(leaf, Tensor):
+        raise TypeError(f"{path or 'x'} is a {type(leaf).__name__}; wanted a tensor (striderl.data.tree.to_torch)")
+    return leaf
+
+
+# -- packed ------------------------------------------------------------------------------------------------------------
+
+
+_static: list[bool] = []
+
+
+@contextmanager
+def static_shapes() -> Iterator[None]:
+    """Forbid shapes that depend on values within this region, as a captured graph does."""
+    _static.append(True)
+    try:
+        yield
+    finally:
+        _static.pop()
+
+
+def shapes_are_static() -> bool:
+    """Tell whether this is a region of `static_shapes`, in which everything is run as it will be traced."""
+    return bool(_static)
+
+
+def shapes_may_depend_on_values(x: Tensor) -> bool:
+    """Tell whether code may read values of x on the host: on the CPU, when nothing is traced or captured."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        return False
+    return not _static and x.device.type == "cpu"
+
+
+class PackedTrajectories(NamedTuple):
+    """Where the valid steps of a window lie in the packed order; n trajectories, M valid steps."""
+
+    order: Tensor
+    """[M] int64: the flat position t * B + b of each packed step."""
+    batch_sizes: Tensor
+    """[K] int64, on the CPU: how many trajectories have a k-th step."""
+    env: Tensor
+    """[n] int64: whose trajectory it is, the longest first."""
+    continues: Tensor
+    """[n] bool: whether it goes on from the state before the window."""
+    last: Tensor
+    """[B] int64: the trajectory that env b is in after the last step; n where its last step is not valid."""
+
+
+def pack_trajectories(resets: Tensor, valid: Tensor) -> PackedTrajectories:
+    """Find the trajectories; one begins at a reset [T, B], at t = 0, and at a valid step after an invalid one."""
+    num_steps, num_envs = resets.shape
+    resets, valid = resets.bool(), valid.bool()
+    alone = resets.clone()
+    alone[0] = True
+    alone[1:] |= ~valid[:-1]
+    begins = alone & valid
+    step = torch.arange(num_steps).unsqueeze(1).expand(num_steps, num_envs)
+    start = torch.where(begins, step, 0).cummax(0).values
+    # trajectories are numbered env by env, so that a running count is the number of the latest beginning
+    number = begins.t().flatten().long().cumsum(0).view(num_envs, num_steps).t() - 1
+    position = valid.flatten().nonzero().flatten()
+    owner, age = number.flatten()[position], (step - start).flatten()[position]
+    where = begins.t().nonzero()
+    count = where.shape[0]
+    lengths = torch.bincount(owner, minlength=count)
+    by_length = lengths.argsort(descending=True, stable=True)
+    rank = torch.empty_like(by_length).scatter_(0, by_length, torch.arange(count))
+    env, first = where[by_length].unbind(1)
+    return PackedTrajectories(
+        order=position[(age * count + rank[owner]).argsort()],
+        batch_sizes=torch.bincount(age),
+        env=env,
+        continues=(first == 0) & ~resets[0, env],
+        last=torch.where(valid[-1], rank[number[-1].clamp(min=0)], count) if count else torch.zeros_like(number[-1]),
+    )
+
+
+# -- in slots ----------------------------------------------------------------------------------------------------------
+
+
+_room: list[int] = []
+
+
+@contextmanager
+def room_for_trajectories(num_slots: int) -> Iterator[None]:
+    """Say that the trajectories of every window [T, B] in this region fit into so many slots.
+
+    Memory then runs a window in one library call, and does not say what it remembers after the last step.
+    """
+    _room.append(num_slots)
+    try:
+        yield
+    finally:
+        _room.pop()
+
+
+def room_now() -> int | None:
+    """Return how many slots there are in this region; None outside of one."""
+    return _room[-1] if _room else None
+
+
+def extra_slots(resets: Tensor, valid: Tensor) -> Tensor:
+    """Return how many slots every env [B] needs beside its own: trajectories that begin after t = 0."""
+    return ((resets[1:].bool() | ~valid[:-1]) & valid[1:]).sum(0)
+
+
+class TrajectorySlots(NamedTuple):
+    """Which step sits where, in both directions."""
+
+    source: Tensor
+    """[T, S] int64: the flat position t * B + b of the step in this place; 0 where unfilled."""
+    filled: Tensor
+    """[T, S] bool: whether a step sits in this place."""
+    place: Tensor
+    """[T, B] int64: the flat place k * S + slot of this step; 0 where not covered."""
+    covered: Tensor
+    """[T, B] bool: whether this step is valid and has a place."""
+
+
+def assign_slots(resets: Tensor, valid: Tensor, num_slots: int) -> TrajectorySlots:
+    """Give every trajectory a slot; it begins at a reset [T, B], and at a valid step after an invalid one."""
+    num_steps, num_envs = resets.shape
+    if num_slots < num_envs:
+        raise ValueError(f"num_slots is {num_slots}, but each of the {num_envs} envs needs one")
+    device = resets.device
+    # a trajectory that begins at t = 0 has slot b whether or not it is a reset, so row 0 never takes an extra slot
+    after_hole = torch.cat([torch.zeros_like(valid[:1]), ~valid[:-1]])
+    begins = (resets.bool() | after_hole) & valid
+    begins = torch.cat([torch.zeros_like(begins[:1]), begins[1:]])
+    env = torch.arange(num_envs, device=device).expand(num_steps, num_envs)
+    step = torch.arange(num_steps, device=device).unsqueeze(1).expand(num_steps, num_envs)
+    extra = num_envs - 1 + begins.flatten().long().cumsum(0).view(num_steps, num_envs)
+    # numbers grow with time, so the running maximum is the number of the latest beginning
+    slot = torch.where(begins, extra, env).cummax(0).values
+    start = torch.where(begins, step, torch.zeros_like(step)).cummax(0).values
+    covered = valid & (slot < num_slots)
+
+    size = num_steps * num_slots
+    place = torch.where(covered, (step - start) * num_slots + slot, torch.full_like(step, size))
+    # one place more than there is: steps that are not covered are written there and cut off
+    source = torch.zeros(size + 1, dtype=torch.int64, device=device)
+    source = source.scatter(0, place.flatten(), torch.arange(num_steps * num_envs, device=device))
+    filled = torch.zeros(size + 1, dtype=torch.bool, device=device)
+    filled = filled.scatter(0, place.flatten(), torch.ones_like(valid).flatten())
+    return TrajectorySlots(
+        source=source[:size].view(num_steps, num_slots) * filled[:size].view(num_steps, num_slots),
+        filled=filled[:size].view(num_steps, num_slots),
+        place=torch.where(covered, place, torch.zeros_like(place)),
+        covered=covered,
+    )
+
+
+def into_slots(x: Tensor, slots: TrajectorySlots) -> Tensor:
+    """Rearrange [T, B, F] into [T, S, F]; unfilled places are zero, whatever x holds."""
+    found = x.flatten(0, 1).index_select(0, slots.source.flatten()).view(*slots.source.shape, *x.shape[2:])
+    return torch.where(slots.filled.unsqueeze(-1), found, torch.zeros_like(found))
+
+
+def from_slots(y: Tensor, slots: TrajectorySlots) -> Tensor:
+    """Rearrange [T, S, H] back into [T, B, H]; steps that are not covered are zero."""
+    found = y.flatten(0, 1).index_select(0, slots.place.flatten()).view(*slots.place.shape, *y.shape[2:])
+    return torch.where(slots.covered.unsqueeze(-1), found, torch.zeros_like(found))
