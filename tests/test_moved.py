@@ -55,9 +55,13 @@ def test_nothing_in_the_checkout_uses_an_old_name(tool):
 
 def test_every_old_path_is_the_module_at_the_new_one(forgotten):
     for old, new in _moved.MODULES.items():
+        try:
+            wanted = importlib.import_module(f"striderl.{new}")
+        except ModuleNotFoundError as error:
+            assert error.name == "triton"  # not everywhere; then there is no module under the new path either
+            continue
         with pytest.warns(DeprecationWarning, match=rf"striderl\.{old} is now striderl\.{new};"):
             found = importlib.import_module(f"striderl.{old}")
-        wanted = importlib.import_module(f"striderl.{new}")
         assert found is wanted and wanted.__name__ == wanted.__spec__.name == f"striderl.{new}"
 
 

@@ -41,7 +41,7 @@ from hostile_campaign import read_corpus  # noqa: E402
 from layout_mutations import mutate_layouts  # noqa: E402
 from store_cases import Campaign  # noqa: E402
 
-from striderl.checkpoint import reader  # noqa: E402
+from striderl.checkpoint import folder as reader  # noqa: E402
 
 
 def small_file_systems(folder: Path) -> Campaign:

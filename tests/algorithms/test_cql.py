@@ -13,8 +13,8 @@ from striderl.algorithms.dqn import Judged
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.toy import Chain, ChainConfig
-from striderl.networks.categorical import FORBIDDEN
-from striderl.networks.deterministic import QValues
+from striderl.networks.distributions.categorical import FORBIDDEN
+from striderl.networks.distributions.deterministic import QValues
 from striderl.ops.td import conservative_gap
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig

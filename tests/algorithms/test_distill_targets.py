@@ -11,7 +11,7 @@ from teacher_cases import HiddenGoal, goal_teacher, student
 
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.distill_config import DISTILL_TARGETS, DistillConfig
-from striderl.networks.gaussian import DiagonalGaussian
+from striderl.networks.distributions.gaussian import DiagonalGaussian
 from striderl.ops.imitation import TARGETS, before_tanh
 from striderl.ops.ramps import TeacherSchedule
 from striderl.policies.policy import PolicyOutput

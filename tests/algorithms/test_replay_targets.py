@@ -12,10 +12,10 @@ from striderl.algorithms.critic_kinds import CategoricalReturns, ClippedMeans, S
 from striderl.algorithms.dqn import Means
 from striderl.algorithms.qr_dqn import Quantiles
 from striderl.algorithms.sac_discrete import soft_value
-from striderl.networks.batch_renorm import BatchRenorm, Moments, batch_moments
-from striderl.networks.categorical import FORBIDDEN, masked_log_probs
-from striderl.networks.deterministic import QValues
-from striderl.networks.q_distributions import ReturnDistribution
+from striderl.networks.distributions.categorical import FORBIDDEN, masked_log_probs
+from striderl.networks.distributions.deterministic import QValues
+from striderl.networks.ensemble import BatchRenorm, Moments, batch_moments
+from striderl.networks.heads.value import ReturnDistribution
 from striderl.ops.td import huber, rescaled, unscaled
 
 REWARD = torch.tensor([1.0, 1.0])

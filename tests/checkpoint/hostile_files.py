@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from store_cases import run_state
 
-from striderl.checkpoint.manifest import sealed
+from striderl.checkpoint.folder import sealed
 from striderl.checkpoint.store import CheckpointStore
 
 EMPTY_TENSORS = (2).to_bytes(8, "little") + b"{}"

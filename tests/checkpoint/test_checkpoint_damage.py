@@ -8,7 +8,7 @@ import pytest
 from damage import cut_files, flip_bits, swap_members, zero_pages
 from store_cases import run_state, same
 
-from striderl.checkpoint import reader
+from striderl.checkpoint import folder as reader
 from striderl.checkpoint.errors import CheckpointCorrupt
 from striderl.checkpoint.store import CheckpointStore
 

@@ -9,7 +9,7 @@ import pytest
 from hostile_campaign import read_corpus
 from hostile_files import Payload
 
-from striderl.checkpoint.manifest import sealed
+from striderl.checkpoint.folder import sealed
 from striderl.checkpoint.store import CheckpointStore
 
 

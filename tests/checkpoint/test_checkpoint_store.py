@@ -16,7 +16,7 @@ from store_cases import run_state, same
 
 from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, CheckpointVersion
 from striderl.checkpoint.file_ops import FileOps
-from striderl.checkpoint.manifest import sealed, unsealed
+from striderl.checkpoint.folder import sealed, unsealed
 from striderl.checkpoint.store import CheckpointStore
 
 

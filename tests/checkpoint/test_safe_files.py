@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from striderl.checkpoint import safe_files
-from striderl.checkpoint.errors import CheckpointError, FileRefused
-from striderl.checkpoint.limits import MAX_DEPTH
+from striderl.checkpoint.errors import MAX_DEPTH, CheckpointError, FileRefused
 
 
 def something_else(kind: str, path: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ from striderl.collect.behaviours import EpsilonGreedy, GaussianNoise, Greedy, Or
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.noise import draw_all
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.networks.deterministic import Deterministic, QValues
+from striderl.networks.distributions.deterministic import Deterministic, QValues
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.stages import Remember

@@ -13,7 +13,7 @@ from striderl.collect.parameter_noise import ParameterNoiseActor
 from striderl.data.actions import BoxSpec
 from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
-from striderl.networks.deterministic import Deterministic
+from striderl.networks.distributions.deterministic import Deterministic
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember

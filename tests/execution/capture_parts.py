@@ -16,7 +16,6 @@ from striderl.collect.policy_actor import GreedyActor, PolicyActor
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, torch_dtype
-from striderl.networks.distribution import Distribution
 from striderl.networks.distributions import (
     BetaDistribution,
     Categorical,
@@ -27,11 +26,12 @@ from striderl.networks.distributions import (
     QValues,
     SquashedGaussian,
 )
-from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
-from striderl.networks.head import Head
-from striderl.networks.heads import BetaHead, CategoricalHead, DeterministicHead, HybridHead, MultiDiscreteHead
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.heads.base import Head
+from striderl.networks.heads.gaussian import GaussianHead, SquashedGaussianHead
+from striderl.networks.heads.table import BetaHead, CategoricalHead, DeterministicHead, HybridHead, MultiDiscreteHead
+from striderl.networks.heads.value import QHead, ValueHead
 from striderl.networks.memory import Memory
-from striderl.networks.value_heads import QHead, ValueHead
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.policy import Policy, PolicyConfig

@@ -6,9 +6,9 @@ import torch
 
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.noise import NoiseSpec
-from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
-from striderl.networks.heads import BetaHead, CategoricalHead, DeterministicHead, MultiDiscreteHead, head_for
-from striderl.networks.value_heads import QHead
+from striderl.networks.heads.gaussian import GaussianHead, SquashedGaussianHead
+from striderl.networks.heads.table import BetaHead, CategoricalHead, DeterministicHead, MultiDiscreteHead, head_for
+from striderl.networks.heads.value import QHead
 
 BOX = BoxSpec(shape=(3,), low=(-1.0, 0.0, -2.0), high=(1.0, 5.0, 2.0))
 MIXED = DictActionSpec(

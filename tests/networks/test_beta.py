@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import distributions as reference
 
 from striderl.data.noise import draw
-from striderl.networks.beta import NUM_PROPOSALS, BetaDistribution, log_gamma_sample
+from striderl.networks.distributions.beta import NUM_PROPOSALS, BetaDistribution, log_gamma_sample
 
 LOW, HIGH = torch.tensor(-2.0), torch.tensor(3.0)
 shapes = st.floats(0.3, 60.0)

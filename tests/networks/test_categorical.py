@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import distributions as reference
 
 from striderl.data.noise import draw
-from striderl.networks.categorical import FORBIDDEN, Categorical, MultiDiscrete, check_mask
+from striderl.networks.distributions.categorical import FORBIDDEN, Categorical, MultiDiscrete, check_mask
 
 
 def noise_for(distribution, count: int) -> torch.Tensor:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from striderl.networks import fused_layers
-from striderl.networks.fused_layers import bend_of, dtype_of_kernels
+from striderl.networks import mlp as fused_layers
+from striderl.networks.mlp import bend_of, dtype_of_kernels
 
 FLOAT, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float64
 

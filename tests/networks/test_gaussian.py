@@ -12,7 +12,7 @@ from torch import distributions as reference
 
 from striderl.data import tree
 from striderl.data.noise import draw
-from striderl.networks.gaussian import DiagonalGaussian, SquashedGaussian
+from striderl.networks.distributions.gaussian import DiagonalGaussian, SquashedGaussian
 
 LOW, HIGH = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 4.0])
 numbers = st.floats(-3.0, 3.0, width=32)

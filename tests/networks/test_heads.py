@@ -13,14 +13,14 @@ from torch import nn
 
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.noise import draw
-from striderl.networks.beta import BetaDistribution
-from striderl.networks.categorical import Categorical, MultiDiscrete
-from striderl.networks.deterministic import Deterministic, QValues
-from striderl.networks.gaussian import DiagonalGaussian, SquashedGaussian
-from striderl.networks.gaussian_head import STD_TYPES, GaussianHead, SquashedGaussianHead
-from striderl.networks.heads import BetaHead, CategoricalHead, DeterministicHead, head_for
-from striderl.networks.hybrid import Hybrid
-from striderl.networks.value_heads import QHead, ValueHead
+from striderl.networks.distributions.base import Hybrid
+from striderl.networks.distributions.beta import BetaDistribution
+from striderl.networks.distributions.categorical import Categorical, MultiDiscrete
+from striderl.networks.distributions.deterministic import Deterministic, QValues
+from striderl.networks.distributions.gaussian import DiagonalGaussian, SquashedGaussian
+from striderl.networks.heads.gaussian import STD_TYPES, GaussianHead, SquashedGaussianHead
+from striderl.networks.heads.table import BetaHead, CategoricalHead, DeterministicHead, head_for
+from striderl.networks.heads.value import QHead, ValueHead
 
 
 @pytest.mark.parametrize("index", range(len(every_head())))

@@ -7,10 +7,10 @@ import torch
 
 from striderl.data import tree
 from striderl.data.noise import draw
-from striderl.networks.categorical import FORBIDDEN, Categorical
-from striderl.networks.deterministic import Deterministic, QValues
-from striderl.networks.gaussian import DiagonalGaussian, SquashedGaussian
-from striderl.networks.hybrid import Hybrid
+from striderl.networks.distributions.base import Hybrid
+from striderl.networks.distributions.categorical import FORBIDDEN, Categorical
+from striderl.networks.distributions.deterministic import Deterministic, QValues
+from striderl.networks.distributions.gaussian import DiagonalGaussian, SquashedGaussian
 
 
 def make() -> Hybrid:

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from striderl.networks.activations import ACTIVATIONS, get_activation_Cls, resolve_nn_activation
-from striderl.networks.gaussian_head import GaussianHead
+from striderl.networks.heads.gaussian import GaussianHead
 from striderl.networks.initialization import default_init, orthogonal_init
 from striderl.networks.memory import Memory
-from striderl.networks.mlp import MlpModel
+from striderl.networks.mlp import ACTIVATIONS, MlpModel, get_activation_Cls, resolve_nn_activation
 
 
 def test_hand_worked_forward():

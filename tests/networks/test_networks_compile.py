@@ -12,11 +12,11 @@ from head_cases import every_head, noise, observation
 
 import striderl.networks.mlp
 from striderl.networks.conv import Conv2dHeadModel
-from striderl.networks.gaussian_head import GaussianHead
+from striderl.networks.heads.gaussian import GaussianHead
+from striderl.networks.heads.value import ValueHead
 from striderl.networks.memory import Memory
 from striderl.networks.mlp import MlpModel
 from striderl.networks.normalizers import EmpiricalNormalization
-from striderl.networks.value_heads import ValueHead
 
 
 def use(head, features, obs, drawn, stored):
@@ -129,9 +129,9 @@ def settings():
     )
 
 before = settings()
-import striderl.networks.heads, striderl.networks.value_heads, striderl.networks.memory, striderl.networks.conv
-import striderl.networks.normalizers, striderl.networks.return_normalizers, striderl.networks.initialization
-from striderl.networks.gaussian_head import GaussianHead
+import striderl.networks.heads, striderl.networks.heads.value, striderl.networks.memory, striderl.networks.conv
+import striderl.networks.normalizers, striderl.networks.normalizers, striderl.networks.initialization
+from striderl.networks.heads.gaussian import GaussianHead
 GaussianHead(3, 2)(torch.zeros(1, 3)).log_prob(torch.zeros(1, 2))
 assert settings() == before
 """

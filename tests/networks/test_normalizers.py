@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from striderl.networks.normalizers import EmpiricalNormalization, Normalize, Normalizer
-from striderl.networks.return_normalizers import RewardNormalizer, ValueNormalizer
-from striderl.networks.running_mean_std import RunningMeanStd
+from striderl.networks.normalizers import (
+    EmpiricalNormalization,
+    Normalize,
+    Normalizer,
+    RewardNormalizer,
+    RunningMeanStd,
+    ValueNormalizer,
+)
 
 
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.networks.running_mean_std import RunningMeanStd
+from striderl.networks.normalizers import RunningMeanStd
 from striderl.ops.losses import normalised, valid_mean
 from striderl.ops.moments import current_all_reduce, pooled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.ops.projected_clamp import projected_clamp
+from striderl.networks.heads.gaussian import projected_clamp
 
 
 def _gradient(value: float, upstream: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.execution.capture import check_capture
 from striderl.export.greedy_step import GreedyStep, plan_layout
-from striderl.networks.deterministic import Deterministic
+from striderl.networks.distributions.deterministic import Deterministic
 from striderl.policies.mutex.policy import MutexPolicy
 from striderl.policies.mutex.selection import ClimbSelection, FieldSelection
 from striderl.policies.mutex.settings import MutexConfig

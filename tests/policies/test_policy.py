@@ -9,8 +9,8 @@ from policy_cases import at, difference, random_memo, random_obs
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.networks.deterministic import Deterministic
-from striderl.networks.gaussian import DiagonalGaussian
+from striderl.networks.distributions.deterministic import Deterministic
+from striderl.networks.distributions.gaussian import DiagonalGaussian
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.mode_head import AlwaysMode

@@ -19,10 +19,10 @@ from striderl.data.actions import DiscreteSpec
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
-from striderl.networks.categorical import masked_log_probs
-from striderl.networks.deterministic import QValues
-from striderl.networks.distribution import register_distribution
-from striderl.networks.head import NO_OBS, Head, read_mask
+from striderl.networks.distributions.base import register_distribution
+from striderl.networks.distributions.categorical import masked_log_probs
+from striderl.networks.distributions.deterministic import QValues
+from striderl.networks.heads.base import NO_OBS, Head, read_mask
 from striderl.ops.td import huber, td_target
 
 

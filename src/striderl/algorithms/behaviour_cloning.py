@@ -22,7 +22,7 @@ from striderl.data.actions import BoxSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
-from striderl.networks.heads import DeterministicHead
+from striderl.networks.heads.table import DeterministicHead
 from striderl.ops.td import weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.storage.pickers import Picker, Uniform

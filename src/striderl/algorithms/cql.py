@@ -25,8 +25,8 @@ from striderl.collect.behaviours import box_bounds
 from striderl.data.actions import DiscreteSpec
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
-from striderl.networks.deterministic import QValues
-from striderl.networks.head import Head
+from striderl.networks.distributions.deterministic import QValues
+from striderl.networks.heads.base import Head
 from striderl.ops.losses import valid_mean
 from striderl.ops.td import conservative_gap, huber
 from striderl.policies.actor_policy import ActorPolicy

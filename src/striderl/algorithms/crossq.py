@@ -5,7 +5,7 @@
     (s', a') ─┘   one forward pass  └─▶ Q(s', a')       without gradient
 
 Both halves go through the critics together, so that the batch's moments are those of both. The moments are statistics
-of the critics (`networks/batch_renorm.py`): moved once per step from outside, and saved. The policy has none: what is
+of the critics (`networks/ensemble.py`): moved once per step from outside, and saved. The policy has none: what is
 exported is what was trained. The actor climbs the critics with their running moments.
 """
 
@@ -38,7 +38,7 @@ from striderl.data.actions import ActionSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
-from striderl.networks.batch_renorm import Moments, RenormEnsembleMlp
+from striderl.networks.ensemble import Moments, RenormEnsembleMlp
 from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig

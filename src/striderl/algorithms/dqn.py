@@ -28,9 +28,9 @@ from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
-from striderl.networks.deterministic import QValues
-from striderl.networks.head import NO_OBS, Head
-from striderl.networks.value_heads import QHead
+from striderl.networks.distributions.deterministic import QValues
+from striderl.networks.heads.base import NO_OBS, Head
+from striderl.networks.heads.value import QHead
 from striderl.ops.ramps import Ramp
 from striderl.ops.td import counted_mean, huber, rescaled, td_target, unscaled, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy

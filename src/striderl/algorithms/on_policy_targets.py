@@ -16,7 +16,7 @@ from torch import Tensor
 from striderl.data import tree
 from striderl.execution.modes import Function
 from striderl.execution.updater import Updater
-from striderl.networks.heads import DeterministicHead
+from striderl.networks.heads.table import DeterministicHead
 from striderl.ops.losses import explained_variance, mean_std, normalised, valid_mean, value_loss
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage

@@ -37,7 +37,7 @@ from striderl.data.arena import Columns
 from striderl.execution.epochs import ShuffledMinibatches
 from striderl.execution.modes import ExecutionConfig, Function
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
-from striderl.networks.return_normalizers import ValueNormalizer
+from striderl.networks.normalizers import ValueNormalizer
 from striderl.ops.losses import adapted_learning_rate, clipped_surrogate, largest_of, mean_std, valid_mean, value_loss
 from striderl.ops.moments import AllReduce
 from striderl.ops.returns import gae

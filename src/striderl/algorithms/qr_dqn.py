@@ -15,8 +15,8 @@ from torch import Tensor
 from striderl.algorithms.dqn import Judged, Seen
 from striderl.data.actions import DiscreteSpec
 from striderl.data.noise import NoiseSpec
-from striderl.networks.head import Head
-from striderl.networks.q_distributions import QuantileQHead, ReturnDistribution
+from striderl.networks.heads.base import Head
+from striderl.networks.heads.value import QuantileQHead, ReturnDistribution
 from striderl.ops.td import quantile_huber, td_target
 
 

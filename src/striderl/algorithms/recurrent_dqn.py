@@ -34,7 +34,7 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, policy_memory
 from striderl.collect.behaviours import EpsilonGreedy
 from striderl.data.noise import NoiseSpec
-from striderl.networks.head import NO_OBS
+from striderl.networks.heads.base import NO_OBS
 from striderl.ops.sequences import sequence_priority
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy

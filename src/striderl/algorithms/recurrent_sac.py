@@ -43,7 +43,7 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.behaviour_actor import BehaviourActor, policy_memory
 from striderl.collect.behaviours import Sample, box_bounds
 from striderl.data.noise import NoiseSpec
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
 from striderl.ops.sequences import sequence_priority
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy

@@ -13,7 +13,7 @@ from striderl.collect.quarantine import all_true
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
-from striderl.networks.heads import DeterministicHead
+from striderl.networks.heads.table import DeterministicHead
 from striderl.policies.acting import Acting
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.storage.pickers import Picker, Prioritized, Uniform

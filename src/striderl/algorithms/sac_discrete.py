@@ -30,7 +30,7 @@ from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
-from striderl.networks.categorical import FORBIDDEN, Categorical
+from striderl.networks.distributions.categorical import FORBIDDEN, Categorical
 from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.choice_q_function import ChoiceQFunction

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from striderl.algorithms.ppo_config import PPOConfig
-from striderl.networks.gaussian_head import GaussianHead
-from striderl.networks.head import Head, per_entry
+from striderl.networks.heads.base import Head, per_entry
+from striderl.networks.heads.gaussian import GaussianHead
 
 
 class StdFloor:

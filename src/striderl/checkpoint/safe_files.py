@@ -27,8 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from striderl.checkpoint import strict_json
-from striderl.checkpoint.errors import CheckpointCorrupt, FileRefused
-from striderl.checkpoint.limits import MAX_DEPTH, MAX_JSON_BYTES, MAX_LINE_BYTES
+from striderl.checkpoint.errors import MAX_DEPTH, MAX_JSON_BYTES, MAX_LINE_BYTES, CheckpointCorrupt, FileRefused
 
 _KINDS = [
     (stat.S_ISLNK, "a link"),

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.checkpoint.limits import MAX_DEPTH
+from striderl.checkpoint.errors import MAX_DEPTH
 
 _NUMPY_DTYPES = {
     np.dtype(kind).name: np.dtype(kind)

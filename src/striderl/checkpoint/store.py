@@ -26,12 +26,22 @@ from striderl.checkpoint.errors import (
     CheckpointError,
     CheckpointMissing,
     CheckpointUnreadable,
+    memory_limit,
 )
 from striderl.checkpoint.file_ops import FileOps, make_directories
-from striderl.checkpoint.limits import memory_limit
-from striderl.checkpoint.manifest import sealed, unsealed
-from striderl.checkpoint.reader import check_sizes, read_checkpoint, read_small, verify_checkpoint
-from striderl.checkpoint.writer import Payload, foreign_names, remove_checkpoint, write_checkpoint, write_file
+from striderl.checkpoint.folder import (
+    Payload,
+    check_sizes,
+    foreign_names,
+    read_checkpoint,
+    read_small,
+    remove_checkpoint,
+    sealed,
+    unsealed,
+    verify_checkpoint,
+    write_checkpoint,
+    write_file,
+)
 
 logger = logging.getLogger(__name__)
 

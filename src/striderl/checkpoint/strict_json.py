@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from striderl.checkpoint.errors import CheckpointCorrupt
-from striderl.checkpoint.limits import MAX_JSON_DEPTH, MAX_JSON_NODES
+from striderl.checkpoint.errors import MAX_JSON_DEPTH, MAX_JSON_NODES, CheckpointCorrupt
 
 
 def encode(value: Any) -> bytes:

@@ -20,8 +20,15 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointError
-from striderl.checkpoint.limits import MAX_DIMENSIONS, MAX_ELEMENTS, MAX_HEADER_BYTES, MAX_TENSORS, memory_limit
+from striderl.checkpoint.errors import (
+    MAX_DIMENSIONS,
+    MAX_ELEMENTS,
+    MAX_HEADER_BYTES,
+    MAX_TENSORS,
+    CheckpointCorrupt,
+    CheckpointError,
+    memory_limit,
+)
 from striderl.checkpoint.safe_files import open_read
 from striderl.checkpoint.strict_json import decode, encode
 

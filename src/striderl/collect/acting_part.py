@@ -15,7 +15,7 @@ from torch import Tensor
 from striderl.collect.actors import Noise, Obs
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
 
 
 class Played(NamedTuple):

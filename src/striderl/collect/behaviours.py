@@ -19,8 +19,8 @@ from torch import Tensor
 from striderl.collect.actors import Noise, Obs, RandomActor
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.noise import NoiseSpec
-from striderl.networks.distribution import Distribution
-from striderl.networks.head import Head
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.heads.base import Head
 from striderl.ops.ramps import Ramp, as_ramp
 
 State = dict[str, Tensor]

@@ -25,8 +25,8 @@ from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec, draw
-from striderl.networks.deterministic import QValues
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.distributions.deterministic import QValues
 from striderl.policies.actor_policy import ActorPolicy
 
 

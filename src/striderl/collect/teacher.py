@@ -23,7 +23,7 @@ from striderl.data.actions import ActionSpec
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
-from striderl.networks.head import Head
+from striderl.networks.heads.base import Head
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.encode import EncodeStage
 from striderl.policies.facade.routed import policy_of

@@ -25,7 +25,7 @@ from striderl.data.actions import ActionSpec
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
 from striderl.policies.stage import inner, outer
 
 _TEACHER = "teacher"

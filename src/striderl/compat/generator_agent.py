@@ -34,9 +34,9 @@ from striderl.data.checked_fields import overridden, refuse_assignment, refuse_o
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import torch_dtype
 from striderl.data.transition import ends_of
-from striderl.networks.deterministic import QValues
-from striderl.networks.distribution import Distribution
-from striderl.networks.head import ActionClip
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.distributions.deterministic import QValues
+from striderl.networks.heads.base import ActionClip
 from striderl.storage.replay import ReplaySample
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise

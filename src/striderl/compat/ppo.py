@@ -46,7 +46,7 @@ from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.transition import Transition, split_done
 from striderl.datasets.rollout_files import Transition as RecordedStep
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.inputs import Observations, as_dones, critic_view, named
 from striderl.policies.facade.routed import RoutedPolicy, policy_of

@@ -31,7 +31,7 @@ from striderl.data import tree
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec, action_spec_from_space
 from striderl.data.checked_fields import refuse_overrides
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.networks.categorical import FORBIDDEN
+from striderl.networks.distributions.categorical import FORBIDDEN
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.q_function import QFunction, QFunctionConfig

@@ -25,11 +25,11 @@ from striderl.algorithms.sac import SAC, SACConfig
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.networks.categorical import Categorical
-from striderl.networks.deterministic import QValues
-from striderl.networks.distribution import Distribution
-from striderl.networks.gaussian import DiagonalGaussian, SquashedGaussian
-from striderl.networks.head import NO_OBS, Head, read_mask
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.distributions.categorical import Categorical
+from striderl.networks.distributions.deterministic import QValues
+from striderl.networks.distributions.gaussian import DiagonalGaussian, SquashedGaussian
+from striderl.networks.heads.base import NO_OBS, Head, read_mask
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.q_function import QFunction, QFunctionConfig

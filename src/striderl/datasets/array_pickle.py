@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from striderl.checkpoint.errors import memory_limit
 from striderl.checkpoint.file_ops import FileOps
-from striderl.checkpoint.limits import memory_limit
 from striderl.datasets.trajectory_errors import TrajectoryError, TrajectoryMissing, TrajectoryRefused
 
 Array = np.ndarray[Any, Any]

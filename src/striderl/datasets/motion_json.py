@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from striderl.checkpoint.errors import FileRefused
-from striderl.checkpoint.limits import MAX_JSON_BYTES
+from striderl.checkpoint.errors import MAX_JSON_BYTES, FileRefused
 from striderl.checkpoint.safe_files import decode_json, read_bytes, replacing
 from striderl.data.naming import unknown
 from striderl.datasets.motion_arrays import require_folder

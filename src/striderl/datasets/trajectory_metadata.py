@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from striderl.checkpoint import strict_json
-from striderl.checkpoint.errors import CheckpointCorrupt
+from striderl.checkpoint.errors import MAX_JSON_BYTES, CheckpointCorrupt
 from striderl.checkpoint.file_ops import FileOps, make_directories
-from striderl.checkpoint.limits import MAX_JSON_BYTES
 from striderl.datasets.trajectory_errors import (
     TrajectoryCorrupt,
     TrajectoryError,

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec, DictActionSpec, PlainActionSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, torch_dtype
-from striderl.networks.distribution import Distribution
-from striderl.networks.head import ActionClip
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.heads.base import ActionClip
 
 
 class ExportablePolicy(Protocol):

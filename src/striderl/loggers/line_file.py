@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from striderl.checkpoint.limits import MAX_LINE_BYTES
+from striderl.checkpoint.errors import MAX_LINE_BYTES
 from striderl.checkpoint.safe_files import check_plain, open_append, open_read, write_text
 
 PART_BYTES = 64 * 1024 * 1024

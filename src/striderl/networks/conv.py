@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.naming import unknown
-from striderl.networks.activations import Nonlinearity, resolve_nn_activation
-from striderl.networks.mlp import MlpModel, weight_dtype
+from striderl.networks.mlp import MlpModel, Nonlinearity, resolve_nn_activation, weight_dtype
 
 NormLayer = str | Callable[[int], nn.Module]
 """A name of `NORM_LAYERS`, or a function from the number of channels to a module."""

@@ -3,18 +3,28 @@
     input [K, B, F] or [B, F] ──▶ weight [K, F, H] ──▶ … ──▶ output [K, B, O]        K members, none sees another
 
 A double critic is two members, REDQ ten. One product for all costs little more than one for one.
+
+Batch renormalisation (Ioffe 2017) for ensembles, with its statistics in the open.
+
+    training    y = (x - batch mean) / batch std · r + d,     r = batch std / running std        within [1/r_max, r_max]
+                                                              d = (batch mean - running mean) / running std, ±d_max
+    otherwise   y = (x - running mean) / running std          then y · scale + shift, which are learned
+
+r and d are constants of a step, so that training and acting see nearly the same numbers. In the first `warmup` steps
+they are 1 and 0, which is batch normalisation. A forward pass changes nothing: it says what the moments of the batch
+were, and `absorb` takes them into the running ones. So a step that is thrown away leaves no trace.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from striderl.networks.activations import Nonlinearity, resolve_nn_activation
-from striderl.networks.mlp import as_sizes
+from striderl.networks.mlp import Nonlinearity, as_sizes, resolve_nn_activation
 
 
 class EnsembleLinear(nn.Module):
@@ -76,3 +86,139 @@ class EnsembleMlp(nn.Module):
             input = input.unsqueeze(0).expand(self.num_members, *input.shape)
         output: Tensor = self.model(input)
         return output
+
+
+# -- batch renormalisation ---------------------------------------------------------------------------------------------
+
+
+class Moments(NamedTuple):
+    """Mean and variance of a batch, [K, F] each."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+class BatchRenorm(nn.Module):
+    """Renormalises [K, B, F] for K members, each by itself."""
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(
+        self,
+        num_members: int,
+        size: int,
+        *,
+        momentum: float = 0.99,
+        warmup: int = 100_000,
+        r_max: float = 3.0,
+        d_max: float = 5.0,
+        eps: float = 1e-3,
+    ) -> None:
+        """Take how slowly the running moments move, and how far they may be corrected after the warm-up."""
+        super().__init__()
+        self.momentum, self.warmup, self.r_max, self.d_max, self.eps = momentum, warmup, r_max, d_max, eps
+        self.scale = nn.Parameter(torch.ones(num_members, 1, size))
+        self.shift = nn.Parameter(torch.zeros(num_members, 1, size))
+        self.register_buffer("mean", torch.zeros(num_members, size))
+        self.register_buffer("variance", torch.ones(num_members, size))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the output with the running moments: how actions are valued outside of a critic's step."""
+        return self._shaped((x - self.mean.unsqueeze(1)) / self._running_std().unsqueeze(1))
+
+    def train_step(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Moments]:
+        """Return the output with the moments of the batch [K, B, F] over `valid` [B] (None: all), and the moments."""
+        moments = batch_moments(x, valid)
+        std, running = (moments.variance + self.eps).sqrt(), self._running_std()
+        warm = self.count >= self.warmup
+        with torch.no_grad():
+            ratio = (std / running).clamp(1.0 / self.r_max, self.r_max)
+            offset = ((moments.mean - self.mean) / running).clamp(-self.d_max, self.d_max)
+            ratio = torch.where(warm, ratio, torch.ones_like(ratio)).unsqueeze(1)
+            offset = torch.where(warm, offset, torch.zeros_like(offset)).unsqueeze(1)
+        normal = (x - moments.mean.unsqueeze(1)) / std.unsqueeze(1)
+        return self._shaped(normal * ratio + offset), Moments(moments.mean.detach(), moments.variance.detach())
+
+    @torch.no_grad()
+    def absorb(self, moments: Moments) -> None:
+        """Move the running moments towards those of a batch; moments that are not finite change nothing."""
+        fine = moments.mean.isfinite().all() & moments.variance.isfinite().all()
+        # the first moments count like all later ones; so nothing of the start, mean 0 and variance 1, is left
+        share = (1.0 / (self.count + 1.0)).clamp(min=1.0 - self.momentum)
+        share = torch.where(fine, share, torch.zeros_like(share)).to(self.mean.dtype)
+        zeros = torch.zeros_like(self.mean)
+        self.mean.lerp_(torch.where(fine, moments.mean, zeros), share)
+        self.variance.lerp_(torch.where(fine, moments.variance, zeros), share)
+        self.count += fine
+
+    def _running_std(self) -> Tensor:
+        return (self.variance + self.eps).sqrt()
+
+    def _shaped(self, normal: Tensor) -> Tensor:
+        return normal * self.scale + self.shift
+
+
+def batch_moments(x: Tensor, valid: Tensor | None) -> Moments:
+    """Return mean and variance [K, F] of [K, B, F] over the batch, of valid samples only."""
+    if valid is None:
+        mean = x.mean(dim=1)
+        return Moments(mean, (x - mean.unsqueeze(1)).square().mean(dim=1))
+    share = (valid.to(x.dtype) / valid.sum().clamp(min=1).to(x.dtype)).view(1, -1, 1)
+    mean = (x * share).sum(dim=1)
+    return Moments(mean, ((x - mean.unsqueeze(1)).square() * share).sum(dim=1))
+
+
+class RenormEnsembleMlp(nn.Module):
+    """K stacks of linear layers with batch renormalisation of the input and after every nonlinearity (CrossQ)."""
+
+    def __init__(
+        self,
+        num_members: int,
+        input_size: int,
+        hidden_sizes: int | Sequence[int] | None,
+        output_size: int,
+        nonlinearity: Nonlinearity = "relu",
+        *,
+        warmup: int = 100_000,
+    ) -> None:
+        super().__init__()
+        sizes = [input_size, *as_sizes(hidden_sizes)]
+        self.norms = nn.ModuleList(BatchRenorm(num_members, size, warmup=warmup) for size in sizes)
+        outputs = [*sizes[1:], output_size]
+        self.linears = nn.ModuleList(EnsembleLinear(num_members, one, other) for one, other in zip(sizes, outputs))
+        self.nonlinearity = resolve_nn_activation(nonlinearity)
+        self.num_members, self.input_size, self.output_size = num_members, input_size, output_size
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [K, B, output_size] with the running moments."""
+        x = self._spread(input)
+        for position, (norm, linear) in enumerate(zip(self.norms, self.linears)):
+            x = linear(norm(x if position == 0 else self.nonlinearity(x)))
+        return x
+
+    def train_step(self, input: Tensor, valid: Tensor | None) -> tuple[Tensor, list[Moments]]:
+        """Return [K, B, output_size] with the moments of the batch, and these, layer by layer."""
+        x, found = self._spread(input), []
+        for position, (norm, linear) in enumerate(zip(self._norms(), self.linears)):
+            x, moments = norm.train_step(x if position == 0 else self.nonlinearity(x), valid)
+            found.append(moments)
+            x = linear(x)
+        return x, found
+
+    def absorb(self, moments: Sequence[Moments]) -> None:
+        """Take the moments of a batch into the running ones."""
+        for norm, found in zip(self._norms(), moments):
+            norm.absorb(found)
+
+    def _norms(self) -> list[BatchRenorm]:
+        found = []
+        for norm in self.norms:
+            assert isinstance(norm, BatchRenorm)
+            found.append(norm)
+        return found
+
+    def _spread(self, input: Tensor) -> Tensor:
+        return input.unsqueeze(0).expand(self.num_members, *input.shape) if input.dim() == 2 else input

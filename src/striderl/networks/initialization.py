@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from striderl.networks.recurrent_weights import RecurrentWeights
+from striderl.networks.memory import RecurrentWeights
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -2,12 +2,19 @@
 
 raw obs ─▶ forward ─▶ (x - mean) / (std + eps) ─▶ network           any time, changes nothing
 raw obs of the whole rollout, valid ─▶ update                       once per iteration, after the last minibatch
+
+Normalisers of rewards and of value targets.
+
+Running mean and standard deviation of a stream of samples.
+
+update(raw samples, valid) ──▶ count, mean, m2 (float64) ──▶ mean, std        reading never changes anything
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,8 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from striderl.data import tree
-from striderl.networks.running_mean_std import RunningMeanStd
-from striderl.ops.moments import AllReduce
+from striderl.data.specs import as_shape
+from striderl.ops.moments import AllReduce, Moments, batch_moments, combine, current_all_reduce, pool
+
+if TYPE_CHECKING:
+    from typing import Self
+
 
 ArrayT = TypeVar("ArrayT", Tensor, np.ndarray[Any, Any])
 
@@ -141,3 +152,207 @@ class Normalize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return x divided by its length."""
         return functional.normalize(x, dim=-1)
+
+
+# -- rewards and returns -----------------------------------------------------------------------------------------------
+
+
+class RewardNormalizer(nn.Module):
+    """Divide rewards by the standard deviation of discounted returns; signs and zero stay what they are.
+
+    The running return of every env, R = gamma R + r, set back at the end of an episode, is carried from rollout to
+    rollout. Shape of rewards: [N] or [T, N].
+    """
+
+    def __init__(self, num_envs: int, gamma: float = 0.99, eps: float = 1e-2, until: int | None = None) -> None:
+        """Begin with a scale of 1 / (1 + eps); after `until` steps over all envs the scale stays."""
+        super().__init__()
+        if not 0.0 <= gamma < 1.0:
+            raise ValueError(f"gamma must be in [0, 1), found {gamma}")
+        self.statistics = RunningMeanStd((), until=until)
+        self.gamma, self.eps = gamma, eps
+        self.running_return: Tensor
+        self.register_buffer("running_return", torch.zeros(num_envs))
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """Return the scaled rewards; nothing is learned from them."""
+        return reward / (self.statistics.std + self.eps).to(reward.dtype)
+
+    @torch.no_grad()
+    def update(
+        self, reward: Tensor, done: Tensor, valid: Tensor | None = None, all_reduce: AllReduce | None = None
+    ) -> None:
+        """Learn from raw rewards of one step or of a rollout; does nothing in eval mode.
+
+        `done[t]` ends the episode after reward[t]. An invalid or non-finite reward counts for nothing and, as its env
+        is reset, begins the return again.
+        """
+        if not self.training:
+            return
+        reward, done = reward.reshape(-1, self.running_return.shape[0]), done.bool().reshape(-1, reward.shape[-1])
+        wanted = torch.ones_like(done) if valid is None else valid.bool().reshape(done.shape)
+        usable = wanted & reward.isfinite()
+        current = self.running_return
+        returns = []
+        for step in range(reward.shape[0]):
+            current = torch.where(usable[step], self.gamma * current + reward[step], 0.0)
+            returns.append(current)
+            current = torch.where(done[step], 0.0, current)
+        self.running_return.copy_(current)
+        # a bad reward is shown to the statistics as it is, so that they count it
+        samples = torch.where(usable, torch.stack(returns), torch.where(wanted, torch.nan, 0.0))
+        self.statistics.update(samples, wanted, all_reduce)
+
+
+class ValueNormalizer(nn.Module):
+    """Let a critic predict (target - mean) / std, and turn its predictions back. Shape: [..., *shape] -> the same."""
+
+    def __init__(self, shape: int | tuple[int, ...] = (), eps: float = 1e-5, until: int | None = None) -> None:
+        """Begin as the identity; the std is never taken to be smaller than eps."""
+        super().__init__()
+        self.statistics = RunningMeanStd(shape, until=until)
+        self.eps = eps
+
+    def normalize(self, target: Tensor) -> Tensor:
+        """Return what the critic should predict for a target."""
+        return (target - self.statistics.mean.to(target.dtype)) / self._scale(target.dtype)
+
+    def denormalize(self, prediction: Tensor) -> Tensor:
+        """Return the value that a prediction stands for."""
+        return prediction * self._scale(prediction.dtype) + self.statistics.mean.to(prediction.dtype)
+
+    def forward(self, target: Tensor) -> Tensor:
+        """Return what the critic should predict for a target."""
+        return self.normalize(target)
+
+    def normalize_ahead(self, target: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return what the critic should predict once `update` has seen these targets; nothing is learned here.
+
+        Predictions that are learned from these are read back by the statistics after the update. Were they learned
+        with those from before it, every change would shift all values, and the first targets would not be normalised.
+        """
+        ahead = copy.deepcopy(self)
+        ahead.update(target, valid)
+        return ahead.normalize(target)
+
+    def update(self, target: Tensor, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+        """Learn from raw targets where `valid` is true; does nothing in eval mode."""
+        if self.training:
+            self.statistics.update(target, valid, all_reduce)
+
+    def _scale(self, dtype: torch.dtype) -> Tensor:
+        return self.statistics.std.clamp(min=self.eps).to(dtype)
+
+
+# -- running statistics ------------------------------------------------------------------------------------------------
+
+
+class RunningMeanStd(nn.Module):
+    """Count, mean and squared deviations of all samples seen, in float64 buffers that are saved with the model.
+
+    The float64 stays when the model is cast to another dtype. Before the first sample the mean is 0 and the std 1.
+    """
+
+    def __init__(
+        self,
+        shape: int | Sequence[int] | float = (),
+        epsilon: float | Sequence[int] = 0.0,
+        until: int | None = None,
+    ) -> None:
+        """Begin; `epsilon` samples of mean 0 and variance 1 are pretended, after `until` samples nothing changes.
+
+        The order of older libraries, `RunningMeanStd(1e-4, (3,))`, is told by its types: a float and then a sequence.
+        """
+        super().__init__()
+        shape, epsilon = _in_order(shape, epsilon)
+        self.shape = as_shape(shape)
+        self.until = until
+        self.count: Tensor
+        self.mean: Tensor
+        self.m2: Tensor
+        self.num_ignored: Tensor
+        self.register_buffer("count", torch.tensor(epsilon, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(self.shape, dtype=torch.float64))
+        self.register_buffer("m2", torch.full(self.shape, epsilon, dtype=torch.float64))
+        self.register_buffer("num_ignored", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def var(self) -> Tensor:
+        """The variance of the samples seen (float64); 1 before the first."""
+        seen = self.count > 0
+        return torch.where(seen, self.m2 / torch.where(seen, self.count, torch.ones_like(self.count)), 1.0)
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of the samples seen (float64); 1 before the first."""
+        return self.var.sqrt()
+
+    def moments(self) -> Moments:
+        """Return what has been seen; two of these can be pooled exactly."""
+        return Moments(self.count, self.mean, self.m2)
+
+    @torch.no_grad()
+    def update(
+        self, x: Tensor | np.ndarray[Any, Any], valid: Tensor | None = None, all_reduce: AllReduce | None = None
+    ) -> None:
+        """Take in samples [..., *shape], those where `valid` [...] is true; samples with NaN or inf only count.
+
+        With `all_reduce`, which sums a tensor over processes, the samples of all of them are taken in by each: they
+        stay equal, as if one process had seen everything. Inside `striderl.ops.moments.pooled` that is always so.
+        """
+        all_reduce = all_reduce or current_all_reduce()
+        samples = x if isinstance(x, Tensor) else torch.as_tensor(x, device=self.mean.device)
+        seen, ignored = batch_moments(samples, self.shape, valid)
+        if all_reduce is not None:
+            seen = pool(seen, all_reduce)
+            ignored = all_reduce(ignored)
+        self._take_in(seen, ignored)
+
+    @torch.no_grad()
+    def update_from_moments(
+        self, batch_mean: Tensor | float, batch_var: Tensor | float, batch_count: Tensor | float
+    ) -> None:
+        """Take in `batch_count` samples of which mean and (population) variance are known."""
+        count = torch.as_tensor(batch_count, dtype=torch.float64, device=self.mean.device)
+        mean = torch.as_tensor(batch_mean, dtype=torch.float64, device=self.mean.device).expand(self.shape)
+        variance = torch.as_tensor(batch_var, dtype=torch.float64, device=self.mean.device).expand(self.shape)
+        self._take_in(Moments(count, mean, variance * count), torch.zeros_like(self.num_ignored))
+
+    @torch.no_grad()
+    def merge(self, state: Mapping[str, Tensor]) -> None:
+        """Take in everything another one has seen, from its `state_dict`; exact, whatever the two have seen."""
+        other = {name: state[name].to(self.mean.device) for name in ("count", "mean", "m2", "num_ignored")}
+        if other["mean"].shape != self.mean.shape:
+            raise ValueError(f"cannot merge statistics of shape {tuple(other['mean'].shape)} into {self.shape}")
+        seen = Moments(other["count"].double(), other["mean"].double(), other["m2"].double())
+        self._take_in(seen, other["num_ignored"])
+
+    def _take_in(self, seen: Moments, ignored: Tensor) -> None:
+        """Write the combined moments; a choice by `where`, so that no value has to come to the host."""
+        total = combine(self.moments(), seen)
+        going_on = torch.ones_like(self.count, dtype=torch.bool) if self.until is None else self.count < self.until
+        for buffer, new in ((self.mean, total.mean), (self.m2, total.m2), (self.count, total.num_samples)):
+            buffer.copy_(torch.where(going_on, new, buffer))
+        self.num_ignored.add_(ignored)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move with the model, but stay float64: sums over 1e9 samples do not fit into float32."""
+        kept = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, before in kept.items():
+            after = self._buffers[name]
+            if after is not None and after.dtype != before.dtype:
+                self._buffers[name] = before.to(after.device)
+        return self
+
+
+def _in_order(shape: int | Sequence[int] | float, epsilon: float | Sequence[int]) -> tuple[int | Sequence[int], float]:
+    """Return (shape, epsilon) from either order; a float is never a shape, and a sequence never an epsilon."""
+    if isinstance(shape, float):
+        shape, epsilon = () if epsilon == 0.0 else epsilon, shape
+    if isinstance(shape, float) or not isinstance(epsilon, (int, float)):
+        raise TypeError(
+            "RunningMeanStd wants (shape, epsilon), or (epsilon, shape) with a float and a sequence; "
+            f"found {shape!r} and {epsilon!r}"
+        )
+    return shape, float(epsilon)

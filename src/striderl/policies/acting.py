@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from striderl.data.actions import ActionSpec
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.networks.distribution import Distribution
-from striderl.networks.head import Head
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.heads.base import Head
 
 
 class Acting(Protocol):

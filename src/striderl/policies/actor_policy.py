@@ -20,8 +20,8 @@ from striderl.data.checked_fields import suggests_fields
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.networks.distribution import Distribution
-from striderl.networks.head import Head
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.heads.base import Head
 from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
 from striderl.policies.arguments import as_names

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.networks.activations import Nonlinearity
 from striderl.networks.memory import Memory
-from striderl.networks.mlp import MlpModel
+from striderl.networks.mlp import MlpModel, Nonlinearity
 from striderl.policies.arguments import as_names
 from striderl.policies.estimate_checks import check_prediction, target_specs
 from striderl.policies.stage import Flow, Passed, Stage, flat_features

@@ -9,9 +9,9 @@ import numpy as np
 
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec
 from striderl.data.naming import unknown
-from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
-from striderl.networks.head import Head
-from striderl.networks.heads import BetaHead, DeterministicHead, head_for
+from striderl.networks.heads.base import Head
+from striderl.networks.heads.gaussian import GaussianHead, SquashedGaussianHead
+from striderl.networks.heads.table import BetaHead, DeterministicHead, head_for
 from striderl.policies.arguments import argument_names
 
 HEADS: dict[str, type[Head[Any]]] = {

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
-from striderl.networks.distribution import Distribution, register_distribution
-from striderl.networks.head import NO_OBS, Head
+from striderl.networks.distributions.base import Distribution, register_distribution
+from striderl.networks.heads.base import NO_OBS, Head
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
 from striderl.policies.encode import EncodeStage
 from striderl.policies.estimate import PredictStage
 from striderl.policies.policy import Policy

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from striderl.data.actions import ActionSpec, BoxSpec
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.networks.batch_renorm import RenormEnsembleMlp
-from striderl.networks.ensemble import EnsembleMlp
+from striderl.networks.ensemble import EnsembleMlp, RenormEnsembleMlp
 from striderl.networks.mlp import as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
 from striderl.policies.actor_policy import plain_component

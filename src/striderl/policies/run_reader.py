@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from striderl.checkpoint.errors import CheckpointError, FileRefused
+from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
 from striderl.checkpoint.tensor_file import read_safetensors
-from striderl.checkpoint.torch_archive import read_torch_archive
 
 CONFIG = "config.json"
 """The file with the settings of a run."""

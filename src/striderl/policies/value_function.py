@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from striderl.data.specs import ObsSpec
+from striderl.networks.heads.value import ValueHead
 from striderl.networks.mlp import MlpModel
-from striderl.networks.value_heads import ValueHead
 from striderl.ops.moments import AllReduce
 from striderl.policies.policy import masked
 from striderl.policies.q_function import QFunctionConfig, critic_pipeline

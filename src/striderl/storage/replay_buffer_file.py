@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from striderl.checkpoint.array_archive import read_archive, write_archive
-from striderl.checkpoint.errors import FileRefused
-from striderl.checkpoint.limits import MAX_TENSORS, memory_limit
+from striderl.checkpoint.errors import MAX_TENSORS, FileRefused, memory_limit
 from striderl.checkpoint.safe_files import decode_json
 from striderl.data import leaf
 from striderl.data.batch import Batch

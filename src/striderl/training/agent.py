@@ -25,8 +25,8 @@ from striderl.collect.noise_source import NoiseSource
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.export.array_layout import read_arrays, require_dones
-from striderl.networks.distribution import Distribution
-from striderl.networks.head import ActionClip
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.heads.base import ActionClip
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 
 from striderl.checkpoint.errors import CheckpointError, FileRefused
+from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
 from striderl.checkpoint.store import CheckpointStore
-from striderl.checkpoint.torch_archive import read_torch_archive
 from striderl.collect.saver_student import Student, StudentPolicy
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.facade.routed import policy_of

@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointError, FileRefused
-from striderl.checkpoint.limits import MAX_JSON_BYTES
-from striderl.checkpoint.manifest import sealed, unsealed
+from striderl.checkpoint.errors import MAX_JSON_BYTES, CheckpointCorrupt, CheckpointError, FileRefused
+from striderl.checkpoint.folder import sealed, unsealed
 from striderl.checkpoint.safe_files import decode_json, read_bytes, read_json, write_bytes, write_text
 from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.trust import content_digest

@@ -29,7 +29,7 @@ from striderl.collect.teacher_acting import TeacherActing
 from striderl.collect.teacher_router import TeacherRouter
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
 from striderl.ops.imitation import TARGETS, before_tanh, l1
 from striderl.ops.losses import valid_mean
 from striderl.policies.policy import Policy, PolicyOutput

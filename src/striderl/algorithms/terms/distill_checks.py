@@ -11,9 +11,9 @@ from striderl.algorithms.terms.distill_config import KL, MAX_LOG_PROB
 from striderl.collect.teacher import BoundTeacher, head_of, latent_sizes
 from striderl.data.actions import BoxSpec
 from striderl.data.naming import unknown
-from striderl.networks.gaussian_head import GaussianHead
-from striderl.networks.head import Head
-from striderl.networks.heads import DeterministicHead
+from striderl.networks.heads.base import Head
+from striderl.networks.heads.gaussian import GaussianHead
+from striderl.networks.heads.table import DeterministicHead
 from striderl.policies.policy import Policy
 
 

@@ -23,7 +23,7 @@ from striderl.collect.actors import Noise, Obs
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
 
 
 class MotionWindow:

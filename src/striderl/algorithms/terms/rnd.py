@@ -27,8 +27,7 @@ from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup
 from striderl.networks.mlp import MlpModel
-from striderl.networks.normalizers import EmpiricalNormalization
-from striderl.networks.return_normalizers import RewardNormalizer
+from striderl.networks.normalizers import EmpiricalNormalization, RewardNormalizer
 from striderl.ops.losses import valid_mean
 from striderl.policies.policy import PolicyOutput
 from striderl.policies.stage import flat_features

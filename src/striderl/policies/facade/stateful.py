@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.checked_fields import refuse_overrides
-from striderl.networks.distribution import Distribution
-from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.heads.gaussian import GaussianHead, SquashedGaussianHead
 from striderl.ops.trajectories import unpad_trajectories
 from striderl.policies import hidden_states as tuples
 from striderl.policies.facade.inputs import Observations, as_mask, check_truths, critic_view, lead_of, named

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from striderl.data.checked_fields import refuse_overrides
 from striderl.data.noise import NoiseSpec, draw_all
-from striderl.networks.distribution import Distribution
+from striderl.networks.distributions.base import Distribution
 from striderl.policies.facade.inputs import Observations, as_dones, lead_of, named
 from striderl.policies.hidden_states import actor_hidden_states
 from striderl.policies.mutex.policy import MutexPolicy

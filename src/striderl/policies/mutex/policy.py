@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from striderl.data.actions import BoxSpec
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.networks.deterministic import Deterministic
-from striderl.networks.distribution import Distribution
-from striderl.networks.gaussian import DiagonalGaussian
+from striderl.networks.distributions.base import Distribution
+from striderl.networks.distributions.deterministic import Deterministic
+from striderl.networks.distributions.gaussian import DiagonalGaussian
 from striderl.policies.mutex.inputs import MutexInputs
 from striderl.policies.mutex.selection import one_hot
 from striderl.policies.mutex.settings import MutexConfig, Scale, check_sub_policies, scale_tensor

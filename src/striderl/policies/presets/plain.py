@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
-from striderl.networks.gaussian import DiagonalGaussian
-from striderl.networks.gaussian_head import GaussianHead
+from striderl.networks.distributions.gaussian import DiagonalGaussian
+from striderl.networks.heads.gaussian import GaussianHead
+from striderl.networks.heads.value import ValueHead
 from striderl.networks.mlp import MlpModel
-from striderl.networks.value_heads import ValueHead
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.presets.parts import HIDDEN, compose

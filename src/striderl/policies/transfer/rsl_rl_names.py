@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from striderl.checkpoint.foreign import EPSILON, ForeignNormalizer, ForeignPolicy, Weights
 from striderl.data.actions import BoxSpec
-from striderl.networks.gaussian_head import STD_TYPES, GaussianHead
+from striderl.networks.heads.gaussian import STD_TYPES, GaussianHead
 from striderl.networks.mlp import MlpModel
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.spaces import Segments, make_spaces

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
+from striderl.checkpoint.errors import memory_limit
 from striderl.checkpoint.file_ops import FileOps, make_directories
-from striderl.checkpoint.limits import memory_limit
-from striderl.checkpoint.reader import read_checkpoint
-from striderl.checkpoint.torch_archive import read_torch_archive
-from striderl.checkpoint.writer import Payload, check_replaceable, remove_checkpoint, write_checkpoint
+from striderl.checkpoint.folder import Payload, check_replaceable, read_checkpoint, remove_checkpoint, write_checkpoint
+from striderl.checkpoint.foreign import read_torch_archive
 from striderl.data import tree
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from striderl.data.noise import NoiseSpec
-from striderl.networks.distribution import Distribution, register_distribution
+from striderl.networks.distributions.base import Distribution, register_distribution
 
 FORBIDDEN = -1e30
 """The log-probability of a masked choice; exp of it is zero."""

@@ -14,8 +14,8 @@ from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec, as_shape
-from striderl.networks.distribution import ActionT, Distribution
-from striderl.networks.fused_layers import last_linear
+from striderl.networks.distributions.base import ActionT, Distribution
+from striderl.networks.mlp import last_linear
 
 NO_OBS: Mapping[str, Tensor] = {}
 """For heads that read nothing but features."""

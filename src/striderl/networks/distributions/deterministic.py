@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from striderl.data.noise import NoiseSpec
-from striderl.networks.categorical import FORBIDDEN
-from striderl.networks.distribution import Distribution, register_distribution, sum_event
+from striderl.networks.distributions.base import Distribution, register_distribution, sum_event
+from striderl.networks.distributions.categorical import FORBIDDEN
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,22 @@
 
 Clamping happens on every read, not after the optimiser step, so no minibatch ever sees a bad value; gradients that lead
 back inside the range still pass (`projected_clamp`), so a parameter that stepped out comes back.
+
+A clamp that cannot trap a parameter outside its range.
+
+`torch.clamp` has gradient zero outside the range: a standard deviation that once stepped below its floor stays there
+for ever. Passing every gradient through lets it drift away instead. Here only gradients that lead back inside pass:
+
+    value      below low                inside      above high
+    forward    low                      value       high
+    backward   g where g < 0, else 0    g           g where g > 0, else 0        (descent moves against g)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +28,9 @@ from torch.nn import functional
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
-from striderl.networks.activations import Nonlinearity, resolve_nn_activation
-from striderl.networks.gaussian import DiagonalGaussian, SquashedGaussian
-from striderl.networks.head import NO_OBS, BoxLayer, Head, bounds, per_entry
-from striderl.ops.projected_clamp import projected_clamp
+from striderl.networks.distributions.gaussian import DiagonalGaussian, SquashedGaussian
+from striderl.networks.heads.base import NO_OBS, BoxLayer, Head, bounds, per_entry
+from striderl.networks.mlp import Nonlinearity, resolve_nn_activation
 
 
 class StdForm(NamedTuple):
@@ -213,3 +221,34 @@ def _check_clip(
     high = torch.full(shape, torch.inf) if highest is None else per_entry(highest, shape, "max")
     if not bool(((low >= 0.0) & (low < torch.inf) & (high > 0.0) & (low <= high)).all()):
         raise ValueError(f"clip_std wants 0 <= min <= max and max > 0, without NaN, found min={lowest}, max={highest}")
+
+
+# -- the clamp ---------------------------------------------------------------------------------------------------------
+
+
+class _ProjectedClamp(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(value, low), high)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        value, low, high = ctx.saved_tensors
+        grad = grads[0]
+        outward = ((value < low) & (grad > 0)) | ((value > high) & (grad < 0))
+        return torch.where(outward, torch.zeros_like(grad), grad), None, None
+
+
+def projected_clamp(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Clamp into [low, high], which broadcast to value; NaN becomes low and passes no gradient."""
+    safe = torch.where(value.isnan(), low, value)
+    if not (safe.requires_grad and torch.is_grad_enabled()):
+        return torch.minimum(torch.maximum(safe, low), high)  # what `forward` does, without the way there
+    result: Tensor = _ProjectedClamp.apply(safe, low, high)  # type: ignore[no-untyped-call]
+    return result

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from striderl.data.noise import NoiseSpec
-from striderl.networks.distribution import Distribution, register_distribution, stretch, sum_event
+from striderl.networks.distributions.base import Distribution, register_distribution, stretch, sum_event
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 

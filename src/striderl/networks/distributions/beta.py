@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from striderl.data.noise import NoiseSpec
-from striderl.networks.distribution import Distribution, register_distribution, stretch, sum_event
+from striderl.networks.distributions.base import Distribution, register_distribution, stretch, sum_event
 
 NUM_PROPOSALS = 5
 """How many tries one Gamma number has."""

@@ -12,13 +12,12 @@ from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteS
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec, as_shape
-from striderl.networks.beta import BetaDistribution, beta_noise
-from striderl.networks.categorical import Categorical, MultiDiscrete
-from striderl.networks.deterministic import Deterministic
-from striderl.networks.distribution import stretch
-from striderl.networks.gaussian_head import GaussianHead, SquashedGaussianHead
-from striderl.networks.head import NO_OBS, BoxLayer, Head, bounds, read_mask
-from striderl.networks.hybrid import Hybrid
+from striderl.networks.distributions.base import Hybrid, stretch
+from striderl.networks.distributions.beta import BetaDistribution, beta_noise
+from striderl.networks.distributions.categorical import Categorical, MultiDiscrete
+from striderl.networks.distributions.deterministic import Deterministic
+from striderl.networks.heads.base import NO_OBS, BoxLayer, Head, bounds, read_mask
+from striderl.networks.heads.gaussian import GaussianHead, SquashedGaussianHead
 
 
 class BetaHead(Head[Tensor]):
