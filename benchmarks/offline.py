@@ -39,7 +39,7 @@ from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs
 from striderl.policies.value_function import ValueFunction
 from striderl.recipes.offline import KINDS, generate, train_behaviours
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.evaluation import evaluate
 from striderl.training.plans import OfflinePlan
 from striderl.training.trainer import Trainer

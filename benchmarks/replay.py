@@ -57,9 +57,9 @@ def striderl_calls(row: str) -> Call:
     from striderl.data.actions import BoxSpec
     from striderl.data.specs import ObsSpec
     from striderl.data.transition import Transition, transition_columns
-    from striderl.storage.pickers import Prioritized, Uniform
-    from striderl.storage.replay import Replay
-    from striderl.storage.views import NStep
+    from striderl.storage.replay.replay import Replay
+    from striderl.storage.replay.samplers import Prioritized, Uniform
+    from striderl.storage.replay.views import NStep
 
     envs = 8 if "8 envs" in row else 1
     columns = transition_columns(ObsSpec.from_flat(OBS), BoxSpec(shape=(ACT,), low=-1.0, high=1.0), {}, {})

@@ -28,9 +28,9 @@ from striderl.data.specs import ObsSpec
 from striderl.data.transition import transition_columns
 from striderl.envs.vec_env import Step
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.storage.pickers import Prioritized, Uniform
-from striderl.storage.replay import Replay
-from striderl.storage.views import NStep
+from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.samplers import Prioritized, Uniform
+from striderl.storage.replay.views import NStep
 from striderl.training.on_policy import order_generator, rollout_storage
 
 OBS, ACT = 48, 12

@@ -34,7 +34,7 @@ from striderl.data import Batch
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.ops.ramps import Ramp
-from striderl.storage.replay_buffer_kinds import VectorReplayBuffer
+from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
 
 
 class Net(nn.Module):

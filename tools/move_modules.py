@@ -656,9 +656,9 @@ def write_moved(tree: Tree, table: Table) -> Path | None:
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
-def apply(tree: Tree, table: Table) -> list[Path]:
-    """Apply the table and return the files that changed."""
-    changed: list[Path] = []
+def apply(tree: Tree, table: Table, changed: list[Path] | None = None) -> list[Path]:
+    """Apply the table and return the files that changed, also in the list that is given, up to a refusal."""
+    changed = [] if changed is None else changed
     for line in table.packages:
         written = apply_package(tree, line)
         changed += [written] if written else []
@@ -679,7 +679,7 @@ def apply(tree: Tree, table: Table) -> list[Path]:
             changed.append(path)
     written = write_moved(tree, table)
     changed += [written] if written else []
-    return list(dict.fromkeys(changed))
+    return changed
 
 
 def tidy(tree: Tree, changed: Sequence[Path]) -> None:
@@ -706,13 +706,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         print("\n".join(left) or "nothing is left")
         return bool(left)
+    changed: list[Path] = []
     try:
-        changed = apply(tree, table)
+        apply(tree, table, changed)
     except MoveError as error:
         print(error, file=sys.stderr)
         return 1
-    tidy(tree, changed)
-    print(f"{len(changed)} files changed")
+    finally:
+        tidy(tree, changed)
+    print(f"{len(set(changed))} files changed")
     return 0
 
 

@@ -20,7 +20,7 @@ from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.value_function import ValueFunction
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.off_policy import UpdateNoise
 
 BOX, CHOICES = BoxSpec(shape=(1,), low=-1.0, high=1.0), DiscreteSpec(n=2)

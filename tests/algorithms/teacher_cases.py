@@ -18,8 +18,8 @@ from striderl.envs.toy.base import Outcome, State, ToyEnv
 from striderl.envs.vec_env import Actions, Obs, VecEnv
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
-from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.on_policy import storage_for
 
 LENGTH = 8

@@ -14,7 +14,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import DiscreteSpec
 from striderl.envs.toy import Grid, GridConfig
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.evaluation import evaluate
 
 ONE = torch.ones(1, 1)

@@ -17,7 +17,7 @@ from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.envs.toy.chains import ProbeConfig, Terminator
 from striderl.execution.updater import GroupConfig, ParameterGroup
 from striderl.policies.actor_policy import ActorConfig
-from striderl.storage.views import NStep
+from striderl.storage.replay.views import NStep
 from striderl.training.off_policy import replay_for
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.regimes.off_policy import Learner

@@ -26,7 +26,7 @@ from striderl.data import tree
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.policy import Policy
 from striderl.policies.stages import Remember
-from striderl.storage.queue_rollout import QueueRolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.trainer import Trainer
 

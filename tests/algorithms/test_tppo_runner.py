@@ -19,7 +19,7 @@ from striderl.collect.teacher_router import TeacherRouter
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.recipes.table import recipe
-from striderl.storage.queue_rollout import QueueRolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.loading import load_run
 from striderl.training.policy_settings import PolicySettings
 from striderl.training.run import Run

@@ -19,8 +19,8 @@ from striderl.envs.vec_env import Step, VecEnv
 from striderl.execution.modes import Eager, Graphed
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
-from striderl.storage.pickers import Prioritized, Uniform
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.samplers import Prioritized, Uniform
 from striderl.storage.rollout import RolloutStorage
 
 ENVS, STEPS = 6, 9

@@ -23,8 +23,8 @@ from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
-from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.replay_buffer_kinds import PrioritizedReplayBuffer, VectorReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
+from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
 from striderl.training.off_policy import UpdateNoise
 
 SMALL = ActorConfig(hidden_dims=(16,))

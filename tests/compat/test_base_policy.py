@@ -20,8 +20,8 @@ from striderl.data.batch import Batch
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import Obs, Step, VecEnv
-from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.replay_buffer_kinds import ListReplayBuffer, PrioritizedReplayBuffer, VectorReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
+from striderl.storage.replay_buffer.kinds import ListReplayBuffer, PrioritizedReplayBuffer, VectorReplayBuffer
 
 
 class Counter(VecEnv):

@@ -49,8 +49,8 @@ from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.q_function import QFunctionConfig
-from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.replay_buffer_kinds import PrioritizedReplayBuffer, VectorReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
+from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
 from striderl.training.agent import Agent as PolicyAgent
 from striderl.training.consumers.consumer import NOTHING
 from striderl.training.plans import OnPolicyPlan

@@ -24,7 +24,7 @@ from striderl.compat.rlpyt_algorithms import SAC
 from striderl.compat.rlpyt_runner import MinibatchRlEval
 from striderl.compat.user_models import sac_from_model
 from striderl.envs.toy.bandits import ContinuousBandit, ContinuousBanditConfig
-from striderl.storage.replay_buffer_kinds import VectorReplayBuffer
+from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
 
 WANTED = 0.9
 TASK = ContinuousBanditConfig(contextual=True)

@@ -15,9 +15,9 @@ from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.datasets.offline import all_steps, dataset_about, load_dataset, replay_of, save_dataset
 from striderl.envs.toy import Chain, ChainConfig
-from striderl.storage.pickers import Prioritized, Uniform
-from striderl.storage.replay import Replay
-from striderl.storage.views import NStep
+from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.samplers import Prioritized, Uniform
+from striderl.storage.replay.views import NStep
 
 OBS, ACT = ObsSpec.from_flat(2), DiscreteSpec(n=3)
 

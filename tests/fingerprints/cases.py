@@ -70,7 +70,7 @@ from striderl.policies.presets.plain import ActorCritic
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.policies.value_function import ValueFunction
-from striderl.storage.replay_buffer_kinds import VectorReplayBuffer
+from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.runners.amp_policy_runner import AmpPolicyRunner
 from striderl.training.runners.on_policy_runner import OnPolicyRunner

@@ -40,7 +40,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.datasets.offline import save_dataset
 from striderl.envs.classic_control import Pendulum
 from striderl.recipes.table import recipe
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.policy_settings import PolicySettings
 from striderl.training.run import Run
 from striderl.training.run_config import RunConfig, read_run_config

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.data.transition import Transition, transition_columns
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 
 COLUMNS = transition_columns(
     ObsSpec.from_segments({"a": 1, "b": (2, 1)}),

@@ -18,7 +18,7 @@ from striderl.envs.vec_env import Step, VecEnv
 from striderl.execution.modes import Graphed
 from striderl.policies.encode import Encode
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.storage.rollout import RolloutStorage
 
 ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -15,8 +15,8 @@ from striderl.storage.minibatches import (
     mini_batch_generator,
     recurrent_mini_batch_generator,
 )
-from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 
 NAN = float("nan")
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_model import COLUMNS, ModelReplay, play
 
-from striderl.storage.pickers import Draws, Prioritized
-from striderl.storage.replay import Replay
-from striderl.storage.sum_tree import SumTree
+from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.samplers import Draws, Prioritized
+from striderl.storage.replay.sum_tree import SumTree
 
 STEP: Any = (None, [((False, False), True)])
 

@@ -10,10 +10,10 @@ import torch
 from striderl.data import tree
 from striderl.data.specs import TensorSpec
 from striderl.data.transition import Transition
-from striderl.storage.pickers import Prioritized
-from striderl.storage.replay import Replay
-from striderl.storage.replay_reader import ReplayReader
-from striderl.storage.views import NStep
+from striderl.storage.replay.reader import ReplayReader
+from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.samplers import Prioritized
+from striderl.storage.replay.views import NStep
 
 FLAG = TensorSpec(dtype="bool")
 VECTORS: Any = {

@@ -13,7 +13,7 @@ from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.storage.queue_rollout import QueueRolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 
 
 def times(storage: QueueRolloutStorage) -> list[int]:

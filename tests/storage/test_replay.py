@@ -16,8 +16,8 @@ from replay_model import COLUMNS, ModelReplay, ModelStep, build, histories, loca
 from striderl.data import tree
 from striderl.data.arena import Placement
 from striderl.data.specs import TensorSpec
-from striderl.storage.pickers import Prioritized, Uniform
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.samplers import Prioritized, Uniform
 
 
 def check_rows(replay: Replay, model: ModelReplay, index: torch.Tensor) -> None:

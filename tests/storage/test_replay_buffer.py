@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from striderl.data import tree
 from striderl.data.batch import Batch
-from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.replay_buffer_kinds import ListReplayBuffer, PrioritizedReplayBuffer, VectorReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
+from striderl.storage.replay_buffer.kinds import ListReplayBuffer, PrioritizedReplayBuffer, VectorReplayBuffer
 
 ENDS = st.sampled_from([(False, False), (False, False), (False, False), (True, False), (False, True)])
 

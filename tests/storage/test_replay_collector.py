@@ -9,7 +9,7 @@ from striderl.collect.actors import RandomActor
 from striderl.collect.collector import Collector
 from striderl.data.transition import Transition
 from striderl.envs.classic_control import CartPole
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 
 
 class Both:

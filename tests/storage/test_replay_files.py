@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.replay_state import Mark
+from striderl.storage.replay.replay import Mark
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
 
 SIZE = 8
 

@@ -11,10 +11,9 @@ from replay_model import COLUMNS, ModelReplay, transition
 from striderl.data import tree
 from striderl.data.arena import Placement
 from striderl.data.specs import TensorSpec
-from striderl.storage.pickers import Prioritized, Uniform
-from striderl.storage.replay import Replay
-from striderl.storage.views import FrameStack, NStep, OneStep
-from striderl.storage.views_sequence import SequenceView
+from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.samplers import Prioritized, Uniform
+from striderl.storage.replay.views import FrameStack, NStep, OneStep, SequenceView
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 VIEWS: list[Any] = [OneStep(), NStep(3, gamma=0.9), FrameStack(3), SequenceView(3, burn_in=1)]

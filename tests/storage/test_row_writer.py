@@ -10,7 +10,7 @@ import torch
 
 from striderl.data.arena import Arena
 from striderl.data.specs import TensorSpec
-from striderl.storage.row_writer import RowWriter
+from striderl.storage.rollout import RowWriter
 
 COLUMNS = {
     "obs": {"joints": TensorSpec(shape=(3,)), "image": TensorSpec(shape=(1, 2, 2), dtype="uint8")},

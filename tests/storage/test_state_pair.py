@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from striderl.storage.state_pair import StatePairBuffer
+from striderl.storage.replay.state_pair import StatePairBuffer
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,9 +11,7 @@ import torch
 from striderl.data import tree
 from striderl.data.arena import Arena, Placement
 from striderl.data.specs import TensorSpec
-from striderl.storage.packed_rows import PackedRows
-from striderl.storage.replay_layout import ENDS, SEEN, TERMINATED, TRUNCATED, VALID
-from striderl.storage.step_records import RecordArena
+from striderl.storage.replay.rows import ENDS, SEEN, TERMINATED, TRUNCATED, VALID, PackedRows, RecordArena
 
 FLAG = TensorSpec(dtype="bool")
 FLAGS = {"terminated": FLAG, "truncated": FLAG, "valid": FLAG}

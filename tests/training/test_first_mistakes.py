@@ -14,7 +14,7 @@ from striderl.algorithms.terms.rnd import RandomNetworkDistillation
 from striderl.collect.collector import Collector
 from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.storage.queue_rollout import QueueRolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.runners.on_policy_runner import OnPolicyRunner
 from striderl.training.trainer import Trainer

@@ -27,10 +27,9 @@ from striderl.execution.parameter_groups import ParameterGroup
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs
-from striderl.storage.pickers import Prioritized
-from striderl.storage.replay_device import DeviceSampler
-from striderl.storage.views import FrameStack, NStep, OneStep
-from striderl.storage.views_sequence import SequenceView
+from striderl.storage.replay.device import DeviceSampler
+from striderl.storage.replay.samplers import Prioritized
+from striderl.storage.replay.views import FrameStack, NStep, OneStep, SequenceView
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.recorded_updates import RecordedUpdates, refusal
 from striderl.training.trainer import Trainer

@@ -22,7 +22,7 @@ from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.workers.config import WorkerConfig
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.trainer import Trainer
 

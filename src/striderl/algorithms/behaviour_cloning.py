@@ -25,9 +25,9 @@ from striderl.data.noise import NoiseSpec
 from striderl.networks.heads.table import DeterministicHead
 from striderl.ops.td import weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
-from striderl.storage.pickers import Picker, Uniform
-from striderl.storage.replay import View
-from striderl.storage.views import NStep
+from striderl.storage.replay.replay import View
+from striderl.storage.replay.samplers import Picker, Uniform
+from striderl.storage.replay.views import NStep
 
 LOSSES = ("log_prob", "mse")
 

@@ -33,8 +33,8 @@ from striderl.ops.losses import mean_std, valid_mean
 from striderl.ops.moments import AllReduce
 from striderl.ops.schedules import learning_rate_rule
 from striderl.policies.policy import Policy
-from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 
 
 @suggests_fields

@@ -34,8 +34,8 @@ from striderl.networks.heads.value import QHead
 from striderl.ops.ramps import Ramp
 from striderl.ops.td import counted_mean, huber, rescaled, td_target, unscaled, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.storage.pickers import Picker
-from striderl.storage.replay import View
+from striderl.storage.replay.replay import View
+from striderl.storage.replay.samplers import Picker
 
 _LOOKS = ("now", "next", "target")
 """The network on this state, on the next one to choose, and the target on the next one."""

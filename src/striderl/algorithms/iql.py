@@ -28,9 +28,9 @@ from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunction
 from striderl.policies.value_function import ValueFunction
-from striderl.storage.pickers import Picker
-from striderl.storage.replay import View
-from striderl.storage.views import NStep
+from striderl.storage.replay.replay import View
+from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.views import NStep
 
 
 @suggests_fields

@@ -48,9 +48,9 @@ from striderl.ops.sequences import sequence_priority
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
-from striderl.storage.pickers import Picker
-from striderl.storage.replay import View
-from striderl.storage.views_sequence import SequenceView
+from striderl.storage.replay.replay import View
+from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.views import SequenceView
 
 
 class RecurrentSAC:

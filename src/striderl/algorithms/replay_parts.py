@@ -16,7 +16,7 @@ from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.networks.heads.table import DeterministicHead
 from striderl.policies.acting import Acting
 from striderl.policies.actor_policy import ActorPolicy
-from striderl.storage.pickers import Picker, Prioritized, Uniform
+from striderl.storage.replay.samplers import Picker, Prioritized, Uniform
 
 
 @contextmanager

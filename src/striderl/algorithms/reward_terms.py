@@ -21,9 +21,9 @@ from striderl.data import tree
 from striderl.execution.updater import Updater
 from striderl.policies.acting import Acting
 from striderl.policies.policy import Policy, PolicyOutput
-from striderl.storage.replay import View
-from striderl.storage.replay_reader import ReplayReader
-from striderl.storage.views import NStep, RewardFunction
+from striderl.storage.replay.reader import ReplayReader
+from striderl.storage.replay.replay import View
+from striderl.storage.replay.views import NStep, RewardFunction
 
 _STEP = ("obs", "act", "rew", "terminated", "truncated", "valid", "info", "policy", "obs_next")
 """The columns of a step."""

@@ -45,8 +45,8 @@ from striderl.data.noise import NoiseSpec
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
-from striderl.storage.pickers import Picker
-from striderl.storage.replay import View
+from striderl.storage.replay.replay import View
+from striderl.storage.replay.samplers import Picker
 
 
 @suggests_fields

@@ -16,7 +16,7 @@ from striderl.cli.terminal import UsageError, message_of, say
 
 if TYPE_CHECKING:
     from striderl.envs.vec_env import VecEnv
-    from striderl.storage.replay import Replay
+    from striderl.storage.replay.replay import Replay
 
 Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
 Folder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]

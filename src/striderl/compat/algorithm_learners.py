@@ -19,8 +19,8 @@ from striderl.compat.rollout_targets import check_plain, gradient_steps, other_m
 from striderl.data import tree
 from striderl.data.batch import Batch
 from striderl.data.specs import torch_dtype
-from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.views import NStep
+from striderl.storage.replay.views import NStep
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
 from striderl.training.on_policy import order_generator
 

@@ -21,7 +21,7 @@ from striderl.compat.player import Player
 from striderl.data import leaf, tree
 from striderl.data.batch import Batch
 from striderl.data.checked_fields import refuse_assignment, refuse_overrides
-from striderl.storage.replay_buffer import ReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.training.off_policy import ReplayAlgorithm
 from striderl.training.on_policy import OnPolicyAlgorithm
 

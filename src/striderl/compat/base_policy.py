@@ -26,7 +26,7 @@ from striderl.compat.policy_checks import checked_batch, checked_numbers
 from striderl.data import leaf
 from striderl.data.batch import Batch
 from striderl.data.checked_fields import refuse_overrides
-from striderl.storage.replay_buffer import ReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
 

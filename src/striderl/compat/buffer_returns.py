@@ -19,7 +19,7 @@ from torch import Tensor
 from striderl.data import leaf
 from striderl.data.transition import ends_of
 from striderl.ops.returns import gae
-from striderl.storage.replay_buffer import ReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
 

@@ -18,8 +18,8 @@ from striderl.compat.forward_actor import ForwardActor, as_shown, shown
 from striderl.data import tree
 from striderl.data.batch import Batch
 from striderl.data.transition import Transition
-from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.replay_buffer_kinds import VectorReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
+from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from striderl.data.transition import ends_of
 from striderl.networks.distributions.base import Distribution
 from striderl.networks.distributions.deterministic import QValues
 from striderl.networks.heads.base import ActionClip
-from striderl.storage.replay import ReplaySample
+from striderl.storage.replay.replay import ReplaySample
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
 from striderl.training.on_policy import OnPolicyAlgorithm, order_generator

@@ -29,8 +29,8 @@ from striderl.compat.buffer_writer import BufferWriter
 from striderl.compat.forward_actor import ForwardActor
 from striderl.data.checked_fields import refuse_assignment
 from striderl.envs.vec_env import VecEnv
-from striderl.storage.replay_buffer import ReplayBuffer
-from striderl.storage.replay_buffer_kinds import VectorReplayBuffer
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
+from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from striderl.data.arena import Placement
 from striderl.data.checked_fields import refuse_assignment, refuse_overrides
 from striderl.data.transition import Transition, transition_columns
 from striderl.ops.returns import gae
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.off_policy import UpdateNoise
 from striderl.training.on_policy import order_generator
 

@@ -29,7 +29,7 @@ from striderl.datasets.motion_clip import ClipError, MotionClip
 from striderl.datasets.motion_clip_file import load_clip
 from striderl.datasets.motion_derivation import with_fields
 from striderl.datasets.motion_table import clip_table
-from striderl.storage.pickers import Draws
+from striderl.storage.replay.samplers import Draws
 
 _MOMENT_SAMPLES = 8192
 """Windows that mean and variance are taken over, evenly over everything that can be drawn."""

@@ -25,8 +25,8 @@ from striderl.data.actions import ActionSpec
 from striderl.data.arena import Placement
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.data.transition import Transition, transition_columns
-from striderl.storage.pickers import Picker
-from striderl.storage.replay import Replay, View
+from striderl.storage.replay.replay import Replay, View
+from striderl.storage.replay.samplers import Picker
 
 _WANTED = ("obs", "act", "rew", "terminated", "obs_next")
 

@@ -21,8 +21,8 @@ from striderl.datasets.offline import replay_of
 from striderl.datasets.trajectory_spec import TrajectorySpec
 from striderl.datasets.trajectory_store import TrajectoryStore
 from striderl.datasets.trajectory_writer import TrajectoryWriter
-from striderl.storage.pickers import Picker
-from striderl.storage.replay import Replay, View
+from striderl.storage.replay.replay import Replay, View
+from striderl.storage.replay.samplers import Picker
 
 STEP_KEYS = ("obs", "act", "rew", "terminated", "truncated")
 """What an episode's steps have."""

@@ -39,7 +39,7 @@ from striderl.envs.vec_env import VecEnv
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.evaluation import evaluate
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.trainer import Trainer

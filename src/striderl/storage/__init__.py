@@ -11,32 +11,32 @@ if TYPE_CHECKING:
     from striderl.storage.minibatches import get_statistics as get_statistics
     from striderl.storage.minibatches import mini_batch_generator as mini_batch_generator
     from striderl.storage.minibatches import recurrent_mini_batch_generator as recurrent_mini_batch_generator
-    from striderl.storage.pickers import Picker as Picker
-    from striderl.storage.pickers import Prioritized as Prioritized
-    from striderl.storage.pickers import Ticket as Ticket
-    from striderl.storage.pickers import Uniform as Uniform
-    from striderl.storage.queue_rollout import QueueRolloutStorage as QueueRolloutStorage
-    from striderl.storage.replay import Replay as Replay
-    from striderl.storage.replay import ReplaySample as ReplaySample
-    from striderl.storage.replay import View as View
-    from striderl.storage.replay_buffer import ReplayBuffer as ReplayBuffer
-    from striderl.storage.replay_buffer_kinds import ListReplayBuffer as ListReplayBuffer
-    from striderl.storage.replay_buffer_kinds import PrioritizedReplayBuffer as PrioritizedReplayBuffer
-    from striderl.storage.replay_buffer_kinds import VectorReplayBuffer as VectorReplayBuffer
-    from striderl.storage.replay_reader import ReplayReader as ReplayReader
+    from striderl.storage.replay.hindsight import Hindsight as Hindsight
+    from striderl.storage.replay.reader import ReplayReader as ReplayReader
+    from striderl.storage.replay.replay import Replay as Replay
+    from striderl.storage.replay.replay import ReplaySample as ReplaySample
+    from striderl.storage.replay.replay import View as View
+    from striderl.storage.replay.samplers import Picker as Picker
+    from striderl.storage.replay.samplers import Prioritized as Prioritized
+    from striderl.storage.replay.samplers import Ticket as Ticket
+    from striderl.storage.replay.samplers import Uniform as Uniform
+    from striderl.storage.replay.state_pair import StatePairBuffer as StatePairBuffer
+    from striderl.storage.replay.sum_tree import SumTree as SumTree
+    from striderl.storage.replay.views import FrameStack as FrameStack
+    from striderl.storage.replay.views import NStep as NStep
+    from striderl.storage.replay.views import OneStep as OneStep
+    from striderl.storage.replay.views import SequenceView as SequenceView
+    from striderl.storage.replay_buffer.buffer import ReplayBuffer as ReplayBuffer
+    from striderl.storage.replay_buffer.kinds import ListReplayBuffer as ListReplayBuffer
+    from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+    from striderl.storage.replay_buffer.kinds import VectorReplayBuffer as VectorReplayBuffer
     from striderl.storage.rollout import FinalPool as FinalPool
     from striderl.storage.rollout import RolloutStorage as RolloutStorage
     from striderl.storage.rollout_presets import ActionLabelRollout as ActionLabelRollout
     from striderl.storage.rollout_presets import AmpRolloutStorage as AmpRolloutStorage
+    from striderl.storage.rollout_presets import QueueRolloutStorage as QueueRolloutStorage
     from striderl.storage.rollout_presets import SarsaRolloutStorage as SarsaRolloutStorage
-    from striderl.storage.state_pair import StatePairBuffer as StatePairBuffer
-    from striderl.storage.sum_tree import SumTree as SumTree
     from striderl.storage.transition_record import TransitionRecord as TransitionRecord
-    from striderl.storage.views import FrameStack as FrameStack
-    from striderl.storage.views import NStep as NStep
-    from striderl.storage.views import OneStep as OneStep
-    from striderl.storage.views_hindsight import Hindsight as Hindsight
-    from striderl.storage.views_sequence import SequenceView as SequenceView
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -47,59 +47,17 @@ __getattr__, __dir__, __all__ = lazy(
             "mini_batch_generator",
             "recurrent_mini_batch_generator",
         ],
-        "pickers": [
-            "Picker",
-            "Prioritized",
-            "Ticket",
-            "Uniform",
-        ],
-        "queue_rollout": [
-            "QueueRolloutStorage",
-        ],
-        "replay": [
-            "Replay",
-            "ReplaySample",
-            "View",
-        ],
-        "replay_buffer": [
-            "ReplayBuffer",
-        ],
-        "replay_buffer_kinds": [
-            "ListReplayBuffer",
-            "PrioritizedReplayBuffer",
-            "VectorReplayBuffer",
-        ],
-        "replay_reader": [
-            "ReplayReader",
-        ],
-        "rollout": [
-            "FinalPool",
-            "RolloutStorage",
-        ],
-        "rollout_presets": [
-            "ActionLabelRollout",
-            "AmpRolloutStorage",
-            "SarsaRolloutStorage",
-        ],
-        "state_pair": [
-            "StatePairBuffer",
-        ],
-        "sum_tree": [
-            "SumTree",
-        ],
-        "transition_record": [
-            "TransitionRecord",
-        ],
-        "views": [
-            "FrameStack",
-            "NStep",
-            "OneStep",
-        ],
-        "views_hindsight": [
-            "Hindsight",
-        ],
-        "views_sequence": [
-            "SequenceView",
-        ],
+        "replay.hindsight": ["Hindsight"],
+        "replay.reader": ["ReplayReader"],
+        "replay.replay": ["Replay", "ReplaySample", "View"],
+        "replay.samplers": ["Picker", "Prioritized", "Ticket", "Uniform"],
+        "replay.state_pair": ["StatePairBuffer"],
+        "replay.sum_tree": ["SumTree"],
+        "replay.views": ["FrameStack", "NStep", "OneStep", "SequenceView"],
+        "replay_buffer.buffer": ["ReplayBuffer"],
+        "replay_buffer.kinds": ["ListReplayBuffer", "PrioritizedReplayBuffer", "VectorReplayBuffer"],
+        "rollout": ["FinalPool", "RolloutStorage"],
+        "rollout_presets": ["ActionLabelRollout", "AmpRolloutStorage", "QueueRolloutStorage", "SarsaRolloutStorage"],
+        "transition_record": ["TransitionRecord"],
     },
 )

@@ -11,8 +11,8 @@ from striderl.algorithms.dagger import DAgger
 from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data.naming import unknown
-from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.consumers.consumer import Consumer
 from striderl.training.consumers.evaluate import Evaluate
 from striderl.training.consumers.save import Save

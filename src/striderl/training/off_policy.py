@@ -12,8 +12,8 @@ from striderl.algorithms.sequence_learning import ReplayState
 from striderl.collect.collector import Collector
 from striderl.data.arena import Placement
 from striderl.data.noise import NoiseSpec, draw_all
-from striderl.storage.pickers import Picker
-from striderl.storage.replay import Replay, View
+from striderl.storage.replay.replay import Replay, View
+from striderl.storage.replay.samplers import Picker
 
 
 @runtime_checkable

@@ -32,7 +32,7 @@ from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunction
 from striderl.policies.value_function import ValueFunction
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.algorithm_entry import Learner
 from striderl.training.distributed import Ranks
 from striderl.training.off_policy import ReplayAlgorithm

@@ -17,9 +17,8 @@ from striderl.data.arena import Columns, Placement
 from striderl.data.noise import philox, stream_id
 from striderl.execution.updater import Updater
 from striderl.policies.policy import Policy
-from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
-from striderl.storage.rollout_presets import SarsaRolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage, SarsaRolloutStorage
 
 
 @runtime_checkable

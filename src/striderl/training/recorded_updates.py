@@ -25,10 +25,10 @@ from torch import Tensor
 from striderl.algorithms.reward_terms import RewardTerms, SingleStep
 from striderl.execution.graphed import Recording, together
 from striderl.execution.modes import Graphed, Mode
-from striderl.storage.pickers import Uniform
-from striderl.storage.replay import Replay
-from striderl.storage.replay_device import DeviceSampler, RowsAhead
-from striderl.storage.views import FrameStack, NStep, OneStep
+from striderl.storage.replay.device import DeviceSampler, RowsAhead
+from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.samplers import Uniform
+from striderl.storage.replay.views import FrameStack, NStep, OneStep
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
 
 _log = logging.getLogger(__name__)

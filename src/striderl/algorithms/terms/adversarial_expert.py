@@ -11,7 +11,7 @@ from torch import Tensor
 from striderl.algorithms.terms.adversarial_features import Features, Steps, minibatch_steps
 from striderl.data import tree
 from striderl.data.noise import philox, positions
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 
 
 class ExpertRows:

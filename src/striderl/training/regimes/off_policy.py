@@ -33,8 +33,8 @@ from striderl.envs.async_env import AsyncVecEnv
 from striderl.envs.vec_env import VecEnv
 from striderl.execution.interrupts import check_interrupt
 from striderl.execution.modes import Eager, Mode, mode_of
-from striderl.storage.pickers import NothingValidError, Prioritized
-from striderl.storage.replay import Replay, ReplaySample
+from striderl.storage.replay.replay import Replay, ReplaySample
+from striderl.storage.replay.samplers import NothingValidError, Prioritized
 from striderl.training.checks import check_collector
 from striderl.training.guard import Guard
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for

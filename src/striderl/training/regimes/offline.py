@@ -13,7 +13,7 @@ from torch import Tensor
 
 from striderl.data import tree
 from striderl.execution.interrupts import check_interrupt
-from striderl.storage.replay import Replay
+from striderl.storage.replay.replay import Replay
 from striderl.training.fingerprints import fingerprints
 from striderl.training.guard import Guard
 from striderl.training.off_policy import ReplayAlgorithm

@@ -24,8 +24,8 @@ from torch import Tensor
 from striderl.collect.collector import Collector
 from striderl.collect.statistics import OF_EPISODES
 from striderl.data import tree
-from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.checks import check_collector, check_policy, check_queue, check_storage, warn_about_finals
 from striderl.training.guard import Guard
 from striderl.training.on_policy import OnPolicyAlgorithm, newest_rollout, order_generator, storage_for

@@ -18,8 +18,8 @@ from torch import Tensor
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import Obs
 from striderl.policies.facade.inputs import Observations, named
-from striderl.storage.queue_rollout import QueueRolloutStorage
 from striderl.storage.rollout import RolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.on_policy import newest_rollout, order_generator
 from striderl.training.trainer import Trainer
 

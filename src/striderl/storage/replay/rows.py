@@ -6,13 +6,26 @@ by number. Both are worked out once here.
     block float32 [R, N, 7]     gather: rows by number ──▶ [B, 7] ── views ──▶ act [B, 6], rew [B]
                                 write:  act[t] = …, rew[t] = …   through views, numpy's on the CPU (half torch's cost)
 
-One gather per dtype, and one in all where the arena is made of records (step_records.py).
+One gather per dtype, and one in all where the arena is made of records (`RecordArena`).
+
+The columns of a step as one record of bytes, so that reading a step touches one stretch of memory.
+
+    columns    act float32 (6,), rew float32 (), terminated, truncated, valid bool ()
+    record     │ act 0:24               │ rew 24:28 │ T U V 28:31 │ ·│     32 bytes, half a cache line
+
+    memory uint8 [R, N, 32];  blocks: float32 [R, N, 7] in bytes 0:28 and bool [R, N, 3] in bytes 28:31
+
+Larger dtypes come first and every record is a multiple of the largest, so each number lies where its dtype wants it.
+The bools begin at a multiple of four bytes: three flags and one byte more are a word, which is compared at once.
+
+`split_columns`, `step_arena` and `sparse` are what the parts of a replay hold, and where they live.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,12 +34,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from striderl.data import tree
-from striderl.data.arena import Arena, Columns
+from striderl.data.arena import Arena, Columns, Placement
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec, torch_dtype
-from striderl.storage.step_records import WORD, RecordArena
 
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 Mode = Literal["raise", "wrap"]
 _from_numpy = torch.from_numpy
 _EVERY = slice(None)
@@ -35,7 +47,7 @@ _EVERY = slice(None)
 class Column:
     """One column: its views for writing, and what a value must look like."""
 
-    def __init__(self, path: Path, spec: TensorSpec, view: Tensor) -> None:
+    def __init__(self, path: KeyPath, spec: TensorSpec, view: Tensor) -> None:
         self.path, self.name = path, "/".join(path)
         self.dtype, self.shape = torch_dtype(spec.dtype), spec.shape
         self.view = view
@@ -194,11 +206,11 @@ class PackedRows:
             return self._words[rows]
         return self.words({"bool": self._arrays["bool"].take(rows.ravel(), 0)}).reshape(rows.shape)
 
-    def one(self, path: Path, index: Tensor) -> Tensor:
+    def one(self, path: KeyPath, index: Tensor) -> Tensor:
         """Read one column of these rows."""
         return self.flat(path).index_select(0, index)
 
-    def flat(self, path: Path) -> Tensor:
+    def flat(self, path: KeyPath) -> Tensor:
         """Return one column of all rows, as a view [rows, …]."""
         column: Tensor = _at(self.arena.data, path)
         return column.view(self._count, *column.shape[2:])
@@ -225,7 +237,7 @@ def _as_it_is(rows: Tensor) -> Tensor:
     return rows
 
 
-def _leaves(columns: Columns, prefix: Path = ()) -> Iterator[tuple[Path, TensorSpec]]:
+def _leaves(columns: Columns, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, TensorSpec]]:
     for name, spec in columns.items():
         if isinstance(spec, TensorSpec):
             yield (*prefix, name), spec
@@ -233,8 +245,115 @@ def _leaves(columns: Columns, prefix: Path = ()) -> Iterator[tuple[Path, TensorS
             yield from _leaves(spec, (*prefix, name))
 
 
-def _at(nested: Mapping[str, Any], path: Path) -> Any:
+def _at(nested: Mapping[str, Any], path: KeyPath) -> Any:
     value: Any = nested
     for key in path:
         value = value[key]
     return value
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+WORD = 4
+"""Bytes of a word of flags."""
+
+
+class RecordArena(Arena):
+    """An arena whose blocks are strided parts of one memory; everything else is as in any arena."""
+
+    def __init__(self, columns: Columns, leading: tuple[int, ...], placement: Placement) -> None:
+        """Allocate zeros for every record."""
+        super().__init__(columns, (0, *leading[1:]))  # works out where the columns lie within their dtype
+        widths = {dtype: int(block.shape[-1]) for dtype, block in self.blocks.items()}
+        self.offsets, size = _offsets(widths)
+        """Dtype → the byte of the record where its columns begin."""
+        record = TensorSpec(shape=(size,), dtype="uint8")
+        memory = Arena({"record": record}, leading, placement).blocks["uint8"]
+        self.records: NDArray[np.uint8] = memory.view(-1, size).numpy()
+        """The bytes of all rows, [R · N, size]."""
+        blocks = {}
+        for dtype, width in widths.items():
+            start = self.offsets[dtype]
+            stop = start + width * np.dtype(dtype).itemsize
+            blocks[dtype] = memory[..., start:stop].view(torch_dtype(dtype))
+        self._attach(columns, leading, placement, self._places, blocks)
+
+
+def _offsets(widths: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Return where each dtype begins in a record, and how long a record is."""
+    sizes = {dtype: np.dtype(dtype).itemsize for dtype in widths}
+    offsets: dict[str, int] = {}
+    end = 0
+    for dtype in sorted(widths, key=lambda dtype: (-sizes[dtype], dtype != "bool")):
+        start = _up(end, WORD if dtype == "bool" else sizes[dtype])
+        offsets[dtype] = start
+        end = start + widths[dtype] * sizes[dtype]
+    return offsets, _up(end, max(WORD, *sizes.values()))
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+FLAGS = ("terminated", "truncated", "valid")
+"""The columns that lie first in the block of bools."""
+
+
+def _word(*flags: bool) -> np.uint32:
+    """Return flags as they lie in memory, four bytes read as one number."""
+    return np.uint32(np.array([*flags, False], np.bool_).view(np.uint32)[0])
+
+
+TERMINATED, TRUNCATED, VALID = _word(True, False, False), _word(False, True, False), _word(False, False, True)
+ENDS, SEEN = TERMINATED | TRUNCATED, TERMINATED | TRUNCATED | VALID
+"""What to look at in the word of a step's flags; a step like most others has `word & SEEN == VALID`."""
+
+
+def split_columns(columns: Columns) -> tuple[Columns, Columns]:
+    """Return the observation columns and the others, flags first: they are then the first three of the bool block."""
+    wanted = ("obs", "act", "rew", *FLAGS)
+    missing = [name for name in wanted if name not in columns]
+    if missing or isinstance(columns["obs"], TensorSpec):
+        found = f"missing {missing}" if missing else "'obs' is not a mapping of components"
+        raise ValueError(f"a replay wants the columns of transition_columns(…): {found}")
+    others = {name: spec for name, spec in columns.items() if name not in ("obs", *FLAGS)}
+    unused = sorted(set(others) - {"act", "rew", "info", "policy"})
+    if unused:
+        raise ValueError(f"columns {unused} are not part of a transition; put them under 'info' or 'policy'")
+    flags = TensorSpec(dtype="bool")
+    return columns["obs"], {**dict.fromkeys(FLAGS, flags), **others}
+
+
+def step_arena(columns: Columns, leading: tuple[int, int], placement: Placement) -> Arena:
+    """Make room for the columns of steps: records on the CPU; one block per dtype in files and on other devices."""
+    in_memory = placement.folder is None and placement.device == "cpu"
+    if in_memory and all(spec.dtype != "bfloat16" for spec in _specs(columns)):
+        return RecordArena(columns, leading, placement)
+    return Arena(columns, leading, part_of(placement, "steps"))
+
+
+def part_of(placement: Placement, name: str) -> Placement:
+    """Return the place of one part: files of its own in a folder of its own."""
+    if placement.folder is None:
+        return placement
+    return Placement(folder=Path(placement.folder) / name)
+
+
+def sparse(placement: Placement, columns: Columns) -> Placement:
+    """Return the place of the final observations, where memory that is never written takes no room if possible."""
+    if placement.folder is not None:
+        return part_of(placement, "finals")
+    if placement.device == "cpu" and all(spec.dtype != "bfloat16" for spec in _specs(columns)):
+        return Placement(shared=True)
+    return placement
+
+
+def _specs(columns: Columns) -> list[TensorSpec]:
+    found: list[TensorSpec] = []
+    for spec in columns.values():
+        found += [spec] if isinstance(spec, TensorSpec) else _specs(spec)
+    return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,29 @@ from striderl.checkpoint.errors import MAX_TENSORS, FileRefused, memory_limit
 from striderl.checkpoint.safe_files import decode_json
 from striderl.data import leaf
 from striderl.data.batch import Batch
-from striderl.storage.replay_buffer_rows import column_file, leaves, zeros
-
-if TYPE_CHECKING:
-    from striderl.storage.replay_buffer import ReplayBuffer
+from striderl.storage.replay_buffer.places import Priorities, RingPlaces
+from striderl.storage.replay_buffer.rows import column_file, leaves, zeros
 
 _FORMAT = 1
 _META = "meta.json"
 
 
-def save_buffer(buffer: ReplayBuffer, path: Path) -> None:
+class SavedBuffer(Protocol):
+    """What of a `ReplayBuffer` is in its file."""
+
+    maxsize: int
+    seed: int
+    folder: Path | None
+    priorities: Priorities | None
+    _data: Batch
+    _places: RingPlaces
+    _finals: dict[int, Any]
+    _cut: NDArray[np.bool_]
+    _draw: int
+    _draws: Any
+
+
+def save_buffer(buffer: SavedBuffer, path: Path) -> None:
     """Write a buffer to a file."""
     arrays: dict[str, NDArray[Any]] = {}
     tensors = []
@@ -53,7 +66,7 @@ def save_buffer(buffer: ReplayBuffer, path: Path) -> None:
     write_archive(path, arrays, {_META: json.dumps(meta).encode()}, compress=False)
 
 
-def load_buffer(buffer: ReplayBuffer, path: Path) -> None:
+def load_buffer(buffer: SavedBuffer, path: Path) -> None:
     """Bring a buffer of the same size into the state of a file."""
     meta, arrays = _read(path)
     for name, wanted in (("maxsize", buffer.maxsize), ("num_rings", buffer._places.num_rings), ("format", _FORMAT)):

@@ -36,13 +36,22 @@ prioritized one. An algorithm that wants other targets walks itself:
 
 Random numbers depend on (seed, number of the draw) only and are the same on every device. Nothing here asks a GPU for
 a value. `state_dict` holds tensors and numbers; a replay in files saves where it stands, the files keep the rest.
+
+Saving a replay and going on with it, without pickle.
+
+In memory, the state holds the rows in use. In files, the data stays where it is: the files are flushed, and the state
+holds where the ring stood and how often it was saved. A mark beside the files says how far they have been written, so
+that after a crash the rows that were overwritten since the last save are known and dropped:
+
+    saved at step 100, capacity 60, files written up to step 130     steps 40 … 99 were alive, 40 … 70 are overwritten
+                                                                     alive after loading: 71 … 99
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -50,16 +59,11 @@ from torch import Tensor
 
 from striderl.data.arena import Arena, Columns, Placement
 from striderl.data.transition import Transition
-from striderl.storage.packed_rows import PackedRows
-from striderl.storage.pickers import Pick, Picker, Ticket, Uniform
-from striderl.storage.plain_add import PlainAdd
-from striderl.storage.replay_episodes import EpisodeTable
-from striderl.storage.replay_layout import part_of, sparse, split_columns, step_arena
-from striderl.storage.replay_reader import ReplayReader
-from striderl.storage.replay_recurrent import StateRows
-from striderl.storage.replay_state import Mark, load_replay, save_replay
-from striderl.storage.replay_writer import SMALL, StepWriter
-from striderl.storage.ring_index import RingCursor
+from striderl.storage.replay.reader import EpisodeTable, ReplayReader, StateRows
+from striderl.storage.replay.ring import RingCursor
+from striderl.storage.replay.rows import PackedRows, part_of, sparse, split_columns, step_arena
+from striderl.storage.replay.samplers import Pick, Picker, Ticket, Uniform
+from striderl.storage.replay.writer import SMALL, Mark, PlainAdd, StepWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +313,119 @@ class Replay:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another replay of the same size and columns stood; a state that does not fit changes nothing."""
         load_replay(self, state)
+
+
+# -- saving ------------------------------------------------------------------------------------------------------------
+
+
+_FORMAT = 1
+
+
+@runtime_checkable
+class StatefulView(Protocol):
+    """A view that draws random numbers of its own, such as `Hindsight`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where its draws stand."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
+def save_replay(replay: Replay) -> dict[str, Any]:
+    """Return the state of a replay; its files are written out first."""
+    cursor, view = replay.cursor, _stateful(replay)
+    used = min(cursor.rows, int(cursor.totals.max()) + 1)
+    state: dict[str, Any] = {
+        "format": _FORMAT,
+        "num_envs": replay.num_envs,
+        "steps_per_env": replay.steps_per_env,
+        "generation": replay.generation,
+        "totals": torch.from_numpy(cursor.totals),
+        "first_alive": torch.from_numpy(cursor.first_alive),
+        "picker": replay.picker.state_dict(),
+        "view": None if view is None else view.state_dict(),
+        "episodes": None if replay.episodes is None else replay.episodes.state_dict(),
+        "states": None if replay.states is None else _blocks(replay.states.packed, None),
+    }
+    if replay.placement.folder is not None:
+        _mark(replay).commit(replay.generation, cursor.totals)
+        return {**state, "steps": None, "frames": None, "finals": None}
+    steps = _blocks(replay.steps, used)
+    ended = (steps["bool"][..., 0] | steps["bool"][..., 1]).flatten().nonzero().squeeze(1)
+    finals = {dtype: block.flatten(0, 1).index_select(0, ended) for dtype, block in replay.finals.arena.blocks.items()}
+    return {
+        **state,
+        "steps": steps,
+        "frames": _blocks(replay.frames, used),
+        "finals": {"rows": ended, "blocks": finals},
+    }
+
+
+def load_replay(replay: Replay, state: Mapping[str, Any]) -> None:
+    """Bring a replay into a saved state; everything is checked before anything is changed."""
+    _check(replay, state)
+    totals, first = state["totals"].numpy(), state["first_alive"].numpy()
+    if state["steps"] is None:
+        first = _mark(replay).still_alive(replay.cursor.rows, totals, first)
+    else:
+        for name, packed in (("steps", replay.steps), ("frames", replay.frames)):
+            _check_blocks(name, packed, state[name])
+        for packed, saved in ((replay.steps, state["steps"]), (replay.frames, state["frames"])):
+            for dtype, block in packed.arena.blocks.items():
+                block[: saved[dtype].shape[0]].copy_(saved[dtype])
+        rows = state["finals"]["rows"].to(replay.read.device)
+        for dtype, block in replay.finals.arena.blocks.items():
+            block.view(-1, block.shape[-1])[rows] = state["finals"]["blocks"][dtype].to(replay.read.device)
+    if replay.states is not None:
+        for dtype, block in replay.states.packed.arena.blocks.items():
+            block.copy_(state["states"][dtype])
+    if replay.episodes is not None:
+        replay.episodes.load_state_dict(state["episodes"])
+    replay.cursor.set(totals, first)
+    replay.picker.load_state_dict(state["picker"])
+    replay.picker.keep(replay.read.alive(torch.arange(replay.read.num_rows, device=replay.read.device)))
+    if (view := _stateful(replay)) is not None:
+        view.load_state_dict(state["view"])
+    replay.generation = int(state["generation"])
+
+
+def _stateful(replay: Replay) -> StatefulView | None:
+    view: object = replay.view
+    return view if isinstance(view, StatefulView) else None
+
+
+def _mark(replay: Replay) -> Mark:
+    if replay.mark is None:
+        raise ValueError("this replay is not in files")
+    return replay.mark
+
+
+def _check(replay: Replay, state: Mapping[str, Any]) -> None:
+    wanted = {"num_envs": replay.num_envs, "steps_per_env": replay.steps_per_env, "format": _FORMAT}
+    for name, value in wanted.items():
+        if state.get(name) != value:
+            raise ValueError(f"the saved replay has {name} {state.get(name)}, this one {value}")
+    if (state["steps"] is None) != (replay.placement.folder is not None):
+        raise ValueError("one of the two replays is in files and the other is not; load it into the same placement")
+    if (state["episodes"] is None) != (replay.episodes is None):
+        raise ValueError("one of the two replays keeps the bounds of episodes and the other does not")
+    if (state["view"] is None) != (_stateful(replay) is None):
+        raise ValueError("the views of the two replays differ: one draws random numbers of its own, the other does not")
+    if (state["states"] is None) != (replay.states is None):
+        raise ValueError("one of the two replays keeps the actor's memory and the other does not")
+
+
+def _blocks(packed: PackedRows, rows: int | None) -> dict[str, Tensor]:
+    return {dtype: block[:rows].clone() for dtype, block in packed.arena.blocks.items()}
+
+
+def _check_blocks(name: str, packed: PackedRows, saved: Mapping[str, Tensor]) -> None:
+    blocks = packed.arena.blocks
+    if saved.keys() != blocks.keys():
+        raise ValueError(f"the saved {name} have dtypes {sorted(saved)}, these {sorted(blocks)}")
+    for dtype, block in blocks.items():
+        if saved[dtype].shape[1:] != block.shape[1:] or saved[dtype].shape[0] > block.shape[0]:
+            raise ValueError(f"saved {name} {dtype}: shape {list(saved[dtype].shape)}, wanted {list(block.shape)}")

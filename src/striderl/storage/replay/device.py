@@ -17,11 +17,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from striderl.storage.packed_rows import PackedRows
-from striderl.storage.pickers import Uniform
-from striderl.storage.replay import Replay, View
-from striderl.storage.replay_reader import ReplayReader
-from striderl.storage.ring_index import RingCursor
+from striderl.storage.replay.reader import ReplayReader
+from striderl.storage.replay.replay import Replay, View
+from striderl.storage.replay.ring import RingCursor
+from striderl.storage.replay.rows import PackedRows
+from striderl.storage.replay.samplers import Uniform
 
 
 class DeviceCursor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.storage.pickers import Draws
+from striderl.storage.replay.samplers import Draws
 
 
 class StatePairBuffer:

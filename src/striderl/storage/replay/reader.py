@@ -1,10 +1,28 @@
 """Reading a replay by row number: columns, the next observation, and walking along episodes.
 
-    row number = place · N + env        places go round, see ring_index.py
+    row number = place · N + env        places go round, see ring.py
     next: + N, stays at the newest step and where an episode ended
     prev: - N, stays at the oldest step, at the start of an episode and after a step that must not count
 
 While all envs are equally far, the oldest and newest places are plain numbers; otherwise they are looked up per env.
+
+Which episode each step of a ring belongs to, and where it begins and ends; for hindsight.
+
+    row        0  1  2  3  4  5        one env; E ends an episode
+    step       ·  ·  E  ·  ·  ·
+    episode    0  0  0  1  1  1        a column [R, N]
+    first[0] = 0   last[0] = 2         tables [R, N]: the numbers of the first and the newest step of an episode
+    first[1] = 3   last[1] = 5         episode e uses place e mod R; as many cannot be alive at once
+
+Everything is updated with each step by scatters over the envs, so no GPU is asked whether an episode ended.
+
+The memory of a recurrent actor beside a ring, stored before every k-th place.
+
+    place    0   1   2   3   4   5   6   7        k = 3
+    state    s0          s3          s6           s_i: the memory before the step at place i
+
+A sequence starts at one of these places with the memory that was there; sequences that start elsewhere start from zero.
+The memory before a step is the one after the step before it, and zero where an episode begins.
 """
 
 from __future__ import annotations
@@ -17,11 +35,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from striderl.storage.packed_rows import PackedRows
-from striderl.storage.replay_episodes import EpisodeTable
-from striderl.storage.replay_layout import ENDS
-from striderl.storage.replay_recurrent import StateRows
-from striderl.storage.ring_index import RingCursor
+from striderl.data.arena import Arena, Columns, Placement
+from striderl.storage.replay.ring import RingCursor
+from striderl.storage.replay.rows import ENDS, PackedRows
 
 
 class ReplayReader:
@@ -226,3 +242,104 @@ def _where(condition: Tensor, yes: dict[str, Any], no: dict[str, Any]) -> dict[s
         else:
             out[name] = torch.where(condition.view(-1, *[1] * (value.ndim - 1)), value, no[name])
     return out
+
+
+# -- episodes ----------------------------------------------------------------------------------------------------------
+
+
+class EpisodeTable:
+    """The bounds of all episodes alive."""
+
+    def __init__(self, rows: int, num_envs: int, device: torch.device) -> None:
+        """Make room for a ring [rows, num_envs]."""
+        self._rows, self._num_envs = rows, num_envs
+        self._episode = torch.zeros(rows * num_envs, dtype=torch.int64, device=device)
+        self._first = torch.zeros(rows * num_envs, dtype=torch.int64, device=device)
+        self._last = torch.zeros(rows * num_envs, dtype=torch.int64, device=device)
+        self._current = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._fresh = torch.ones(num_envs, dtype=torch.bool, device=device)
+
+    def add(self, number: Tensor, env: Tensor, ends: Tensor) -> None:
+        """Count step `number` [n] of these envs [n]; `ends` [n] tells whether the episode ends with it."""
+        current = self._current.index_select(0, env)
+        place = current % self._rows * self._num_envs + env
+        fresh = self._fresh.index_select(0, env)
+        self._first[place] = torch.where(fresh, number, self._first.index_select(0, place))
+        self._last[place] = number
+        self._episode[number % self._rows * self._num_envs + env] = current
+        self._current[env] = current + ends
+        self._fresh[env] = ends
+
+    def cut(self, env: Tensor) -> None:
+        """Let the next step of these envs begin an episode."""
+        open_ = ~self._fresh.index_select(0, env)
+        self._current[env] = self._current.index_select(0, env) + open_
+        self._fresh[env] = True
+
+    def bounds(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers of the first and newest step of the episodes of these rows, int64 [B] each."""
+        place = self._episode.index_select(0, index) % self._rows * self._num_envs + index % self._num_envs
+        return self._first.index_select(0, place), self._last.index_select(0, place)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return copies of the tables."""
+        return {name: value.clone() for name, value in self._tables().items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Hold saved tables."""
+        for name, value in self._tables().items():
+            value.copy_(state[name])
+
+    def _tables(self) -> dict[str, Tensor]:
+        return {
+            "episode": self._episode,
+            "first": self._first,
+            "last": self._last,
+            "current": self._current,
+            "fresh": self._fresh,
+        }
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+class StateRows:
+    """States [ceil(R / k), N, …]."""
+
+    def __init__(self, columns: Columns, rows: int, num_envs: int, every: int, placement: Placement) -> None:
+        """Keep the state before every place that is a multiple of `every`."""
+        if every < 1:
+            raise ValueError(f"state_every is at least 1, found {every}")
+        self.every = every
+        self._num_envs = num_envs
+        self._rows = rows
+        self.packed = PackedRows(Arena(columns, (-(-rows // every), num_envs), placement))
+
+    def fit(self, next_state: Any, ends: Tensor) -> list[Tensor]:
+        """Return the memory after a step, zero where the episode ends; raise when it does not have the right shape."""
+        if not isinstance(next_state, Mapping):
+            raise TypeError(
+                f"this replay stores the actor's memory, but the transition has none: next_state is {next_state!r}"
+            )
+        fitted = []
+        for value in self.packed.fit(next_state, ends.shape[0]):
+            tensor = torch.as_tensor(value)
+            fitted.append(torch.where(ends.view(-1, *[1] * (tensor.ndim - 1)), torch.zeros_like(tensor), tensor))
+        return fitted
+
+    def put(self, fitted: list[Tensor], place: int, envs: slice) -> None:
+        """Keep the memory before the step at this place, if it is one of those that are kept."""
+        if place % self.every == 0:
+            for column, value in zip(self.packed.columns, fitted):
+                column.view[place // self.every, envs] = value
+
+    def clear(self, envs: slice, place: int) -> None:
+        """Let the step at this place start from zero."""
+        if place % self.every == 0:
+            for column in self.packed.columns:
+                column.view[place // self.every, envs] = 0
+
+    def gather(self, index: Tensor) -> dict[str, Any]:
+        """Read the memory before these rows, whose places are multiples of `every`."""
+        place = index // self._num_envs // self.every
+        return self.packed.gather(place * self._num_envs + index % self._num_envs)

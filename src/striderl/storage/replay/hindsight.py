@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from striderl.data.naming import unknown
-from striderl.storage.pickers import Draws
-from striderl.storage.replay_reader import ReplayReader
-from striderl.storage.replay_window import window
+from striderl.storage.replay.reader import ReplayReader
+from striderl.storage.replay.samplers import Draws
+from striderl.storage.replay.views import window
 
 GoalReward = Callable[[Tensor, Tensor, dict[str, Any]], Tensor]
 """reward(achieved, desired, info) -> [B]: `achieved` is what the step led to."""

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from striderl.data.noise import stream_id
-from striderl.storage.replay_reader import ReplayReader
-from striderl.storage.ring_index import RingCursor
-from striderl.storage.sum_tree import SumTree
+from striderl.storage.replay.reader import ReplayReader
+from striderl.storage.replay.ring import RingCursor
+from striderl.storage.replay.sum_tree import SumTree
 
 _BLOCK = 16384
 """About how many numbers are drawn at once."""

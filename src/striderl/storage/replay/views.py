@@ -1,0 +1,320 @@
+"""How picked steps of a replay are shown: one step, n steps, stacked frames.
+
+A view is called with the reader and the picked rows and returns a dict of [B, …] tensors.
+
+    NStep(3)     t      t+1    t+2    t+3                  rew = r0 + g r1 + g² r2, obs_next = o3, discount = g³
+                 o0 r0  o1 r1  o2 r2  o3
+                 o0 r0  o1 E1 │ a new episode              rew = r0 + g r1, obs_next = where it ended,
+                                                           discount = g² if truncated there, 0 if terminated
+                 o0 r0  o1 r1 │ nothing newer yet          rew = r0 + g r1, obs_next = o2, discount = g²
+                 o0 r0 │ a step that must not count        rew = r0, obs_next = o1, discount = g
+
+Sequences of a replay for recurrent networks, with the stored memory and a burn-in.
+
+    picked          ▼
+    place    … 6  7  8  9 10 11 12 …         state kept before every 3rd place: 0, 3, 6, 9, …
+    sequence   6  7  8  9 10                 starts at 6 with the memory from before 6; length 3, burn_in 2
+    learn      ·  ·  x  x  x                 burn-in steps only warm the memory up
+    resets     0  0  0  1  0                 a new episode begins at 9: the memory starts from zero there
+
+Shapes are static, [T, B] with T = burn_in + length. Places after the newest step are filled with what is there and have
+`valid` false.
+
+Windows of up to n steps from each row on, as n-step returns want them.
+
+k            0  1  2  3          a window goes on while nothing ended before, the step is stored, and it counts
+step         ·  ·  E  ·
+going        1  1  1  0          num_steps 3, last is the row at k = 2, ends are its flags
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from striderl.storage.replay.reader import ReplayReader
+from striderl.storage.replay.rows import ENDS, SEEN, TERMINATED, TRUNCATED, VALID
+
+_from_numpy = torch.from_numpy
+_REPLACED = frozenset({"rew", "terminated", "truncated"})
+"""The columns that `NStep` works out anew."""
+
+RewardFunction = Callable[[dict[str, Any]], Tensor]
+"""Returns rewards [B] for steps given as `ReplayReader.rows` gives them."""
+
+
+class OneStep:
+    """Shows each step with what followed it."""
+
+    def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
+        """Return the columns of these steps with `obs_next`."""
+        return read.rows(index)
+
+
+class NStep:
+    """Shows each step with the discounted rewards of up to n steps and the observation after them.
+
+    `target = rew + discount * V(obs_next)` is right for every window: a window stops at the end of an episode and
+    bootstraps from the final observation if that was a truncation; it never enters a step that must not count.
+    `terminated` and `truncated` are those of the window's last step, `num_steps` is how many steps it has.
+    """
+
+    def __init__(self, n: int, *, gamma: float, reward: RewardFunction | None = None) -> None:
+        """Look up to n steps ahead; `reward`, if given, replaces the stored reward of every step of the window."""
+        if n < 1:
+            raise ValueError(f"n is at least 1, found {n}")
+        if not 0.0 <= gamma <= 1.0:
+            raise ValueError(f"gamma is between 0 and 1, found {gamma}")
+        self.n, self.gamma, self.reward = n, gamma, reward
+        self._powers: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
+        """Return the columns of these steps with the sums and ends of their windows."""
+        if read.fast:
+            return self._on_cpu(read, index.numpy())
+        found = window(read, index, self.n)
+        reward = self._reward(read, found.rows.flatten()).view(self.n, -1)
+        powers = self._powers_like(reward)
+        terminated = found.ends[:, 0]
+        discount = powers.index_select(0, found.num_steps)
+        return {
+            **read.rows(index, found.last),
+            "rew": torch.where(found.going, reward * powers[:-1, None], 0.0).sum(0),
+            "terminated": terminated,
+            "truncated": found.ends[:, 1],
+            "discount": discount.masked_fill_(terminated, 0.0),
+            "num_steps": found.num_steps,
+        }
+
+    def _on_cpu(self, read: ReplayReader, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """Do the same with numpy, whose calls cost half."""
+        count = len(rows)
+        steps = read.steps.take(rows)  # first: then what the window looks at is in the cache
+        found = array_window(read, rows, self.n)
+        if self.reward is None:
+            reward = read.reward_array[found.rows]
+        else:
+            reward = self.reward(read.rows(_from_numpy(found.rows.ravel()))).detach().numpy().reshape(self.n, count)
+        powers = self._arrays.get(reward.dtype.char)
+        if powers is None:
+            powers = self._arrays[reward.dtype.char] = self._powers_like(torch.from_numpy(reward)).numpy()
+        words = None
+        if found.cut is None:
+            terminated, truncated = np.zeros((2, count), np.bool_)
+            discount, num_steps = powers[-1:].repeat(count), np.full(count, self.n)
+        else:
+            going, num_steps, words = found.cut
+            reward = np.where(going, reward, reward.dtype.type(0.0))
+            terminated, truncated = (words & TERMINATED) != 0, (words & TRUNCATED) != 0
+            discount = powers.take(num_steps)
+            discount[terminated] = 0.0
+        data = read.joined(steps, rows, found.last, words, leave_out=_REPLACED)
+        data["rew"] = _from_numpy(powers[:-1] @ reward)
+        data["terminated"], data["truncated"] = _from_numpy(terminated), _from_numpy(truncated)
+        data["discount"], data["num_steps"] = _from_numpy(discount), _from_numpy(num_steps)
+        return data
+
+    def _powers_like(self, reward: Tensor) -> Tensor:
+        """Return gamma^0 … gamma^n, made once per device."""
+        key = (reward.device, reward.dtype)
+        if key not in self._powers:
+            exponents = torch.arange(self.n + 1, dtype=torch.float64, device=reward.device)
+            self._powers[key] = torch.pow(self.gamma, exponents).to(reward.dtype)
+        return self._powers[key]
+
+    def _reward(self, read: ReplayReader, index: Tensor) -> Tensor:
+        return read.column(("rew",), index) if self.reward is None else self.reward(read.rows(index))
+
+
+class FrameStack:
+    """Shows observation components with the k - 1 frames before them, [B, k, …], oldest first.
+
+    Frames before the start of an episode repeat its first frame, as an env that stacks frames itself would give them.
+    Other columns are as in `OneStep`.
+    """
+
+    def __init__(self, k: int, *, components: Sequence[str] | None = None) -> None:
+        """Stack k frames of these components; of all when None."""
+        if k < 1:
+            raise ValueError(f"k is at least 1, found {k}")
+        self.k = k
+        self.components = None if components is None else tuple(components)
+
+    def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
+        """Return the columns of these steps with stacked observations."""
+        data = read.rows(index)
+        earlier = []
+        place = index
+        for _ in range(self.k - 1):
+            place = read.prev(place)
+            earlier.append(place)
+        names = list(data["obs"]) if self.components is None else self.components
+        obs, following = dict(data["obs"]), dict(data["obs_next"])
+        for name in names:
+            current, after = data["obs"][name], data["obs_next"][name]
+            before = [read.column(("obs", name), row) for row in reversed(earlier)]
+            obs[name] = torch.stack([*before, current], dim=1)
+            following[name] = torch.stack([*before[1:], current, after][-self.k :], dim=1)
+        return {**data, "obs": obs, "obs_next": following}
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+
+class SequenceView:
+    """Shows a run of steps from (or shortly before) each picked one, [T, B, …]."""
+
+    def __init__(self, length: int, *, burn_in: int = 0) -> None:
+        """Show `burn_in` steps to warm up on, then `length` steps to learn from."""
+        if length < 1 or burn_in < 0:
+            raise ValueError(f"wanted length >= 1 and burn_in >= 0, found {length} and {burn_in}")
+        self.length, self.burn_in = length, burn_in
+
+    def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
+        """Return all columns with `obs_next` [T, B, …], `resets`, `valid`, `learn` bool [T, B], and `state` [B, …]."""
+        start, found = self._starts(read, index)
+        num_steps = self.burn_in + self.length
+        offset = torch.arange(num_steps, device=index.device).unsqueeze(1)
+        rows = read.shifted(start, offset)
+        flat = rows.flatten()
+        data = _shaped(read.rows(flat), num_steps, index.shape[0])
+        there = (read.position(start) + offset < read.size_of(start)) & found
+        ended = data["terminated"] | data["truncated"]
+        resets = torch.cat([self._begins(read, start).unsqueeze(0), ended[:-1]])
+        valid = data["valid"] & there
+        state = {} if read.states is None else read.states.gather(start)
+        return {
+            **data,
+            "resets": resets & there,
+            "valid": valid,
+            "learn": valid & (offset >= self.burn_in),
+            "state": state,
+        }
+
+    def _starts(self, read: ReplayReader, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows to start from, where memory is kept, and whether there is such a row for each pick."""
+        if read.states is None or read.states.every == 1:
+            return index, torch.ones_like(index, dtype=torch.bool)
+        every = read.states.every
+        back = read.shifted(index, -(index // read.num_envs % every))
+        # the memory from before the oldest steps may be gone with the step it belonged to; the next one is there
+        gone = read.position(back) > read.position(index)
+        ahead = read.shifted(back, every)
+        wrapped = ahead // read.num_envs % every != 0
+        ahead = torch.where(wrapped, index % read.num_envs, ahead)
+        start = torch.where(gone, ahead, back)
+        return start, read.alive(start)
+
+    def _begins(self, read: ReplayReader, start: Tensor) -> Tensor:
+        """Tell where an episode begins with the first row itself; at the oldest row the past is not known."""
+        before = read.shifted(start, -1)
+        return read.done(before) & (read.position(start) > 0)
+
+
+def _shaped(rows: dict[str, Any], num_steps: int, count: int) -> dict[str, Any]:
+    return {
+        name: _shaped(value, num_steps, count) if isinstance(value, dict) else value.unflatten(0, (num_steps, count))
+        for name, value in rows.items()
+    }
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+class Window(NamedTuple):
+    """Windows of B rows."""
+
+    rows: Tensor
+    """int64 [n, B]: the rows from each one on, whether they belong to the window or not."""
+    going: Tensor
+    """bool [n, B]: which of them belong to it; the first always does."""
+    num_steps: Tensor
+    """int64 [B]."""
+    last: Tensor
+    """int64 [B]: the row of the last step that belongs to it."""
+    ends: Tensor
+    """bool [B, 3]: (terminated, truncated, valid) of that step."""
+
+
+class Cut(NamedTuple):
+    """Where windows end, when some of them end early or with an episode."""
+
+    going: NDArray[np.bool_]
+    """[n, B]."""
+    num_steps: NDArray[np.int64]
+    words: NDArray[np.uint32]
+    """The flags of the last steps; see rows.py."""
+
+
+class ArrayWindow(NamedTuple):
+    """Windows as arrays."""
+
+    rows: NDArray[np.int64]
+    last: NDArray[np.int64]
+    cut: Cut | None
+    """None where all windows have n steps that count, and no episode ends in them."""
+
+
+def window(read: ReplayReader, index: Tensor, n: int) -> Window:
+    """Find how far windows of up to n steps go."""
+    ahead = torch.arange(n, device=index.device).unsqueeze(1)
+    rows = read.shifted(index, ahead)
+    flags = read.flags(rows.flatten()).view(n, -1, 3)
+    ended = flags[:-1, :, 0] | flags[:-1, :, 1]
+    goes_on = (read.position(index) + ahead[1:] < read.size_of(index)) & flags[1:, :, 2] & ~ended
+    going = torch.cat([torch.ones_like(rows[:1], dtype=torch.bool), goes_on])
+    going = going.to(torch.uint8).cummin(0).values.bool()
+    num_steps = going.sum(0)
+    ends = flags.gather(0, (num_steps - 1).view(1, -1, 1).expand(1, -1, 3)).squeeze(0)
+    return Window(rows, going, num_steps, read.shifted(index, num_steps - 1), ends)
+
+
+def array_window(read: ReplayReader, start: NDArray[np.int64], n: int) -> ArrayWindow:
+    """Do the same with numpy, where `read.fast`."""
+    envs = read.num_envs
+    rows = start + _ahead(n, envs)
+    newest = (read.cursor.total - 1) % read.cursor.rows * envs
+    round_the_end = np.maximum.reduce(rows[-1]) >= read.num_rows
+    if round_the_end:
+        rows %= read.num_rows
+    words = read.steps.words_at(rows)
+    if not (round_the_end and newest < n * envs):  # such windows are found by looking at each of their steps
+        # rows before this one are huge as unsigned numbers
+        near = (start - (newest - (n - 2) * envs)).view(np.uint64) < (n - 1) * envs
+        seen = words if read.steps.lone_flags else words & SEEN
+        if not np.count_nonzero(near) and np.count_nonzero(seen == VALID) == words.size:
+            return ArrayWindow(rows, rows[-1], None)
+    return _cut_short(rows, words, newest, envs)
+
+
+def _cut_short(rows: NDArray[np.int64], words: NDArray[np.uint32], newest: int, envs: int) -> ArrayWindow:
+    """Find where each window ends: some end early."""
+    n, count = rows.shape
+    # a window goes on to step k unless the step before it ended an episode or is the newest, or step k does not count
+    going = np.ones((n, count), np.bool_)
+    goes_on = going[1:]
+    np.equal(words[:-1] & ENDS, 0, out=goes_on)
+    goes_on &= (words[1:] & VALID) != 0
+    goes_on &= (rows[:-1] - newest).view(np.uint64) >= envs  # rows before the newest are huge as unsigned numbers
+    num_steps = np.ones(count, np.int64)
+    for k in range(1, n):  # numpy's accumulate takes ten times as long
+        going[k] &= going[k - 1]
+        num_steps += going[k]
+    place = (num_steps - 1) * count
+    place += np.arange(count)
+    return ArrayWindow(rows, rows.ravel().take(place), Cut(going, num_steps, words.ravel().take(place)))
+
+
+@lru_cache(maxsize=16)
+def _ahead(n: int, envs: int) -> NDArray[np.int64]:
+    """Return how many rows on the steps of a window are, int64 [n, 1]; read only."""
+    ahead = np.arange(0, n * envs, envs)[:, None]
+    ahead.flags.writeable = False
+    return ahead

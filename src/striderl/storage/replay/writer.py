@@ -1,0 +1,325 @@
+"""Taking steps into a replay: all of a step is looked at before any is written; what does not fit changes nothing.
+
+    transition ──▶ fitted columns, flags, final observations ──▶ rows at `place`, the next observation at `place + 1`
+                                                             ──▶ picker and episode table hear of it ──▶ cursor
+
+Ordinary steps on the CPU take the short way, `PlainAdd`; all others come here.
+
+The short way into a replay: a step of all envs in which nothing ends and everything fits.
+
+Nearly all steps are like that, and one step of one env at a time is how a replay is often filled, so each microsecond
+counts. Looking at a tensor as an array costs more than copying it, so the float32 columns are not looked at one by one:
+torch puts them side by side onto a stage, and numpy copies the stage to where they belong.
+
+    stage float32 [N, 41]     │ next obs 0:17        │ obs 17:34            │ act 34:40 │ rew 40 │
+                                frames[place + 1]      frames[place]          steps[place]
+
+Other columns, and few of many envs, are written one by one. Whatever is not plain is left to `Replay.add`, which
+converts what can be converted and finds the words.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from striderl.checkpoint.safe_files import open_read, write_json
+from striderl.data.memory import mapped_file
+from striderl.data.transition import Transition
+from striderl.storage.replay.reader import ReplayReader
+from striderl.storage.replay.rows import FLAGS, Column, KeyPath
+from striderl.storage.replay.samplers import Picker
+
+_log = logging.getLogger(__name__)
+
+SMALL = 64
+"""Up to this many envs, looking at flags in Python is cheaper than asking torch."""
+
+
+class _Step(NamedTuple):
+    """A step of some envs as it is written: one array or tensor [n, …] per column."""
+
+    columns: list[Any]
+    obs: list[Any]
+    next_obs: list[Any]
+    flags: Any
+    """bool [n, 3], or [3] when all envs have the same."""
+    finals: list[Any] | None
+    state: list[Tensor] | None
+    valid: Any
+    """Which of the steps count, bool [n]; True when all do."""
+
+    def rows(self, one: slice) -> _Step:
+        """Return the step of some of these envs."""
+
+        def part(values: Any) -> Any:
+            return None if values is None else [value[one] for value in values]
+
+        return _Step(
+            part(self.columns),
+            part(self.obs),
+            part(self.next_obs),
+            self.flags if self.flags.ndim == 1 else self.flags[one],
+            part(self.finals),
+            part(self.state),
+            True if self.valid is True else self.valid[one],
+        )
+
+
+class StepWriter:
+    """Writes any step that fits; see the top of this module."""
+
+    def __init__(self, read: ReplayReader, picker: Picker, mark: Mark | None) -> None:
+        """Write what `read` reads, tell the picker, and mark in files how far they are written."""
+        self._read, self._picker, self._mark = read, picker, mark
+        self._cursor = read.cursor
+        self._whole = slice(0, read.num_envs)
+        self._others = [column for column in read.steps.columns if column.path[0] not in FLAGS]
+        flags = read.steps.arena.blocks["bool"][..., : len(FLAGS)]
+        self._flags: Any = flags.numpy() if read.on_cpu else flags
+        self._plain_flags = np.array([False, False, True])
+        self._env_index = torch.arange(read.num_envs, device=read.device)
+
+    def add(self, transition: Transition, envs: slice) -> None:
+        """Take the next step of these envs."""
+        step = self._fitted(transition, envs.stop - envs.start)
+        if self._cursor.even and envs == self._whole:
+            self._write(step, self._cursor.total % self._cursor.rows, self._whole)
+            self._tell(transition, step.valid, self._cursor.total % self._cursor.rows, self._whole)
+            self._cursor.advance(None)
+            return
+        totals = self._cursor.totals
+        for offset, env in enumerate(range(envs.start, envs.stop)):  # they may be at different places
+            one, here = slice(offset, offset + 1), slice(env, env + 1)
+            place = int(totals[env]) % self._cursor.rows
+            row = step.rows(one)
+            self._write(row, place, here)
+            self._tell(transition.rows(one), row.valid, place, here)
+            self._cursor.advance(here)
+
+    def _fitted(self, transition: Transition, count: int) -> _Step:
+        """Return the step as it is written, or raise."""
+        read = self._read
+        step = {"act": transition.act, "rew": transition.rew, "info": transition.info, "policy": transition.policy}
+        columns = read.steps.fit(step, count, self._others)
+        obs = read.frames.fit(transition.obs, count)
+        following = read.frames.fit(transition.next_obs, count)
+        flags, valid, ended = self._fitted_flags(transition, count)
+        finals: list[Any] | None = None
+        if ended:
+            finals = obs if transition.final_obs is None else read.finals.fit(transition.final_obs, count)
+        state = None if read.states is None else read.states.fit(transition.next_state, transition.done)
+        return _Step(columns, obs, following, flags, finals, state, valid)
+
+    def _fitted_flags(self, transition: Transition, count: int) -> tuple[Any, Any, bool]:
+        """Return the flags as they are written, which steps count (True: all), and whether any may end an episode."""
+        terminated, truncated, valid = transition.terminated, transition.truncated, transition.valid
+        if not terminated.dtype is truncated.dtype is valid.dtype is torch.bool:
+            kinds = f"{terminated.dtype}, {truncated.dtype} and {valid.dtype}"
+            raise ValueError(f"'terminated', 'truncated' and 'valid' want bool, found {kinds}")
+        if not terminated.shape == truncated.shape == valid.shape == (count,):
+            shapes = f"{list(terminated.shape)}, {list(truncated.shape)} and {list(valid.shape)}"
+            raise ValueError(f"'terminated', 'truncated' and 'valid' want shape [{count}], found {shapes}")
+        if self._read.on_cpu and (
+            not (True in terminated.tolist() or True in truncated.tolist() or False in valid.tolist())
+            if count <= SMALL
+            else bool((~(terminated | truncated) & valid).all())
+        ):
+            return self._plain_flags, True, False
+        if transition.final_obs is None:
+            valid = valid & ~(truncated & ~terminated)
+        flags = torch.stack([terminated, truncated, valid], dim=-1)
+        return (flags.numpy() if self._read.on_cpu else flags), valid, True
+
+    def _write(self, step: _Step, place: int, envs: slice) -> None:
+        read = self._read
+        if self._mark is not None:
+            self._mark.written[envs] = self._cursor.totals[envs] + 1
+        after = place + 1 if place + 1 < self._cursor.rows else 0
+        here: Any = place if envs is self._whole else (place, envs)
+        there: Any = after if envs is self._whole else (after, envs)
+        for column, value in zip(self._others, step.columns):
+            column.target[here] = value
+        self._flags[here] = step.flags
+        for column, value, next_value in zip(read.frames.columns, step.obs, step.next_obs):
+            column.target[here] = value
+            column.target[there] = next_value
+        if step.finals is not None:
+            read.finals.put(step.finals, here)
+        if read.states is not None and step.state is not None:
+            read.states.put(step.state, after, envs)
+
+    def _tell(self, transition: Transition, valid: Any, place: int, envs: slice) -> None:
+        """Let picker and episode table know what is new, and which row holds no step now."""
+        read, count = self._read, envs.stop - envs.start
+        after = place + 1 if place + 1 < self._cursor.rows else 0
+        self._picker.written(read, place * read.num_envs + envs.start, count, valid)
+        self._picker.opened(after * read.num_envs + envs.start, count)
+        if read.episodes is not None:
+            number = self._cursor.total if self._cursor.even else int(self._cursor.totals[envs.start])
+            env = self._env_index[envs]
+            read.episodes.add(torch.full_like(env, number), env, transition.done)
+
+
+class Mark:
+    """How far the files of a replay have been written: int64 [N] in a file of its own, written before the rows are."""
+
+    def __init__(self, folder: Path, num_envs: int) -> None:
+        """Open the mark of a folder, or make one."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self.written: NDArray[np.int64] = mapped_file(folder / "written.bin", (num_envs,), np.int64, keep=True)
+
+    def commit(self, generation: int, totals: NDArray[np.int64]) -> None:
+        """Write the files out, then say in one atomic step which generation they are."""
+        for path in self._folder.rglob("*.bin"):
+            with open_read(path) as file:
+                os.fsync(file.fileno())  # pages that were written through a mapping included
+        content = {"generation": generation, "totals": totals.tolist()}
+        write_json(self._folder / "commit.json", content, indent=None)
+
+    def still_alive(self, rows: int, totals: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the oldest step of each env that the files, a ring of so many rows, still hold."""
+        if (self.written < totals).any():
+            raise ValueError(
+                f"the files in {self._folder} were written up to step {self.written.tolist()}, the saved replay stood "
+                f"at {totals.tolist()}: they belong to another run"
+            )
+        alive = np.minimum(np.maximum(first, self.written - rows + 1), totals)
+        lost = int((alive - first).sum())
+        if lost:
+            saved = int((totals - first).sum())
+            _log.warning("%d of %d saved steps were overwritten after the save and are dropped", lost, saved)
+        return alive
+
+
+# -- the short way -----------------------------------------------------------------------------------------------------
+
+
+_PARTS = {"next_obs": 0, "obs": 1, "act": 2, "rew": 3, "info": 4, "policy": 5}
+_FEWEST, _MOST_ENVS = 4, 16
+"""Joining this many columns or more of so many envs or fewer is cheaper than looking at each."""
+_bool, _column_stack = torch.bool, torch.column_stack
+
+
+class PlainAdd:
+    """Writes plain steps into the arrays of a replay on the CPU."""
+
+    def __init__(self, read: ReplayReader, picker: Picker | None) -> None:
+        """Work out once what is done for each column; `picker` is None where it does not want to hear of steps."""
+        self._read, self._picker = read, picker
+        self._cursor = cursor = read.cursor
+        steps, frames = read.steps, read.frames
+        self._staged: list[tuple[int, str | None]] = []
+        self._shapes: list[torch.Size] = []
+        self._singles: list[tuple[int, KeyPath, np.dtype[Any], tuple[int, ...]]] = []
+        """Of columns that are written one by one: where a step holds them, and what they must look like."""
+        self._targets: list[tuple[Any, bool]] = []
+        """Where they go, and whether that is at the place after the step's."""
+        others = [column for column in steps.columns if column.path[0] not in FLAGS]
+        num_staged = 2 * len(_stageable(frames.columns, 1)) + len(_stageable(others, 0))
+        self._staging = num_staged >= _FEWEST and cursor.num_envs <= _MOST_ENVS
+        pieces = [
+            (frames, self._plan(frames.columns, ("next_obs",), True), True),
+            (frames, self._plan(frames.columns, ("obs",), False), False),
+            (steps, self._plan(others, (), False), False),
+        ]
+        stage = np.zeros((cursor.num_envs, sum(width for _, width, _ in pieces)), np.float32)
+        self._stage = torch.from_numpy(stage)
+        flags = steps.arena.blocks["bool"][..., : len(FLAGS)].numpy()
+        self._here: list[tuple[Any, Any]] = [(flags, np.array([False, False, True]))]
+        self._there: list[tuple[Any, Any]] = []
+        """Target and what is copied to it, at the step's place and at the one after it."""
+        start = 0
+        for rows, width, later in pieces:
+            if width:
+                copies = self._there if later else self._here
+                copies.append((rows.arena.blocks["float32"].numpy(), stage[:, start : start + width]))
+            start += width
+        self._no, self._yes = [False] * cursor.num_envs, [True] * cursor.num_envs
+
+    def _plan(self, columns: Sequence[Column], prefix: KeyPath, later: bool) -> int:
+        """Decide how each of these columns is written; return how wide they are on the stage, 0 if they are not."""
+        staged = _stageable(columns, len(prefix)) if self._staging else []
+        width = 0
+        for column in columns:
+            part, *keys = prefix + column.path
+            shape = (self._cursor.num_envs, *column.shape)
+            if column in staged:
+                self._staged.append((_PARTS[part], keys[0] if keys else None))
+                self._shapes.append(torch.Size(shape))
+                width += column.shape[0] if column.shape else 1
+            else:
+                self._singles.append((_PARTS[part], tuple(keys), column.target.dtype, shape))
+                self._targets.append((column.target, later))
+        return width
+
+    def add(self, transition: Transition) -> bool:
+        """Add a step of all envs, or change nothing and return False."""
+        obs, act, rew, terminated, truncated, valid, info, policy, next_obs, _, _ = transition
+        parts: tuple[Any, ...] = (next_obs, obs, act, rew, info, policy)
+        try:
+            # lists of a few flags are compared faster than tensors
+            if not (
+                terminated.dtype is truncated.dtype is valid.dtype is _bool
+                and terminated.tolist() == self._no
+                and truncated.tolist() == self._no
+                and valid.tolist() == self._yes
+            ):
+                return False
+            values = [parts[part] if key is None else parts[part][key] for part, key in self._staged]
+            if [value.shape for value in values] != self._shapes:
+                return False
+            arrays = self._arrays(parts) if self._singles else ()
+            if arrays is None:
+                return False
+            if values:
+                _column_stack(values, out=self._stage)  # converts to float32 what can be, as `Column.fitted` does
+        except (KeyError, TypeError, AttributeError, RuntimeError):
+            return False
+        self._write(arrays)
+        return True
+
+    def _arrays(self, parts: tuple[Any, ...]) -> list[Any] | None:
+        """Return the columns that are written one by one, or None when one does not fit."""
+        arrays = []
+        for part, keys, dtype, shape in self._singles:
+            value = parts[part]
+            for key in keys:
+                value = value[key]
+            array = value.numpy()
+            if array.dtype != dtype or array.shape != shape:
+                return None
+            arrays.append(array)
+        return arrays
+
+    def _write(self, arrays: Sequence[Any]) -> None:
+        cursor = self._cursor
+        place = cursor.total % cursor.rows
+        after = place + 1 if place + 1 < cursor.rows else 0
+        for target, piece in self._here:
+            target[place] = piece
+        for target, piece in self._there:
+            target[after] = piece
+        for (target, later), array in zip(self._targets, arrays):
+            target[after if later else place] = array
+        if self._picker is not None:
+            num = cursor.num_envs
+            self._picker.written(self._read, place * num, num, True)
+            self._picker.opened(after * num, num)
+        cursor.advance_all()
+
+
+def _stageable(columns: Sequence[Column], depth: int) -> list[Column]:
+    """Return the float32 columns if each is a number or a vector, at most one name below a part of the transition."""
+    floats = [column for column in columns if column.dtype is torch.float32]
+    fit = all(len(column.shape) < 2 and depth + len(column.path) < 3 for column in floats)
+    return floats if fit else []
