@@ -24,7 +24,7 @@ import torch
 from striderl.algorithms import PPOConfig, TPPOConfig
 from striderl.collect import GreedyActor
 from striderl.collect.dagger_saver import DaggerSaver
-from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.envs import VecEnv, make
 from striderl.recipes.quadruped import quadruped_teacher
 from striderl.training import evaluate, load_teacher

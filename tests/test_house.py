@@ -186,8 +186,8 @@ MISSING = [
         "from striderl.loggers.mlflow_logger import MlflowLogger as L; L('x', experiment='e', run='r').log(0, {})",
         "mlflow",
     ),
-    ("minari", "from striderl.datasets.minari_reader import MinariReader; MinariReader('x')", "minari"),
-    ("pyarrow", "from striderl.datasets.lerobot_reader import _parquet; _parquet()", "lerobot"),
+    ("minari", "from striderl.datasets.readers.minari import MinariReader; MinariReader('x')", "minari"),
+    ("pyarrow", "from striderl.datasets.readers.lerobot import _parquet; _parquet()", "lerobot"),
     ("neptune", "from striderl.loggers.neptune_logger import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
 ]
 

@@ -12,8 +12,8 @@ from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfi
 from striderl.algorithms.terms.term import Read
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.specs import ObsSpec
-from striderl.datasets.amp_loader import AMPLoader, AMPLoaderConfig
-from striderl.datasets.motion_clip import ClipField, MotionClip
+from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
+from striderl.datasets.motion.clip import ClipField, MotionClip
 from striderl.execution.capture import check_capture
 from striderl.execution.updater import Updater
 from striderl.networks.discriminator import AMPDiscriminator

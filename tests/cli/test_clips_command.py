@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from striderl.cli.main import main
-from striderl.datasets.motion_clip_file import load_clip
+from striderl.datasets.motion.clip_files import load_clip
 
 
 def test_trot_show_export_import(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from striderl.collect.dagger_saver import DaggerSaver
 from striderl.collect.saver_student import Student
 from striderl.data.actions import DiscreteSpec
-from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
 

@@ -12,8 +12,8 @@ from striderl.collect.actors import RandomActor
 from striderl.collect.demonstration_saver import DemonstrationSaver
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import BoxSpec
-from striderl.datasets.trajectory_errors import TrajectoryError, TrajectoryMismatch
-from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectories.spec import TrajectoryError, TrajectoryMismatch
+from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.presets.plain import ActorCritic
 from striderl.policies.stages import Remember

@@ -13,7 +13,7 @@ from striderl.collect.actors import ScriptedActor
 from striderl.collect.motion_recorder import MotionRecorder, MotionRecorderConfig, record_motion
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
-from striderl.datasets.motion_clip import ClipError, ClipField
+from striderl.datasets.motion.clip import ClipError, ClipField
 from striderl.envs.vec_env import Step, VecEnv
 
 

@@ -10,10 +10,10 @@ from striderl.collect.dagger_saver import DaggerSaver
 from striderl.collect.demonstration_saver import DemonstrationSaver
 from striderl.collect.saver_student import Student
 from striderl.data import tree
-from striderl.datasets.amp_loader import AMPLoader, AMPLoaderConfig
-from striderl.datasets.motion_clip import ClipField, MotionClip
-from striderl.datasets.rollout_dataset import RolloutDataset
-from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
+from striderl.datasets.motion.clip import ClipField, MotionClip
+from striderl.datasets.playback.dataset import RolloutDataset
+from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.envs.on_device import OnDevice
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember

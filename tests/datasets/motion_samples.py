@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from striderl.datasets.motion_clip import ClipField, MotionClip
+from striderl.datasets.motion.clip import ClipField, MotionClip
 
 HALF = np.sqrt(0.5)
 

@@ -10,7 +10,7 @@ import torch
 
 from striderl.data.noise import uniform
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
-from striderl.datasets.trajectory_spec import TrajectorySpec
+from striderl.datasets.trajectories.spec import TrajectorySpec
 
 COMPONENTS = ObsSpec({"place": ComponentSpec(shape=(2,)), "secret": ComponentSpec(group="critic")})
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from motion_samples import ramp, turning
 
 from striderl.algorithms.terms.motion_expert import Expert, as_expert
-from striderl.datasets.amp_loader import AMPLoader, AMPLoaderConfig
-from striderl.datasets.motion_clip import ClipError, ClipField, MotionClip
-from striderl.datasets.motion_clip_file import save_clip
+from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
+from striderl.datasets.motion.clip import ClipError, ClipField, MotionClip
+from striderl.datasets.motion.clip_files import save_clip
 from striderl.execution.capture import check_capture
 
 

@@ -17,11 +17,10 @@ from gymnasium import spaces
 
 from striderl.checkpoint.errors import FileRefused
 from striderl.data.actions import BoxSpec, DictActionSpec
-from striderl.datasets.lerobot_frames import decoded_pictures
-from striderl.datasets.lerobot_reader import LeRobotReader
-from striderl.datasets.minari_reader import MinariReader
-from striderl.datasets.rollout_dataset import RolloutDataset
-from striderl.datasets.rollout_import import replay_of_episodes, store_episodes
+from striderl.datasets.playback.dataset import RolloutDataset
+from striderl.datasets.readers.episodes import replay_of_episodes, store_episodes
+from striderl.datasets.readers.lerobot import LeRobotReader, decoded_pictures
+from striderl.datasets.readers.minari import MinariReader
 
 LENGTHS = (5, 3, 4)
 

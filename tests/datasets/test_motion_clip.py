@@ -11,10 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from motion_samples import HALF, ramp, turning
 
-from striderl.datasets.motion_clip import ClipError, ClipField, MotionClip
-from striderl.datasets.motion_derivation import with_fields
-from striderl.datasets.motion_interpolation import interpolate, rotate_inverse, slerp, turning_between
-from striderl.datasets.motion_mirror import left_right, other_side, standard_fields
+from striderl.datasets.motion.amp_loader import with_fields
+from striderl.datasets.motion.clip import (
+    ClipError,
+    ClipField,
+    MotionClip,
+    interpolate,
+    left_right,
+    other_side,
+    rotate_inverse,
+    slerp,
+    standard_fields,
+    turning_between,
+)
 
 # -- interpolation -----------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,16 @@ import pytest
 from motion_samples import ramp
 
 from striderl.checkpoint.strict_json import encode
-from striderl.datasets.motion_arrays import read_arrays, write_arrays
-from striderl.datasets.motion_clip import ClipError, MotionClip
-from striderl.datasets.motion_clip_file import load_clip, save_clip
-from striderl.datasets.motion_json import JsonLayout, export_json_clip, import_json_clip
-from striderl.datasets.motion_mirror import left_right, standard_fields
-from striderl.datasets.motion_npz import NpzLayout, import_npz_clip
+from striderl.datasets.motion.clip import ClipError, MotionClip, left_right, standard_fields
+from striderl.datasets.motion.clip_files import (
+    NpzLayout,
+    import_npz_clip,
+    load_clip,
+    read_arrays,
+    save_clip,
+    write_arrays,
+)
+from striderl.datasets.motion.json_clips import JsonLayout, export_json_clip, import_json_clip
 
 LAYOUT = JsonLayout()
 
@@ -180,7 +184,7 @@ def test_hostile_arrays_are_refused_before_anything_is_allocated(tmp_path, name,
 def test_a_file_that_would_unpack_to_too_much_is_refused(tmp_path, monkeypatch):
     path = zipped(tmp_path / "bomb.npz", "x.npy", npy("(262144,)", bytes(1 << 20)))
     assert path.stat().st_size < 10_000
-    monkeypatch.setattr("striderl.datasets.motion_arrays.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("striderl.datasets.motion.clip_files.MAX_BYTES", 1 << 20)
     with pytest.raises(ClipError, match="at most 256 of 1048576"):
         read_arrays(path)
 

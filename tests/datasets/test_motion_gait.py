@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from striderl.datasets.motion_clip import MotionClip
-from striderl.datasets.motion_gait import (
+from striderl.datasets.motion.clip import MotionClip, standard_fields
+from striderl.datasets.motion.gait import (
     clip_contacts,
     contacts_from_heights,
     foot_heights,
     measure_gait,
     touchdowns,
 )
-from striderl.datasets.motion_mirror import standard_fields
 
 
 def feet(*texts: str) -> np.ndarray:

@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from striderl.cli.main import main
-from striderl.datasets.array_pickle import BrokenPickle, read_arrays
-from striderl.datasets.old_pickles import import_old_trajectories
-from striderl.datasets.trajectory_errors import (
+from striderl.datasets.readers.array_pickle import BrokenPickle, read_arrays
+from striderl.datasets.readers.old_pickles import import_old_trajectories
+from striderl.datasets.trajectories.spec import (
     TrajectoryError,
     TrajectoryMismatch,
     TrajectoryMissing,
     TrajectoryRefused,
 )
-from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectories.store import TrajectoryStore
 
 SEGMENTS = {"joints": [2], "depth": [1, 2, 2]}
 

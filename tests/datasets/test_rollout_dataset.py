@@ -17,12 +17,12 @@ from rollout_cases import MemoryTrajectories, Reference, observed, spec_of, step
 from torch.utils.data import DataLoader
 
 from striderl.data import tree
-from striderl.datasets import rollout_dataset
-from striderl.datasets.rollout_dataset import RolloutDataset
-from striderl.datasets.rollout_files import DatasetOver, RolloutFileBase, Transition
-from striderl.datasets.rollout_order import Share
-from striderl.datasets.trajectory_errors import TrajectoryMismatch, TrajectoryMissing, TrajectoryTimeout
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.playback import dataset as rollout_dataset
+from striderl.datasets.playback.base import DatasetOver, RolloutFileBase, Transition
+from striderl.datasets.playback.dataset import RolloutDataset
+from striderl.datasets.playback.sources import Share
+from striderl.datasets.trajectories.spec import TrajectoryMismatch, TrajectoryMissing, TrajectoryTimeout
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 
 ENDINGS = ("falls", "time", "cut")
 

@@ -11,9 +11,9 @@ import pytest
 from trajectory_cases import add_numbered, is_numbered, kill_many, record, small_spec
 
 from striderl.checkpoint.file_ops import FileOps
-from striderl.datasets.trajectory_errors import TrajectoryCorrupt, TrajectoryError
-from striderl.datasets.trajectory_store import TrajectoryStore
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.trajectories.spec import TrajectoryCorrupt, TrajectoryError
+from striderl.datasets.trajectories.store import TrajectoryStore
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 
 
 @pytest.fixture(scope="module")

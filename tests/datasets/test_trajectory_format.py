@@ -18,24 +18,25 @@ from trajectory_cases import COLUMNS, FLAG, add_numbered, is_numbered, numbered,
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import DTYPES, ComponentSpec, ObsSpec, TensorSpec, torch_dtype
-from striderl.datasets.trajectory_codecs import (
+from striderl.datasets.trajectories.codecs import (
     CODECS,
     compress_normalized_image,
     decompress_normalized_image,
     pack,
     unpack,
 )
-from striderl.datasets.trajectory_errors import (
+from striderl.datasets.trajectories.spec import (
+    TrajectoryColumn,
     TrajectoryCorrupt,
     TrajectoryError,
     TrajectoryMismatch,
     TrajectoryMissing,
+    TrajectorySpec,
     TrajectoryTimeout,
     TrajectoryVersion,
 )
-from striderl.datasets.trajectory_spec import TrajectoryColumn, TrajectorySpec
-from striderl.datasets.trajectory_store import TrajectoryStore
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.trajectories.store import TrajectoryStore
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 
 # -- codecs ------------------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from striderl.checkpoint.file_ops import FileOps
 from striderl.data import tree
 from striderl.data.specs import TensorSpec
-from striderl.datasets.trajectory_spec import TrajectorySpec
-from striderl.datasets.trajectory_store import TrajectoryStore
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.trajectories.spec import TrajectorySpec
+from striderl.datasets.trajectories.store import TrajectoryStore
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 
 FLAG = TensorSpec(dtype="bool")
 COLUMNS = {

@@ -15,9 +15,8 @@ from striderl.collect.quadruped_clips import (
     trot_clip,
     trot_clips,
 )
-from striderl.datasets.amp_loader import AMPLoader
-from striderl.datasets.motion_derivation import with_fields
-from striderl.datasets.motion_gait import clip_contacts, contacts_from_heights, foot_heights, measure_gait
+from striderl.datasets.motion.amp_loader import AMPLoader, with_fields
+from striderl.datasets.motion.gait import clip_contacts, contacts_from_heights, foot_heights, measure_gait
 from striderl.envs.mujoco.commands import CommandConfig
 from striderl.envs.mujoco.quadruped import Quadruped, QuadrupedVelocityConfig
 from striderl.envs.mujoco.quadruped_components import MOTION_SPEC

@@ -26,8 +26,8 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.datasets.amp_loader import AMPLoader, AMPLoaderConfig
-from striderl.datasets.motion_clip import ClipField, MotionClip
+from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
+from striderl.datasets.motion.clip import ClipField, MotionClip
 from striderl.envs.toy.base import Outcome, State, ToyEnv
 from striderl.envs.vec_env import Actions, Obs
 from striderl.execution.modes import ExecutionConfig

@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fingerprints"))
 from fingerprint import PORTABLE, ROOT
 
-from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.training.agent import Agent
 from striderl.training.loading import load_run
 

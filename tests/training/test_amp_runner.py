@@ -17,8 +17,8 @@ from striderl.collect.teacher import Teacher
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
-from striderl.datasets.amp_loader import AMPLoader
-from striderl.datasets.motion_clip import ClipField, MotionClip
+from striderl.datasets.motion.amp_loader import AMPLoader
+from striderl.datasets.motion.clip import ClipField, MotionClip
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.training.runners.amp_policy_runner import AmpPolicyRunner

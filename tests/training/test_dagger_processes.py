@@ -11,7 +11,7 @@ import pytest
 import torch
 from dagger_parts import learner_config, make_env, make_teacher, record
 
-from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.policies.policy import Policy
 from striderl.training.runners.run_files import load_state
 from striderl.training.runners.two_stage_runner import TwoStageRunner

@@ -14,7 +14,7 @@ from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.dagger_saver import DaggerSaver
 from striderl.collect.demonstration_saver import DemonstrationSaver
 from striderl.data.actions import BoxSpec
-from striderl.datasets.trajectory_store import TrajectoryStore
+from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.envs.tasks import make
 from striderl.policies.policy import Policy
 from striderl.policies.presets.plain import ActorCritic

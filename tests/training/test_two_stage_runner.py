@@ -18,7 +18,7 @@ from striderl.algorithms.terms.distill_config import DistillConfig
 from striderl.collect.recorded_teacher import RecordedTeacher
 from striderl.collect.teacher import Sight, Teacher
 from striderl.compat import ppo as loop
-from striderl.datasets.rollout_dataset import RolloutDataset
+from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.runners.build import build_runner
 from striderl.training.runners.config_generations import read_train_config

@@ -11,8 +11,8 @@ from torch import Tensor
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.transition import transition_columns
-from striderl.datasets.trajectory_spec import TrajectorySpec
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.trajectories.spec import TrajectorySpec
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 from striderl.envs.toy.base import Outcome, State, ToyEnv
 from striderl.envs.vec_env import Actions, Obs
 

@@ -21,7 +21,7 @@ from striderl.cli.terminal import UsageError, message_of, say
 from striderl.data.naming import suggestion, unknown
 
 if TYPE_CHECKING:
-    from striderl.datasets.motion_clip import MotionClip
+    from striderl.datasets.motion.clip import MotionClip
 
 Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 Output = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUTPUT")]
@@ -137,7 +137,7 @@ def _overview() -> str:
 def _trot(words: list[str]) -> int:
     options = parse(TrotOptions, words, command="clips trot", description="Make a trot of the built-in quadruped.")
     from striderl.collect.quadruped_clips import trot_clip
-    from striderl.datasets.motion_clip_file import save_clip
+    from striderl.datasets.motion.clip_files import save_clip
     from striderl.envs.mujoco.quadruped_trot import TrotConfig
 
     config = TrotConfig(
@@ -160,7 +160,7 @@ def _record(words: list[str]) -> int:
     from striderl.collect.motion_recorder import record_motion
     from striderl.collect.policy_actor import GreedyActor
     from striderl.collect.quadruped_clips import quadruped_recorder_config
-    from striderl.datasets.motion_clip_file import save_clip
+    from striderl.datasets.motion.clip_files import save_clip
     from striderl.envs.mujoco.quadruped_components import MOTION_SPEC
     from striderl.envs.tasks import make
 
@@ -193,9 +193,9 @@ def _import(words: list[str]) -> int:
     options = parse(
         ImportOptions, words, command="clips import", description="Turn a JSON clip into one of striderl's."
     )
-    from striderl.datasets.motion_clip_file import save_clip
-    from striderl.datasets.motion_json import JsonLayout, import_json_clip
-    from striderl.datasets.motion_mirror import left_right
+    from striderl.datasets.motion.clip import left_right
+    from striderl.datasets.motion.clip_files import save_clip
+    from striderl.datasets.motion.json_clips import JsonLayout, import_json_clip
 
     _require_file(options.source)
     _require_clip_name(options.output)
@@ -209,8 +209,8 @@ def _import(words: list[str]) -> int:
 
 def _export(words: list[str]) -> int:
     options = parse(ExportOptions, words, command="clips export", description="Write a clip as JSON.")
-    from striderl.datasets.motion_clip_file import load_clip
-    from striderl.datasets.motion_json import JsonLayout, export_json_clip
+    from striderl.datasets.motion.clip_files import load_clip
+    from striderl.datasets.motion.json_clips import JsonLayout, export_json_clip
 
     _require_file(options.source)
     clip = load_clip(options.source).ordered(JsonLayout().joint_names, JsonLayout().foot_names)
@@ -220,8 +220,8 @@ def _export(words: list[str]) -> int:
 
 def _show(words: list[str]) -> int:
     options = parse(ShowOptions, words, command="clips show", description="Print what a clip is made of.")
-    from striderl.datasets.motion_clip_file import load_clip
-    from striderl.datasets.motion_gait import clip_contacts, measure_gait
+    from striderl.datasets.motion.clip_files import load_clip
+    from striderl.datasets.motion.gait import clip_contacts, measure_gait
 
     _require_file(options.source)
     clip = load_clip(options.source)

@@ -26,8 +26,8 @@ class ImportOptions:
 
 def import_trajectories(words: list[str]) -> int:
     """Import, and say how much there was; exit code 1 where something was left out."""
-    from striderl.datasets.old_pickles import import_old_trajectories
-    from striderl.datasets.trajectory_errors import TrajectoryError
+    from striderl.datasets.readers.old_pickles import import_old_trajectories
+    from striderl.datasets.trajectories.spec import TrajectoryError
 
     options = parse(
         ImportOptions,

@@ -34,9 +34,9 @@ from striderl.collect.saver_episodes import EpisodeWriter
 from striderl.collect.saver_summary import Progress, fraction_of, plain_data, write_summary
 from striderl.data.arena import Columns
 from striderl.data.transition import Transition, transition_columns
-from striderl.datasets.trajectory_spec import TrajectorySpec
-from striderl.datasets.trajectory_store import TrajectoryStore
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.trajectories.spec import TrajectorySpec
+from striderl.datasets.trajectories.store import TrajectoryStore
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 from striderl.envs.vec_env import Step, VecEnv
 
 if TYPE_CHECKING:

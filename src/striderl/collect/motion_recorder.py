@@ -25,7 +25,7 @@ from striderl.collect.collector_config import CollectorConfig
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.specs import ObsSpec
 from striderl.data.transition import Transition
-from striderl.datasets.motion_clip import ClipError, ClipField, MotionClip
+from striderl.datasets.motion.clip import ClipError, ClipField, MotionClip
 from striderl.envs.vec_env import VecEnv
 
 Frame = NDArray[Any]

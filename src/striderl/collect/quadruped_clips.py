@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from striderl.collect.motion_recorder import MotionRecorderConfig
-from striderl.datasets.amp_loader import AMPLoaderConfig
-from striderl.datasets.motion_clip import ClipField, MotionClip
-from striderl.datasets.motion_mirror import standard_fields
+from striderl.datasets.motion.amp_loader import AMPLoaderConfig
+from striderl.datasets.motion.clip import ClipField, MotionClip, standard_fields
 from striderl.envs.mujoco.commands import CommandConfig
 from striderl.envs.mujoco.quadruped_components import MOTION_SPEC
 from striderl.envs.mujoco.quadruped_model import FOOT_NAMES, JOINT_NAMES

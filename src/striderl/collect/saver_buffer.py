@@ -16,7 +16,7 @@ from torch import Tensor
 
 from striderl.data.arena import Arena, Columns, Placement
 from striderl.data.transition import Transition
-from striderl.datasets.trajectory_spec import Path, TrajectorySpec
+from striderl.datasets.trajectories.spec import ColumnPath, TrajectorySpec
 from striderl.envs.vec_env import Obs
 
 Array = np.ndarray[Any, Any]
@@ -42,9 +42,9 @@ class Stepped(NamedTuple):
 class HostRollout(NamedTuple):
     """Some steps of all envs, as they are stored."""
 
-    stored: dict[Path, Tensor]
+    stored: dict[ColumnPath, Tensor]
     """Squeezed columns [T, N, …] on the CPU."""
-    finals: dict[Path, Tensor]
+    finals: dict[ColumnPath, Tensor]
     """Squeezed observations after an end, [K, …]; empty where none are kept."""
     final_rows: dict[tuple[int, int], int]
     """(step, env) → row of `finals`."""
@@ -112,13 +112,13 @@ class SaverBuffer:
         self.count, self._finals = 0, []
         return rollout
 
-    def squeezed_obs(self, obs: Mapping[str, Tensor]) -> dict[Path, Tensor]:
+    def squeezed_obs(self, obs: Mapping[str, Tensor]) -> dict[ColumnPath, Tensor]:
         """Return what is stored of observations [n, …], on the host."""
         return {
             column.path: column.squeezed(obs["/".join(column.path[1:])]).to("cpu") for column in self._spec.obs_columns
         }
 
-    def _squeezed_finals(self) -> dict[Path, Tensor]:
+    def _squeezed_finals(self) -> dict[ColumnPath, Tensor]:
         if not self._finals:
             return {}
         names = self._finals[0][2]

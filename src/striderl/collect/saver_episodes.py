@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from striderl.collect.saver_buffer import HostRollout
-from striderl.datasets.trajectory_errors import TrajectoryError
-from striderl.datasets.trajectory_spec import Path, TrajectorySpec, nested
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.trajectories.spec import ColumnPath, TrajectoryError, TrajectorySpec, nested
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 
 
 class Piece(NamedTuple):
@@ -55,7 +54,7 @@ class OpenEpisode:
         """Go on with steps [start, stop) of a rollout."""
         self.pieces.append(Piece(rollout, start, stop))
 
-    def columns(self) -> dict[Path, Tensor]:
+    def columns(self) -> dict[ColumnPath, Tensor]:
         """Return its squeezed columns [T, …], with memory of their own."""
         paths = self.pieces[0].rollout.stored
         return {
@@ -63,7 +62,7 @@ class OpenEpisode:
             for path in paths
         }
 
-    def final(self) -> dict[Path, Tensor] | None:
+    def final(self) -> dict[ColumnPath, Tensor] | None:
         """Return the squeezed observation after its last step [1, …], if it was kept."""
         last = self.pieces[-1]
         row = last.rollout.final_rows.get((last.stop - 1, self.env))
@@ -137,7 +136,7 @@ class EpisodeWriter:
         """Return the envs whose open episode has so many steps, or more."""
         return [episode.env for episode in self._open if len(episode) >= length]
 
-    def cut(self, env: int, following: Mapping[Path, Tensor]) -> None:
+    def cut(self, env: int, following: Mapping[ColumnPath, Tensor]) -> None:
         """Write what there is of an env's episode as one that was truncated; `following` is what was seen then."""
         episode = self._open[env]
         last = episode.pieces[-1]
@@ -156,7 +155,11 @@ class EpisodeWriter:
         return nested({column.path: column.restored(stored[column.path]) for column in self._writer.spec.columns})
 
     def _write(
-        self, episode: OpenEpisode, stored: dict[Path, Tensor], success: bool, final: Mapping[Path, Tensor] | None
+        self,
+        episode: OpenEpisode,
+        stored: dict[ColumnPath, Tensor],
+        success: bool,
+        final: Mapping[ColumnPath, Tensor] | None,
     ) -> None:
         valid = stored[("valid",)]
         if not bool(valid.any()):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import replacing
-from striderl.datasets.trajectory_errors import TrajectoryError
+from striderl.datasets.trajectories.spec import TrajectoryError
 
 SUMMARY = "summary.json"
 """The file's name."""

@@ -45,7 +45,7 @@ from striderl.data.checked_fields import overridden, refuse_assignment
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.transition import Transition, split_done
-from striderl.datasets.rollout_files import Transition as RecordedStep
+from striderl.datasets.playback.base import Transition as RecordedStep
 from striderl.networks.distributions.base import Distribution
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.inputs import Observations, as_dones, critic_view, named

@@ -70,7 +70,7 @@ def _expert(motion: MotionSettings, prior: MotionPriorConfig, env: VecEnv, size:
         return _env_expert(motion, size)
     if not isinstance(motion.expert, (list, tuple)):
         return motion.expert
-    from striderl.datasets.amp_loader import AMPLoader, AMPLoaderConfig
+    from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
 
     usual = {"time_between_frames": env.step_dt, "num_frames": prior.frames}
     return AMPLoader(motion.expert, AMPLoaderConfig(**{**usual, **motion.loader}), env.device)

@@ -19,7 +19,7 @@ from torch import Tensor
 from striderl.collect.recorded_teacher import RecordedTeacher
 from striderl.data.arena import Columns
 from striderl.data.specs import ObsSpec, TensorSpec, torch_dtype
-from striderl.datasets.rollout_dataset import RolloutDataset
+from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from striderl.algorithms.terms.distill_config import KL
 from striderl.algorithms.tppo import TPPOConfig
 from striderl.collect.recorded_teacher import RecordedTeacher
 from striderl.data.actions import ActionSpec, BoxSpec
-from striderl.datasets.rollout_dataset import RolloutDataset
+from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.training.consumers.consumer import NOTHING, Reaction, Run
 from striderl.training.distributed import Ranks
 from striderl.training.record import Record

@@ -28,7 +28,7 @@ from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.ppo import PPO
 from striderl.checkpoint.safe_files import write_text
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.datasets.rollout_dataset import RolloutDataset
+from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from striderl.datasets.motion_clip import MotionClip
+from striderl.datasets.motion.clip import MotionClip
 
 Contacts = NDArray[np.bool_]
 

@@ -8,6 +8,23 @@
 Only whole records count. A writer never touches what is behind it, and the next writer takes a new shard, so what a
 killed one left stays unread at the end of its own file. Where a header in the middle is damaged, the next good one is
 searched for, and the hole is reported by its place.
+
+One trajectory as bytes: a frame that says how long it is, checksums, and chunks of columns.
+
+    offset 0   header    48 bytes   magic │ num_steps │ time_ns │ about │ num_chunks │ body │ flags │ crc of all these
+          48   table     8 bytes    for each chunk: its size, its crc
+               about     JSON       what is known of this trajectory: {"success": true, …}
+               crc       4 bytes    of table and about
+               body                 the chunks, column by column, each in the order of time:
+
+                   obs/joints  steps 0…1364 │ steps 1365…1999 │ obs/depth  steps 0…20 │ 21…41 │ … │ act …
+                   and where the spec says so, one last row of each observation column: what was seen after the end
+
+               tail      8 bytes    'trj done'
+
+A record is there when its tail is. The header's crc covers the record's own place in the file and the fingerprint of
+the spec: bytes that look like a header inside of other data are not taken for one, and a record can be read without
+the head of its file.
 """
 
 from __future__ import annotations
@@ -21,18 +38,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from torch import Tensor
+
 from striderl.checkpoint import strict_json
 from striderl.checkpoint.errors import CheckpointCorrupt
 from striderl.checkpoint.file_ops import FileOps
-from striderl.datasets.trajectory_errors import (
+from striderl.datasets.trajectories.codecs import pack
+from striderl.datasets.trajectories.spec import (
+    METADATA,
+    VERSION,
+    ColumnPath,
+    TrajectoryColumn,
     TrajectoryCorrupt,
     TrajectoryError,
     TrajectoryMismatch,
     TrajectoryMissing,
+    TrajectorySpec,
     TrajectoryVersion,
 )
-from striderl.datasets.trajectory_record import HEADER_BYTES, MAGIC, MAX_ABOUT_BYTES, TAIL, Header, parse_header
-from striderl.datasets.trajectory_spec import METADATA, VERSION
 
 SHARD_NAME = re.compile(r"shard_(\d{6,12})\.trj")
 """What shards are called; the numbers go up."""
@@ -177,3 +201,174 @@ def _json(text: bytes, path: Path) -> dict[str, Any]:
     except CheckpointCorrupt:
         return {}
     return content if isinstance(content, dict) else {}
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+MAGIC = b"\x89trj\r\n\x1a\n"
+TAIL = b"trj done"
+_FIELDS = struct.Struct("<8sQQIIQI")
+_PLACE = struct.Struct("<QI")
+HEADER_BYTES = _FIELDS.size + _CRC.size
+MAX_ABOUT_BYTES = 1024 * 1024
+_FINAL_OBS = 1
+
+
+class Header(NamedTuple):
+    """What the first bytes of a record say."""
+
+    num_steps: int
+    """Steps of the trajectory."""
+    time_ns: int
+    """When it was written, in nanoseconds since 1970."""
+    about_bytes: int
+    """Length of the JSON text."""
+    num_chunks: int
+    """Entries of the table."""
+    body_bytes: int
+    """Length of all chunks."""
+    flags: int
+    """1: the body ends with the observation after the last step."""
+
+    @property
+    def index_bytes(self) -> int:
+        """Length of table, about and their crc."""
+        return self.num_chunks * 8 + self.about_bytes + _CRC.size
+
+    @property
+    def record_bytes(self) -> int:
+        """Length of the whole record."""
+        return HEADER_BYTES + self.index_bytes + self.body_bytes + len(TAIL)
+
+    @property
+    def final_obs(self) -> bool:
+        """Whether the body ends with the observation after the last step."""
+        return bool(self.flags & _FINAL_OBS)
+
+    def to_bytes(self, offset: int, fingerprint: int) -> bytes:
+        """Return the header of a record at this place in a file of this spec."""
+        fields = _FIELDS.pack(MAGIC, *self)
+        return fields + _CRC.pack(_place_crc(fields, offset, fingerprint))
+
+
+def parse_header(content: bytes, offset: int, fingerprint: int) -> Header | None:
+    """Read a header at a place in a file of a spec; None when these bytes are none."""
+    if len(content) < HEADER_BYTES or content[: len(MAGIC)] != MAGIC:
+        return None
+    fields = content[: _FIELDS.size]
+    if _CRC.unpack_from(content, _FIELDS.size)[0] != _place_crc(fields, offset, fingerprint):
+        return None
+    header = Header(*_FIELDS.unpack(fields)[1:])
+    return header if header.about_bytes <= MAX_ABOUT_BYTES else None
+
+
+def _place_crc(fields: bytes, offset: int, fingerprint: int) -> int:
+    return zlib.crc32(_PLACE.pack(offset, fingerprint), zlib.crc32(fields))
+
+
+class Chunk(NamedTuple):
+    """Where some steps of a column are in the body."""
+
+    column: TrajectoryColumn
+    start: int
+    """First step."""
+    stop: int
+    """Behind the last step."""
+    final: bool
+    """Whether this is the row after the end."""
+
+
+def planned_chunks(spec: TrajectorySpec, num_steps: int, *, final_obs: bool) -> list[Chunk]:
+    """Return the chunks of a trajectory in the order of the body; spec and length decide it."""
+    chunks = [
+        Chunk(column, start, min(start + column.chunk_steps, num_steps), False)
+        for column in spec.columns
+        for start in range(0, num_steps, column.chunk_steps)
+    ]
+    if final_obs:
+        chunks += [Chunk(column, num_steps, num_steps + 1, True) for column in spec.obs_columns]
+    return chunks
+
+
+@dataclass(frozen=True)
+class Record:
+    """A trajectory in bytes, complete but for its place in a file."""
+
+    header: Header
+    index: bytes
+    """Table, about and crc."""
+    chunks: list[bytes]
+
+    def to_buffers(self, offset: int, fingerprint: int) -> list[bytes]:
+        """Return all bytes in order, the tail by itself as the last."""
+        return [self.header.to_bytes(offset, fingerprint), self.index, *self.chunks, TAIL]
+
+
+def make_record(
+    spec: TrajectorySpec,
+    stored: Mapping[ColumnPath, Tensor],
+    final: Mapping[ColumnPath, Tensor] | None,
+    about: Mapping[str, Any],
+    *,
+    time_ns: int,
+) -> Record:
+    """Pack a trajectory: `stored` are squeezed columns [T, …] by path, `final` the rows [1, …] after the end."""
+    num_steps = _length(stored)
+    pieces = []
+    for chunk in planned_chunks(spec, num_steps, final_obs=final is not None):
+        path = chunk.column.path
+        values = final[path] if chunk.final and final is not None else stored[path][chunk.start : chunk.stop]
+        pieces.append(pack(values, deflate=chunk.column.coder.deflate))
+    text = strict_json.encode(dict(about))
+    if len(text) > MAX_ABOUT_BYTES:
+        raise ValueError(f"what is written about a trajectory has {len(text)} bytes, at most {MAX_ABOUT_BYTES}")
+    table = np.array([(len(piece), zlib.crc32(piece)) for piece in pieces], "<u4").tobytes()
+    header = Header(
+        num_steps=num_steps,
+        time_ns=time_ns,
+        about_bytes=len(text),
+        num_chunks=len(pieces),
+        body_bytes=sum(map(len, pieces)),
+        flags=_FINAL_OBS if final is not None else 0,
+    )
+    return Record(header, table + text + _CRC.pack(zlib.crc32(table + text)), pieces)
+
+
+class Index(NamedTuple):
+    """What stands between header and body."""
+
+    sizes: np.ndarray[Any, Any]
+    """Bytes of each chunk."""
+    crcs: np.ndarray[Any, Any]
+    """Checksum of each chunk."""
+    starts: np.ndarray[Any, Any]
+    """Where each chunk begins in the body."""
+    about: bytes
+    """The JSON text."""
+
+
+def parse_index(header: Header, content: bytes) -> Index | None:
+    """Read table and about; None when they are not what was written."""
+    if len(content) != header.index_bytes:
+        return None
+    covered = content[: -_CRC.size]
+    if _CRC.unpack(content[-_CRC.size :])[0] != zlib.crc32(covered):
+        return None
+    table = np.frombuffer(covered, "<u4", count=2 * header.num_chunks).reshape(-1, 2).astype(np.int64)
+    sizes, crcs = table[:, 0], table[:, 1]
+    ends = np.cumsum(sizes)
+    if header.num_chunks and int(ends[-1]) != header.body_bytes:
+        return None
+    return Index(sizes, crcs, ends - sizes, covered[8 * header.num_chunks :])
+
+
+def _length(stored: Mapping[ColumnPath, Tensor]) -> int:
+    lengths = {"/".join(path): values.shape[0] for path, values in stored.items()}
+    found = set(lengths.values())
+    if len(found) != 1:
+        raise ValueError(f"the columns of a trajectory are equally long, found {lengths}")
+    length = int(found.pop())
+    if length < 1:
+        raise ValueError("a trajectory has at least one step, found none")
+    return length

@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 from striderl.checkpoint.errors import MAX_JSON_BYTES, FileRefused
 from striderl.checkpoint.safe_files import decode_json, read_bytes, replacing
 from striderl.data.naming import unknown
-from striderl.datasets.motion_arrays import require_folder
-from striderl.datasets.motion_clip import ClipError, MotionClip
-from striderl.datasets.motion_mirror import JointMirror, standard_fields
+from striderl.datasets.motion.clip import ClipError, JointMirror, MotionClip, standard_fields
+from striderl.datasets.motion.clip_files import require_folder
 
 _LEGS = ("FR", "FL", "RR", "RL")
 QUATERNIONS = ("xyzw", "wxyz")

@@ -18,9 +18,9 @@ from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.data.transition import transition_columns
 from striderl.datasets.offline import replay_of
-from striderl.datasets.trajectory_spec import TrajectorySpec
-from striderl.datasets.trajectory_store import TrajectoryStore
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.trajectories.spec import TrajectorySpec
+from striderl.datasets.trajectories.store import TrajectoryStore
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 from striderl.storage.replay.replay import Replay, View
 from striderl.storage.replay.samplers import Picker
 

@@ -30,13 +30,18 @@ from striderl.data.actions import BoxSpec
 from striderl.data.arena import Columns
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, dtype_name
 from striderl.data.transition import TIME_LIMIT
-from striderl.datasets.array_pickle import BrokenPickle, read_arrays
-from striderl.datasets.trajectory_codecs import decompress_normalized_image
-from striderl.datasets.trajectory_errors import TrajectoryError, TrajectoryMismatch, TrajectoryMissing
-from striderl.datasets.trajectory_shard import SHARD_NAME
-from striderl.datasets.trajectory_spec import METADATA, TrajectorySpec
-from striderl.datasets.trajectory_store import TrajectoryStore
-from striderl.datasets.trajectory_writer import TrajectoryWriter
+from striderl.datasets.readers.array_pickle import BrokenPickle, read_arrays
+from striderl.datasets.trajectories.codecs import decompress_normalized_image
+from striderl.datasets.trajectories.shard import SHARD_NAME
+from striderl.datasets.trajectories.spec import (
+    METADATA,
+    TrajectoryError,
+    TrajectoryMismatch,
+    TrajectoryMissing,
+    TrajectorySpec,
+)
+from striderl.datasets.trajectories.store import TrajectoryStore
+from striderl.datasets.trajectories.writer import TrajectoryWriter
 
 Array = np.ndarray[Any, Any]
 

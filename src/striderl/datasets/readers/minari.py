@@ -26,7 +26,7 @@ from striderl.checkpoint.trust import require_trust
 from striderl.data.actions import ActionSpec, DictActionSpec, action_spec_from_space
 from striderl.data.naming import missing_extra
 from striderl.data.specs import ObsSpec, torch_dtype
-from striderl.datasets.rollout_import import Episode, closed
+from striderl.datasets.readers.episodes import Episode, closed
 
 
 class MinariReader:

@@ -23,12 +23,8 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.file_ops import FileOps
-from striderl.datasets.trajectory_errors import TrajectoryError
-from striderl.datasets.trajectory_metadata import agree_on_metadata
-from striderl.datasets.trajectory_record import Record, make_record
-from striderl.datasets.trajectory_shard import SHARD_NAME, shard_head
-from striderl.datasets.trajectory_spec import Path as ColumnPath
-from striderl.datasets.trajectory_spec import TrajectorySpec
+from striderl.datasets.trajectories.shard import SHARD_NAME, Record, make_record, shard_head
+from striderl.datasets.trajectories.spec import ColumnPath, TrajectoryError, TrajectorySpec, agree_on_metadata
 
 SHARD_BYTES = 256 * 1024 * 1024
 """Above this size a writer goes on in a new shard, so that old ones can be moved or deleted."""

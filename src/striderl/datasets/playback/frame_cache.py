@@ -22,7 +22,7 @@ from torch import Tensor
 
 from striderl.data import tree
 from striderl.data.arena import Arena, Columns, Placement
-from striderl.datasets.rollout_order import Numbers
+from striderl.datasets.playback.sources import Numbers
 
 _log = logging.getLogger(__name__)
 

@@ -10,27 +10,38 @@
 
 A path is a list because names of components may hold a '/' themselves ('critic/scan'). The file is written once, whole,
 by whoever comes first, and never changed: a reader can not see it half done, and all writers agree on it.
+
+metadata.json: written once, by whichever writer comes first; read by everybody.
+
+What can go wrong with recorded trajectories; every message names the file, the place in it and the reason.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import math
+import os
+import secrets
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from striderl.checkpoint import strict_json
+from striderl.checkpoint.errors import MAX_JSON_BYTES, CheckpointCorrupt
+from striderl.checkpoint.file_ops import FileOps, make_directories
 from striderl.checkpoint.layout import compare, describe
 from striderl.data.actions import ActionSpec
 from striderl.data.arena import Columns
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, torch_dtype
-from striderl.datasets.trajectory_codecs import Codec, codec_named
+from striderl.datasets.trajectories.codecs import Codec, codec_named
 
-Path = tuple[str, ...]
+ColumnPath = tuple[str, ...]
 """Where a column is in the nested columns of a step: ('obs', 'joints'), ('rew',), …"""
 
 FORMAT = "striderl trajectories"
@@ -49,7 +60,7 @@ REQUIRED = ("rew", "terminated", "truncated")
 class TrajectoryColumn(TensorSpec):
     """One column."""
 
-    path: Path
+    path: ColumnPath
     """Where it is in a step."""
     codec: str = "raw"
     """How its values are kept; a name of `CODECS`."""
@@ -178,7 +189,7 @@ class TrajectorySpec:
         """A number that differs for specs that differ; every shard carries it."""
         return zlib.crc32(strict_json.encode(self.plain()))
 
-    def squeezed(self, steps: Mapping[str, Any]) -> dict[Path, Tensor]:
+    def squeezed(self, steps: Mapping[str, Any]) -> dict[ColumnPath, Tensor]:
         """Return what is stored of nested columns [..., shape], by path; missing and unexpected ones are errors."""
         found = dict(_leaves(steps))
         wanted = [column.path for column in self.columns]
@@ -238,7 +249,7 @@ class TrajectorySpec:
         return lines + compare(self.layout, other.layout)
 
 
-def nested(values: Mapping[Path, Any]) -> dict[str, Any]:
+def nested(values: Mapping[ColumnPath, Any]) -> dict[str, Any]:
     """Return values by path as nested dicts."""
     result: dict[str, Any] = {}
     for path, value in values.items():
@@ -249,7 +260,7 @@ def nested(values: Mapping[Path, Any]) -> dict[str, Any]:
     return result
 
 
-def _leaves(columns: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _leaves(columns: Mapping[str, Any], path: ColumnPath = ()) -> Iterator[tuple[ColumnPath, Any]]:
     for name, value in columns.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*path, name))
@@ -257,7 +268,7 @@ def _leaves(columns: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path,
             yield (*path, name), value
 
 
-def _choose(codecs: Mapping[str, str], paths: Sequence[Path]) -> dict[Path, str]:
+def _choose(codecs: Mapping[str, str], paths: Sequence[ColumnPath]) -> dict[ColumnPath, str]:
     """Return path → codec for what is named by its component or by its whole path."""
     names = {"/".join(path): path for path in paths}
     names |= {"/".join(path[1:]): path for path in paths if path[0] == "obs" and len(path) > 1}
@@ -296,3 +307,140 @@ def _bounds(layout: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str
         section: [{key: changed(key, value) for key, value in entry.items()} for entry in entries]
         for section, entries in layout.items()
     }
+
+
+# -- metadata.json -----------------------------------------------------------------------------------------------------
+
+
+class Metadata(NamedTuple):
+    """What metadata.json says."""
+
+    spec: TrajectorySpec
+    about: dict[str, Any]
+    """What the first writer said about the recording."""
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Read what a folder of trajectories says of itself; raises TrajectoryMissing where nothing was recorded yet."""
+    path = folder / METADATA
+    try:
+        with FileOps().open_read(path) as file:
+            text = file.read(MAX_JSON_BYTES + 1)
+    except FileNotFoundError:
+        raise TrajectoryMissing(f"there are no trajectories in {str(folder)!r}: it has no {METADATA}") from None
+    except OSError as error:
+        raise TrajectoryError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+    try:
+        content = strict_json.decode(text, path, max_bytes=MAX_JSON_BYTES)
+    except CheckpointCorrupt as error:
+        raise TrajectoryCorrupt(path, error.reason) from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise TrajectoryCorrupt(
+            path,
+            f"it does not say format {FORMAT!r}. A recording of trajectory_*/traj_*.pickle files is brought over with "
+            "'striderl import-trajectories'",
+        )
+    if content.get("version") != VERSION:
+        raise TrajectoryVersion(
+            f"{str(path)!r} is in version {content.get('version')!r} of the format, this library reads {VERSION}"
+        )
+    try:
+        return Metadata(TrajectorySpec.from_plain(content), dict(content["about"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TrajectoryCorrupt(path, f"it is not what this library writes ({error})") from None
+
+
+def agree_on_metadata(folder: Path, spec: TrajectorySpec, about: Mapping[str, Any]) -> Metadata:
+    """Write metadata.json, or, where it is there already, make sure that it says the same spec."""
+    try:
+        return _same(folder, spec)
+    except TrajectoryMissing:
+        pass
+    content = {"format": FORMAT, "version": VERSION, **spec.plain(), "about": dict(about)}
+    text = json.dumps(content, indent=1, allow_nan=False).encode("ascii") + b"\n"
+    ops = FileOps()
+    try:
+        make_directories(ops, folder)
+        temporary = folder / f".{METADATA}.{secrets.token_hex(6)}.tmp"
+        descriptor = ops.create(temporary)
+        try:
+            ops.write(descriptor, memoryview(text))
+            ops.sync(descriptor)
+        finally:
+            ops.close(descriptor)
+        try:
+            _give_name(temporary, folder / METADATA)
+        finally:
+            temporary.unlink(missing_ok=True)
+        ops.sync_directory(folder)
+    except OSError as error:
+        raise TrajectoryError(f"cannot write {str(folder / METADATA)!r}: {error.strerror or error}") from error
+    return _same(folder, spec)
+
+
+def _give_name(temporary: Path, path: Path) -> None:
+    """Give a finished file its name unless another writer was faster; a link, unlike a rename, replaces nothing."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        # a file system without links: two first writers in the same instant could replace each other's file
+        if not path.exists():
+            os.replace(temporary, path)
+
+
+def _same(folder: Path, spec: TrajectorySpec) -> Metadata:
+    metadata = read_metadata(folder)
+    differences = metadata.spec.differences(spec)
+    if differences or metadata.spec.fingerprint != spec.fingerprint:
+        lines = "".join(f"\n  - {line}" for line in differences or ["the layout is spelled differently"])
+        raise TrajectoryMismatch(
+            f"{str(folder)!r} holds trajectories with other columns; record these in a folder of their own:{lines}"
+        )
+    return metadata
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+class TrajectoryError(Exception):
+    """A recording could not be written or read."""
+
+
+class TrajectoryCorrupt(TrajectoryError):  # noqa: N818  (says what is wrong)
+    """Bytes of a recording are not those that were written, or not what this library writes."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        """Name the file and the reason."""
+        super().__init__(f"{str(path)!r} is damaged: {reason}")
+        self.path = Path(path)
+        self.reason = reason
+
+
+class TrajectoryRefused(TrajectoryError):  # noqa: N818  (says what is wrong)
+    """A foreign file wants more than to be read."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        """Name the file and the reason."""
+        super().__init__(f"{str(path)!r} is refused: {reason}")
+        self.path = Path(path)
+        self.reason = reason
+
+
+class TrajectoryVersion(TrajectoryError):  # noqa: N818  (says what is wrong)
+    """A recording is in a version of the format that this library does not know."""
+
+
+class TrajectoryMissing(TrajectoryError):  # noqa: N818  (says what is wrong)
+    """There is no recording, or it went away while it was read."""
+
+
+class TrajectoryTimeout(TrajectoryError):  # noqa: N818  (says what is wrong)
+    """A reader waited for trajectories that did not come."""
+
+
+class TrajectoryMismatch(TrajectoryError):  # noqa: N818  (says what is wrong)
+    """A folder holds trajectories with other columns."""

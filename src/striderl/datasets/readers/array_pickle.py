@@ -24,7 +24,7 @@ import numpy as np
 
 from striderl.checkpoint.errors import memory_limit
 from striderl.checkpoint.file_ops import FileOps
-from striderl.datasets.trajectory_errors import TrajectoryError, TrajectoryMissing, TrajectoryRefused
+from striderl.datasets.trajectories.spec import TrajectoryError, TrajectoryMissing, TrajectoryRefused
 
 Array = np.ndarray[Any, Any]
 

@@ -1,0 +1,1 @@
+"""Motion clips: their fields, files and gait, and windows of them for a discriminator."""

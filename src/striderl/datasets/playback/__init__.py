@@ -1,0 +1,1 @@
+"""Recorded trajectories as if envs were stepped: N of them side by side."""
