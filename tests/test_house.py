@@ -157,9 +157,9 @@ EXPORT = (
     "from striderl.export.metadata import ExportMetadata\n"
     "export_policy(None, 'nowhere', metadata=ExportMetadata(dt=0.02))"
 )
-SESSION = "from striderl.export.packages import onnx_session; onnx_session('nowhere.onnx')"
+SESSION = "from striderl.export.exported_policy import onnx_session; onnx_session('nowhere.onnx')"
 PLOT = (
-    "from pathlib import Path; from striderl.loggers.jsonl_logger import JsonlLogger as L; "
+    "from pathlib import Path; from striderl.loggers.file_loggers import JsonlLogger as L; "
     "from striderl.loggers.plots import plot_runs; import tempfile; d = Path(tempfile.mkdtemp()); "
     "l = L(d / 'metrics.jsonl'); l.log(0, {'collect/return_mean': 1.0}); l.close(); plot_runs([d], d / 'x.png')"
 )
@@ -179,16 +179,16 @@ MISSING = [
     ("onnxruntime", EXPORT, "export"),
     ("onnxruntime", SESSION, "export"),
     ("matplotlib", PLOT, "plot"),
-    ("wandb", "from striderl.loggers.wandb_logger import WandbLogger as L; L('x').log(0, {})", "wandb"),
-    ("trackio", "from striderl.loggers.trackio_logger import TrackioLogger as L; L('p', 'r').log(0, {})", "trackio"),
+    ("wandb", "from striderl.loggers.trackers import WandbLogger as L; L('x').log(0, {})", "wandb"),
+    ("trackio", "from striderl.loggers.trackers import TrackioLogger as L; L('p', 'r').log(0, {})", "trackio"),
     (
         "mlflow",
-        "from striderl.loggers.mlflow_logger import MlflowLogger as L; L('x', experiment='e', run='r').log(0, {})",
+        "from striderl.loggers.trackers import MlflowLogger as L; L('x', experiment='e', run='r').log(0, {})",
         "mlflow",
     ),
     ("minari", "from striderl.datasets.readers.minari import MinariReader; MinariReader('x')", "minari"),
     ("pyarrow", "from striderl.datasets.readers.lerobot import _parquet; _parquet()", "lerobot"),
-    ("neptune", "from striderl.loggers.neptune_logger import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
+    ("neptune", "from striderl.loggers.trackers import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
 ]
 
 

@@ -15,7 +15,7 @@ from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.execution.modes import Compiled, Eager, Graphed
-from striderl.execution.pure_program import PureFunction
+from striderl.execution.traced import PureFunction
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
 from striderl.storage.rollout import RolloutStorage

@@ -11,8 +11,8 @@ import update_cases
 from torch import Tensor, fx, nn
 from update_cases import CASES
 
-from striderl.execution.joint_program import CHECK_EVERY, MOST, JointPrograms, RefusedError
 from striderl.execution.modes import Eager, Evaluated, evaluated
+from striderl.execution.traced import CHECK_EVERY, MOST, JointPrograms, RefusedError
 from striderl.execution.updater import ParameterGroup
 
 

@@ -10,8 +10,7 @@ import torch
 import torch._inductor
 from torch import Tensor, fx
 
-from striderl.execution.pure_program import PureFunction
-from striderl.execution.traced import MOST, inductor
+from striderl.execution.traced import MOST, PureFunction, inductor
 
 
 def as_it_is(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:

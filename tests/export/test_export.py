@@ -18,11 +18,10 @@ from striderl import __version__
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, torch_dtype
 from striderl.export.bundle import Bundle, describe, export_policy
-from striderl.export.commit import current_commit
 from striderl.export.exported_policy import ExportedPolicy, load_bundle
 from striderl.export.golden_trace import ParityError
 from striderl.export.greedy_step import plan_layout
-from striderl.export.metadata import ExportMetadata
+from striderl.export.metadata import ExportMetadata, current_commit
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.facade.stateful import StatefulPolicy

@@ -22,7 +22,7 @@ from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.policy_actor import PolicyActor
 from striderl.envs.classic_control import CartPole
-from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.file_loggers import JsonlLogger
 from striderl.loggers.table import make_loggers
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.training.consumers.log import Log

@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from striderl.loggers.console_logger import ConsoleLogger
-from striderl.loggers.console_text import clock, plain_line, short_number
+from striderl.loggers.console_logger import ConsoleLogger, clock, plain_line, short_number
 
 NUMBERS = {
     "collect/return_mean": 182.4321,

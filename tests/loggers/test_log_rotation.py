@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from striderl.checkpoint.errors import FileRefused
-from striderl.loggers.csv_logger import CsvLogger
-from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.line_file import PART_BYTES, LineFile, parts_of
-from striderl.loggers.runs import read_metrics
+from striderl.loggers.plots import read_metrics
 
 KINDS = {"metrics.jsonl": JsonlLogger, "metrics.csv": CsvLogger}
 

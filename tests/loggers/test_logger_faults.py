@@ -16,8 +16,8 @@ import torch
 from fault_runs import ALL_STEPS, ITERATIONS, MOUNTED, ON_DISK, steps_in, train
 from fault_runs import FAULTS as DISK_FAULTS
 
+from striderl.loggers.file_loggers import JsonlLogger
 from striderl.loggers.guarded import GuardConfig, Guarded
-from striderl.loggers.jsonl_logger import JsonlLogger
 from striderl.loggers.logger import Logger
 from striderl.training.consumers import log as log_module
 

@@ -8,10 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from striderl.loggers.csv_logger import CsvLogger
-from striderl.loggers.jsonl_logger import JsonlLogger
-from striderl.loggers.plots import group_curve, legend_of, plot_runs, seed_curve
-from striderl.loggers.runs import group_runs, read_metrics
+from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
+from striderl.loggers.plots import group_curve, group_runs, legend_of, plot_runs, read_metrics, seed_curve
 
 
 def write_run(folder, *, config=None, offset=0.0, rows=5, kind=JsonlLogger):

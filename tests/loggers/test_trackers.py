@@ -12,11 +12,9 @@ import pytest
 from tracker_rows import CONFIG, ROWS, film, wandb_rows
 
 from striderl.loggers.guarded import Guarded
-from striderl.loggers.mlflow_logger import MlflowLogger
-from striderl.loggers.neptune_logger import NeptuneLogger
 from striderl.loggers.table import LOGGERS, make_loggers
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
-from striderl.loggers.wandb_logger import WandbLogger, run_id_of
+from striderl.loggers.trackers import MlflowLogger, NeptuneLogger, WandbLogger, run_id_of
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +109,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tracker_rows import CONFIG, ROWS, film
-from striderl.loggers.trackio_logger import TrackioLogger
+from striderl.loggers.trackers import TrackioLogger
 logger = TrackioLogger("cartpole", "seed3")
 logger.config(CONFIG)
 for step, numbers in ROWS.items():

@@ -14,7 +14,7 @@ from striderl.data import tree
 from striderl.envs.classic_control import CartPole
 from striderl.envs.toy import ProbeConfig, TimeLimit
 from striderl.loggers.console_logger import ConsoleLogger
-from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.file_loggers import JsonlLogger
 from striderl.loggers.logger import Logger
 from striderl.training.consumers.consumer import NOTHING, Reaction
 from striderl.training.consumers.evaluate import Evaluate

@@ -7,9 +7,8 @@ import random
 import pytest
 from training_cases import make_trainer, run
 
-from striderl.loggers.csv_logger import CsvLogger
-from striderl.loggers.jsonl_logger import JsonlLogger
-from striderl.loggers.runs import read_metrics
+from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
+from striderl.loggers.plots import read_metrics
 from striderl.training.consumers.log import Log
 from striderl.training.consumers.save import Save
 

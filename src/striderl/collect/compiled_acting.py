@@ -16,7 +16,7 @@ import torch
 from striderl.collect.actors import Acted, Actor, Noise, Obs
 from striderl.collect.recorded_steps import RecordedActor
 from striderl.execution.modes import Mode
-from striderl.execution.pure_program import PureFunction
+from striderl.execution.traced import PureFunction
 
 
 class CompiledActing:

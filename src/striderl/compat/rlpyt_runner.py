@@ -31,7 +31,7 @@ from striderl.collect.sampler_seeds import fresh_seed
 from striderl.collect.samplers import BaseSampler
 from striderl.compat.rlpyt_agents import BaseAgent
 from striderl.compat.rlpyt_algorithms import RlAlgorithm
-from striderl.loggers.csv_logger import CsvLogger
+from striderl.loggers.file_loggers import CsvLogger
 from striderl.loggers.logger import Logger
 
 _log = logging.getLogger(__name__)

@@ -13,6 +13,8 @@ happens once, while it is traced, and never again. So before a part is trusted:
 
 A number that a part reads from a global or a module and that never changes is a constant and fine; one that changes
 shows in step 2, by name, or in step 3.
+
+Capture a part as a CUDA graph and replay it on inputs it has not seen.
 """
 
 from __future__ import annotations
@@ -28,8 +30,7 @@ import torch._dynamo
 from torch import Tensor, nn
 
 from striderl.data import tree
-from striderl.execution.capture_cuda import replay_as_cuda_graph
-from striderl.execution.capture_watch import CaptureError, Watch
+from striderl.execution.capture_watch import CaptureError, Watch, user_place
 from striderl.ops.trajectories import static_shapes
 
 __all__ = ["CaptureError", "CaptureReport", "check_capture"]
@@ -243,3 +244,35 @@ def _largest(one: Tensor, other: Tensor) -> float:
 def _name_of(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", "") or type(function).__name__
     return str(name)
+
+
+# -- as a CUDA graph ---------------------------------------------------------------------------------------------------
+
+
+def replay_as_cuda_graph(part: str, function: Callable[..., Any], static: tuple[Any, ...], fresh: Any) -> Any:
+    """Capture `function(*static)`, write the fresh inputs into the static ones, replay and return the outputs.
+
+    A graph reads the addresses it was captured with, so `static` is written to; the outputs are copies.
+    """
+    current = torch.cuda.current_stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        for _ in range(2):  # libraries allocate their workspaces in the first runs, which a capture may not
+            function(*static)
+    current.wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            outputs = function(*static)
+    except RuntimeError as error:
+        reason = f"refuses: {str(error).splitlines()[0]}"
+        raise CaptureError(part, "the CUDA graph", reason, user_place()) from error
+    with torch.no_grad():
+        for _, (place, value) in tree.zipped(static, fresh):
+            if isinstance(place, Tensor):
+                place.copy_(value)
+    graph.replay()
+    torch.cuda.synchronize()
+    return tree.map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, outputs)

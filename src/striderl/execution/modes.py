@@ -86,7 +86,7 @@ class Mode(ABC):
     records: bool = False
     """Whether whole steps are recorded and played back."""
     joint: bool = False
-    """Whether forward and backward may be compiled together, see `joint_program`."""
+    """Whether forward and backward may be compiled together, see `JointPrograms`."""
     fuses: bool = False
     """Whether `fuse` compiles."""
     fixed_shapes: bool = False

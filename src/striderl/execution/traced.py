@@ -8,6 +8,28 @@
 `torch.compile` checks at each call that no Python value it has seen was changed, which for a small network takes longer
 than the work. A traced program has nothing to check but the layout of its inputs. The price is the rule of recorded
 steps (`graphed`): tensors may be changed in place, and every other value is what it was when the function was traced.
+
+A function of nested tensors, without gradients, as compiled programs: acting, drawing, for small work on the CPU.
+
+    inputs (obs, state, noise) ──flattened──▶ leaves ──program of this layout──▶ leaves ──rebuilt──▶ (actions, state, …)
+
+What is asked of the function, and how programs are made, is in `traced.py`. There is one program per layout of the
+inputs and per `key`, which is what the function decides in Python. The first result, and one of every thousand after
+it, is compared with the function as it is written. A function that cannot be compiled, or a program that does not
+agree, is a line in the log, and from then on the function runs as it is written.
+
+Forward and backward as one compiled program, without autograd while it runs: for small networks on the CPU.
+
+    trace once     minibatch ─▶ function ─▶ Σ weight · loss ─▶ torch.autograd.grad ─▶ graph of plain tensor operations
+                                                                  │ captured tensors become inputs
+    run            [leaves of the minibatch, parameters, …] ─▶ compiled graph ─▶ numbers [K], gradient block per group
+
+`torch.compile` makes two programs with autograd between them, and checks a lot at each call: of a millisecond that a
+step of a small Q-network takes, half is spent on that. How programs are made, and what they ask of a function, is in
+`traced.py`.
+
+The first result, and one of every thousand after it, is compared with the function as it is written; a program that
+does not agree is not used any more.
 """
 
 from __future__ import annotations
@@ -15,12 +37,15 @@ from __future__ import annotations
 import copy
 import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from striderl.execution.modes import Evaluated, Function, as_written, evaluated
+from striderl.execution.parameter_groups import ParameterGroup, gradients_of
 
 _log = logging.getLogger(__name__)
 
@@ -243,3 +268,140 @@ def _close(one: Tensor, other: Tensor) -> bool:
     # of the finite numbers: beside a NaN, the others must agree all the same
     largest = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max())
     return torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest + 1e-6, equal_nan=True)
+
+
+# -- without gradients -------------------------------------------------------------------------------------------------
+
+
+class PureFunction:
+    """Runs a pure function as compiled programs, or as it is written where that does not work."""
+
+    def __init__(self, what: str, function: Callable[..., Any], backend: Backend | None = None) -> None:
+        """Compile nothing yet; `what` names the work in the log."""
+        self.what, self.function = what, function
+        self.refusal = ""
+        """Why the function runs as it is written; empty while it does not."""
+        self._backend = backend or inductor
+        self._programs: dict[Any, tuple[Program, Any]] = {}
+
+    def __call__(self, key: Hashable, *inputs: Any) -> Any:
+        """Return function(*inputs)."""
+        if self.refusal:
+            return self._as_written(*inputs)
+        try:
+            return self._run(key, inputs)
+        except RefusedError as refusal:
+            self.refusal = str(refusal)
+            self._programs.clear()
+            _log.log(refusal.level, "%s is not compiled: %s", self.what, self.refusal)
+            return self._as_written(*inputs)
+
+    @torch.no_grad()
+    def _as_written(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+    def _run(self, key: Hashable, inputs: tuple[Any, ...]) -> Any:
+        leaves: list[Tensor] = []
+        layout: list[Any] = [key]
+        for each in inputs:
+            flattened(each, leaves, layout)
+        place = tuple(layout)
+        found = self._programs.get(place)
+        if found is None:
+            found = self._programs[place] = self._compiled(inputs, leaves)
+        program, form = found
+        results = program(leaves)
+        if program.is_due:
+            check_agreement(results, _leaves(self._as_written(*inputs)), later=True)
+        return rebuilt(form, iter(results))
+
+    def _compiled(self, inputs: tuple[Any, ...], leaves: list[Tensor]) -> tuple[Program, Any]:
+        """Return the program for inputs like these, and the form of what the function returns."""
+        if len(self._programs) == MOST:
+            raise RefusedError(f"inputs have come in more than {MOST} layouts")
+        form = self._as_written(*inputs)
+
+        def function(*given: Tensor) -> tuple[Tensor, ...]:
+            return _leaves(self._as_written(*rebuilt(inputs, iter(given))))
+
+        program = Program(function, leaves, self._backend)
+        check_agreement(program(leaves), _leaves(form))
+        return program, form
+
+
+def _leaves(value: Any) -> tuple[Tensor, ...]:
+    leaves: list[Tensor] = []
+    flattened(value, leaves, [])
+    return tuple(leaves)
+
+
+# -- with gradients ----------------------------------------------------------------------------------------------------
+
+
+__all__ = ["CHECK_EVERY", "MOST", "JointPrograms", "RefusedError"]
+
+
+class JointPrograms:
+    """Runs functions of minibatches as joint programs and leaves the gradients with the groups."""
+
+    def __init__(self, groups: Mapping[str, ParameterGroup], backend: Backend | None = None) -> None:
+        """Compile nothing yet."""
+        self._groups = list(groups.values())
+        self._parameters = [each for group in self._groups for each in group.flat.parameters]
+        self._grads = [group.flat.grad for group in self._groups]
+        self._backend = backend or inductor
+        self._programs: dict[Any, tuple[tuple[str, ...], Program]] = {}
+        self._layouts: dict[Function, int] = {}
+
+    def run(self, function: Function, minibatch: Any) -> Evaluated:
+        """Put the gradients of the weighted losses in place of the last ones; return the numbers.
+
+        Raises `RefusedError` where the function cannot be compiled so; the gradients are what they were then.
+        """
+        leaves: list[Tensor] = []
+        layout: list[Any] = [function]
+        layout += [each.requires_grad for each in self._parameters]
+        flattened(minibatch, leaves, layout)
+        key = tuple(layout)
+        found = self._programs.get(key)
+        if found is None:
+            found = self._programs[key] = self._compiled(function, minibatch, leaves)
+        names, program = found
+        numbers, total, *grads = results = program(leaves)
+        if program.is_due:
+            check_agreement(results, self._as_written(function, minibatch)[1], later=True)
+        with torch.no_grad():
+            for place, grad in zip(self._grads, grads):
+                place.copy_(grad)
+        return Evaluated(names, total, numbers)
+
+    def _compiled(self, function: Function, minibatch: Any, leaves: list[Tensor]) -> tuple[tuple[str, ...], Program]:
+        count = self._layouts[function] = self._layouts.get(function, 0) + 1
+        if as_written(function):
+            raise RefusedError("it is to be run as it is written")
+        if count > MOST:
+            raise RefusedError(f"minibatches have come in more than {MOST} layouts")
+        names, wanted = self._as_written(function, minibatch)
+
+        def joint(*inputs: Tensor) -> tuple[Tensor, ...]:
+            return self._as_written(function, rebuilt(minibatch, iter(inputs)))[1]
+
+        program = Program(joint, leaves, self._backend)
+        check_agreement(program(leaves), wanted)
+        return names, program
+
+    def _as_written(self, function: Function, minibatch: Any) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+        """Return the names of the numbers, and what a program returns."""
+        found = evaluated(function, minibatch)
+        return found.names, (found.numbers, found.total.detach(), *self._gradients(found.total))
+
+    def _gradients(self, total: Tensor) -> list[Tensor]:
+        """Return the gradient block of every group."""
+        found = iter(gradients_of(total, self._parameters))
+        return [
+            torch.cat(
+                [torch.zeros_like(each).view(-1) if grad is None else grad.reshape(-1)
+                 for each, grad in zip(group.flat.parameters, found)]
+            )
+            for group in self._groups
+        ]  # fmt: skip

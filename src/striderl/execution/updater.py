@@ -10,11 +10,21 @@ KL of a minibatch is used for that minibatch already, as in rsl_rl.
 With `reduce`, which sums a tensor over processes, the step is that of one process with the samples of all: means count
 all valid samples (`striderl.ops.moments`), gradients are summed, and a gradient that is not finite in one process is
 not finite in any, so that all of them skip the step together.
+
+Keep memory that one gradient step frees for the next one.
+
+glibc gives the top of its heap back to the system whenever enough of it is free, which is after every backward pass of
+a large network, and asks for it again in the next forward pass: a hundred thousand page faults per update, 15 % of its
+time for [512, 256, 128] on 6,144 samples. With a higher threshold the memory stays. It costs nothing but what the
+process had at its peak anyway. Other allocators and systems are left alone, and STRIDERL_KEEP_MEMORY=0 leaves glibc's.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -22,15 +32,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.execution.allocator import keep_freed_memory
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
 from striderl.execution.graphed import addresses
-from striderl.execution.joint_program import JointPrograms, RefusedError
 from striderl.execution.modes import Evaluated, ExecutionConfig, Function, mode_of
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
 from striderl.execution.parameter_groups import gradients_of
+from striderl.execution.traced import JointPrograms, RefusedError
 from striderl.ops.moments import AllReduce, pooled
 
 _log = logging.getLogger(__name__)
@@ -245,3 +254,27 @@ class Updater:
             raise ValueError(f"saved groups {sorted(state)} are not this updater's {sorted(self.groups)}")
         for name, group in self.groups.items():
             group.load_state_dict(state[name])
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the names of mallopt's parameters are numbers
+_KEPT = 512 * 2**20
+_LARGEST_MMAP = 32 * 2**20
+"""The highest that glibc takes; larger blocks are mapped one by one."""
+_done = False
+
+
+def keep_freed_memory() -> bool:
+    """Raise glibc's thresholds, once per process; tells whether they are raised."""
+    global _done
+    if _done or os.environ.get("STRIDERL_KEEP_MEMORY") == "0" or platform.libc_ver()[0] != "glibc":
+        return _done
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    _done = bool(mallopt(_TRIM_THRESHOLD, _KEPT)) and bool(mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP))
+    _log.debug("glibc keeps up to %d MiB of freed memory", _KEPT // 2**20)
+    return _done

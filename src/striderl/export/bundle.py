@@ -8,40 +8,45 @@
 
 Every file is checked against the policy before the folder appears under its name: it is written elsewhere and renamed
 at the end, so there is never half a bundle and never one that does something else.
+
+From the deterministic step to a program file, and from the file back to something that runs.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 
 from striderl import __version__
 from striderl.checkpoint.safe_files import write_json
 from striderl.data.naming import unknown
-from striderl.export.commit import current_commit
+from striderl.export.exported_policy import onnx_session, require_package
 from striderl.export.golden_trace import GoldenTrace, Step, golden_trace, random_trace, require_parity, run_trace
 from striderl.export.greedy_step import ExportablePolicy, ExportLayout, GreedyStep, plan_layout, zeros
 from striderl.export.metadata import (
     FORMAT,
     ExportMetadata,
     as_properties,
+    current_commit,
     describe_action,
     describe_component,
     describe_joints,
     describe_state,
 )
-from striderl.export.packages import require_package
-from striderl.export.programs import onnx_step, torch_step, trace_program, write_onnx
 
 FILES = {"onnx": "policy.onnx", "torch": "policy.pt2"}
 """The file of each format."""
@@ -214,3 +219,99 @@ def _put_in_place(temporary: Path, target: Path) -> None:
     target.rename(old / target.name)
     temporary.rename(target)
     shutil.rmtree(old)
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+def trace_program(step: GreedyStep, example: Sequence[Tensor]) -> torch.export.ExportedProgram:
+    """Trace the step with any number of envs; the example has at least two, because one would be baked in.
+
+    A traced program keeps every parameter of its module. The second tracing is without those that the first did not
+    touch: the critic is not exported.
+    """
+    first = _traced(step, example)
+    touched = {node.name for node in first.graph.nodes if node.op == "placeholder" and node.users}
+    for spec in first.graph_signature.input_specs:
+        if spec.target is not None and spec.arg.name not in touched:
+            path, _, name = spec.target.rpartition(".")
+            module = step.get_submodule(path)
+            for table in (module._parameters, module._buffers):
+                if name in table:
+                    table[name] = None
+    return _traced(step, example)
+
+
+def _traced(step: GreedyStep, example: Sequence[Tensor]) -> torch.export.ExportedProgram:
+    try:
+        return torch.export.export(step, tuple(example), dynamic_shapes=batch_shapes(len(example)))
+    except torch._dynamo.exc.UserError as error:
+        raise ValueError(
+            f"the policy cannot be traced for any number of envs (it was tried with {example[0].shape[0]}); "
+            f"a stage may use len(tensor), which is a plain number: write tensor.shape[0]. torch says: {error}"
+        ) from error
+
+
+def batch_shapes(num_inputs: int) -> dict[str, Any]:
+    """Say that the first dimension of every input is the number of envs."""
+    batch = torch.export.Dim("batch", min=1)
+    return {"inputs": tuple({0: batch} for _ in range(num_inputs))}
+
+
+def write_onnx(
+    program: torch.export.ExportedProgram, layout: ExportLayout, properties: Mapping[str, str], path: Path
+) -> None:
+    """Write one ONNX file with named inputs and outputs and the description inside."""
+    for package in ("onnx", "onnxscript"):
+        require_package(package, purpose="exporting to ONNX")
+    with _quiet():
+        converted = torch.onnx.export(
+            program,
+            input_names=list(layout.input_names),
+            output_names=list(layout.output_names),
+            dynamic_shapes=batch_shapes(len(layout.input_names)),
+            dynamo=True,
+            verbose=False,
+        )
+    assert converted is not None
+    converted.model.metadata_props.update(properties)
+    converted.save(str(path), external_data=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what the exporter says every time and nobody here can change.
+
+    It warns that torchvision is missing, that one name for the batch is enough, and of its own old calls.
+    """
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r".*axis name: batch will not be used")
+            warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def onnx_step(path: Path, layout: ExportLayout) -> Step:
+    """Return one step of an ONNX file by onnxruntime."""
+    session = onnx_session(path)
+
+    def step(inputs: Sequence[Tensor]) -> list[Tensor]:
+        feeds = {name: value.numpy() for name, value in zip(layout.input_names, inputs)}
+        return [torch.from_numpy(value) for value in session.run(list(layout.output_names), feeds)]
+
+    return step
+
+
+def torch_step(path: Path) -> Step:
+    """Return one step of a file that torch.export wrote."""
+    module = torch.export.load(path).module()
+
+    def step(inputs: Sequence[Tensor]) -> list[Tensor]:
+        return list(module(*inputs))
+
+    return step

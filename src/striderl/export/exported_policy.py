@@ -8,10 +8,13 @@ policy.reset(dones)                                              forget where an
 A component that the deterministic policy does not read, because an estimator replaces it, is no input of the model. It
 may be given all the same: in a dict, in `layout`, and in flat arrays that have all of the actor's training components
 in a row; it is dropped then.
+
+The packages that export needs and the core does not; nothing here loads torch.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from striderl.checkpoint.safe_files import check_plain, read_json
+from striderl.data.naming import missing_extra
 from striderl.data.specs import ObsSpec
 from striderl.export.array_layout import Array, read_arrays, require_dones, require_layout
 from striderl.export.metadata import FORMAT, from_properties, spec_of
-from striderl.export.packages import onnx_session
 
 MODEL_FILE, METADATA_FILE = "policy.onnx", "metadata.json"
 
@@ -135,3 +138,20 @@ def _require_same_description(root: Path, metadata: Mapping[str, Any]) -> None:
         differing = [key for key, value in metadata.items() if beside.get(key) != value]
         if differing:
             raise ValueError(f"{path} and {MODEL_FILE} disagree on {differing}: they are not from one export")
+
+
+# -- packages ----------------------------------------------------------------------------------------------------------
+
+
+def require_package(name: str, *, purpose: str) -> Any:
+    """Return an optional package, or raise ImportError naming the extra that brings it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ImportError(missing_extra(name, "export", purpose=purpose)) from error
+
+
+def onnx_session(path: Path) -> Any:
+    """Open an ONNX file with onnxruntime on the CPU."""
+    onnxruntime = require_package("onnxruntime", purpose="running an exported policy")
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

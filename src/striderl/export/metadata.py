@@ -18,14 +18,19 @@ lost without the other; the JSON file also has the 'parity' that was measured:
 A component is what the simulator gave, with its scale in it; an action is what the network gave, clipped to low and
 high where these are numbers. What the robot's controllers are given is `offset + scale · action`, within target_low and
 target_high. Everything that the env did not state is null, and nothing is invented in its place.
+
+The commit of the code that is running, for the description of a bundle.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -194,3 +199,17 @@ def _per_entry(value: float | Sequence[float], size: int, what: str) -> list[flo
 
 def _finite(number: Any) -> float | None:
     return float(number) if math.isfinite(number) else None
+
+
+def current_commit(folder: str | Path = ".") -> str:
+    """Return the commit of the git checkout that a folder lies in; '' where there is none, or no git."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    try:
+        found = subprocess.run(
+            [git, "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10.0, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):  # a git that hangs or cannot start must not stop an export
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""

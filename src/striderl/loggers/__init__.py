@@ -8,74 +8,36 @@ from striderl._lazy import lazy
 
 if TYPE_CHECKING:
     from striderl.loggers.console_logger import ConsoleLogger as ConsoleLogger
-    from striderl.loggers.csv_logger import CsvLogger as CsvLogger
+    from striderl.loggers.file_loggers import CsvLogger as CsvLogger
+    from striderl.loggers.file_loggers import JsonlLogger as JsonlLogger
     from striderl.loggers.guarded import GuardConfig as GuardConfig
     from striderl.loggers.guarded import Guarded as Guarded
     from striderl.loggers.guarded import guard_all as guard_all
-    from striderl.loggers.jsonl_logger import JsonlLogger as JsonlLogger
     from striderl.loggers.logger import Logger as Logger
-    from striderl.loggers.mlflow_logger import MlflowLogger as MlflowLogger
-    from striderl.loggers.neptune_logger import NeptuneLogger as NeptuneLogger
+    from striderl.loggers.plots import RunGroup as RunGroup
+    from striderl.loggers.plots import RunMetrics as RunMetrics
+    from striderl.loggers.plots import group_runs as group_runs
     from striderl.loggers.plots import plot_runs as plot_runs
+    from striderl.loggers.plots import read_metrics as read_metrics
     from striderl.loggers.plots import seed_curve as seed_curve
-    from striderl.loggers.runs import RunGroup as RunGroup
-    from striderl.loggers.runs import RunMetrics as RunMetrics
-    from striderl.loggers.runs import group_runs as group_runs
-    from striderl.loggers.runs import read_metrics as read_metrics
     from striderl.loggers.table import LOGGERS as LOGGERS
     from striderl.loggers.table import make_loggers as make_loggers
     from striderl.loggers.tensorboard_logger import TensorBoardLogger as TensorBoardLogger
-    from striderl.loggers.trackio_logger import TrackioLogger as TrackioLogger
-    from striderl.loggers.wandb_logger import WandbLogger as WandbLogger
+    from striderl.loggers.trackers import MlflowLogger as MlflowLogger
+    from striderl.loggers.trackers import NeptuneLogger as NeptuneLogger
+    from striderl.loggers.trackers import TrackioLogger as TrackioLogger
+    from striderl.loggers.trackers import WandbLogger as WandbLogger
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "console_logger": [
-            "ConsoleLogger",
-        ],
-        "csv_logger": [
-            "CsvLogger",
-        ],
-        "guarded": [
-            "GuardConfig",
-            "Guarded",
-            "guard_all",
-        ],
-        "jsonl_logger": [
-            "JsonlLogger",
-        ],
-        "logger": [
-            "Logger",
-        ],
-        "mlflow_logger": [
-            "MlflowLogger",
-        ],
-        "neptune_logger": [
-            "NeptuneLogger",
-        ],
-        "plots": [
-            "plot_runs",
-            "seed_curve",
-        ],
-        "runs": [
-            "RunGroup",
-            "RunMetrics",
-            "group_runs",
-            "read_metrics",
-        ],
-        "table": [
-            "LOGGERS",
-            "make_loggers",
-        ],
-        "tensorboard_logger": [
-            "TensorBoardLogger",
-        ],
-        "trackio_logger": [
-            "TrackioLogger",
-        ],
-        "wandb_logger": [
-            "WandbLogger",
-        ],
+        "console_logger": ["ConsoleLogger"],
+        "file_loggers": ["CsvLogger", "JsonlLogger"],
+        "guarded": ["GuardConfig", "Guarded", "guard_all"],
+        "logger": ["Logger"],
+        "plots": ["RunGroup", "RunMetrics", "group_runs", "plot_runs", "read_metrics", "seed_curve"],
+        "table": ["LOGGERS", "make_loggers"],
+        "tensorboard_logger": ["TensorBoardLogger"],
+        "trackers": ["MlflowLogger", "NeptuneLogger", "TrackioLogger", "WandbLogger"],
     },
 )

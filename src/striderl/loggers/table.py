@@ -8,14 +8,10 @@ from pathlib import Path
 
 from striderl.data.naming import unknown
 from striderl.loggers.console_logger import ConsoleLogger
-from striderl.loggers.csv_logger import CsvLogger
-from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.logger import Logger
-from striderl.loggers.mlflow_logger import MlflowLogger
-from striderl.loggers.neptune_logger import NeptuneLogger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
-from striderl.loggers.trackio_logger import TrackioLogger
-from striderl.loggers.wandb_logger import WandbLogger, run_id_of
+from striderl.loggers.trackers import MlflowLogger, NeptuneLogger, TrackioLogger, WandbLogger, run_id_of
 
 _log = logging.getLogger(__name__)
 

@@ -37,8 +37,7 @@ from striderl.data.naming import unknown
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.loggers.console_logger import ConsoleLogger
-from striderl.loggers.csv_logger import CsvLogger
-from striderl.loggers.jsonl_logger import JsonlLogger
+from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_logger, make_loggers
 from striderl.training.algorithm_entry import Learner

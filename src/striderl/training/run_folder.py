@@ -24,7 +24,7 @@ from striderl import __version__
 from striderl.checkpoint.safe_files import check_plain, write_json
 from striderl.checkpoint.trust import remember
 from striderl.envs.tasks import modules_named
-from striderl.export.commit import current_commit
+from striderl.export.metadata import current_commit
 from striderl.loggers.line_file import parts_of
 from striderl.training.config_json import to_plain
 from striderl.training.fault_report import FAULTS_FILE

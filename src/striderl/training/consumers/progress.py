@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from striderl.loggers.console_text import ELAPSED_SECONDS, REMAINING_SECONDS, TOTAL_ITERATIONS
+from striderl.loggers.console_logger import ELAPSED_SECONDS, REMAINING_SECONDS, TOTAL_ITERATIONS
 from striderl.loggers.guarded import Guarded, guard_all
 from striderl.loggers.logger import Logger
 from striderl.training.consumers.consumer import NOTHING, Reaction, Run, is_due
