@@ -74,7 +74,7 @@ def striderl_stepper(task: str, way: str) -> Stepper:
         env = _striderl_built_in(task)
     else:
         from striderl.envs.gymnasium.env import GymnasiumEnv
-        from striderl.envs.workers.config import WorkerConfig
+        from striderl.envs.workers.pool import WorkerConfig
 
         num_workers = 0 if way == "one process" else int(way.split()[0])
         env = GymnasiumEnv(task, NUM_ENVS, workers=WorkerConfig(num_workers=num_workers))

@@ -18,13 +18,13 @@ from harness_report import Contender, Table
 NUM_ENVS = (16, 64, 256, 1024, 4096)
 STEPS_PER_SAMPLE = 8192
 """Env steps in one sample: 512 calls with 16 envs, 2 with 4,096."""
-MODULE = "striderl.envs.mujoco.quadruped"
+MODULE = "striderl.envs.quadruped.velocity"
 
 
 def make_env(num_envs: int, num_threads: int) -> Any:
     """Build the flat-ground task, or say that this version of striderl has none."""
     try:
-        from striderl.envs.mujoco.quadruped import Quadruped, QuadrupedVelocityConfig
+        from striderl.envs.quadruped.velocity import Quadruped, QuadrupedVelocityConfig
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("striderl."):
             raise

@@ -36,8 +36,8 @@ from striderl.collect import (
 )
 from striderl.datasets import AMPLoader, Gait, clip_contacts, measure_gait
 from striderl.envs import VecEnv, make
-from striderl.envs.mujoco.commands import CommandConfig
-from striderl.envs.mujoco.quadruped_trot import TrotConfig
+from striderl.envs.quadruped.commands import CommandConfig
+from striderl.envs.quadruped.trot import TrotConfig
 from striderl.policies import NormalizeObs, Policy, PolicyConfig
 from striderl.training import OnPolicyPlan, Trainer, evaluate
 from striderl.training.consumers import Save

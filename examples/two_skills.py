@@ -23,7 +23,7 @@ import torch
 
 from striderl.checkpoint import CheckpointStore
 from striderl.envs import make
-from striderl.envs.mujoco.parkour import ParkourConfig
+from striderl.envs.quadruped.parkour import ParkourConfig
 from striderl.policies import ActorCriticFieldMutex, Policy
 from striderl.policies.transfer.load import load_misaligned_state_dict
 from striderl.recipes import recipe

@@ -44,7 +44,8 @@ from fault_rows import (
 )
 from faulty_envs import DEATHS, HANGS, RAISES  # found through the path that fault_rows sets
 
-from striderl.envs.workers import crew, handle, lifeline
+from striderl.envs.workers import handle, lifeline
+from striderl.envs.workers import handle as crew
 
 
 def some(cases: list, count: int, dice: random.Random) -> list:

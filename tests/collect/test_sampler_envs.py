@@ -37,7 +37,7 @@ from striderl.data.actions import DiscreteSpec
 from striderl.envs.classic_control import CartPole
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.toy import Chain
-from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.workers.pool import WorkerConfig
 
 TWO = DiscreteSpec(n=2)
 FORKED = WorkerConfig(num_workers=3, start_method="fork")

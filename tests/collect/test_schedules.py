@@ -14,7 +14,7 @@ from striderl.collect.actors import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.transition import Transition
 from striderl.envs.gymnasium.env import GymnasiumEnv
-from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.workers.pool import WorkerConfig
 from striderl.storage.rollout import RolloutStorage
 
 NUM_ENVS, NUM_STEPS = 6, 40

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from striderl.data.batch import Batch
-from striderl.data.transition import TIME_LIMIT, ends_of, split_done
+from striderl.data.episode_ends import TIME_LIMIT, ends_of, split_done
 
 LATE = {TIME_LIMIT: True}
 FORMS = {

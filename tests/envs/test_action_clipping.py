@@ -15,7 +15,7 @@ from striderl.collect.collector import Collector
 from striderl.collect.policy_actor import PolicyActor
 from striderl.data.actions import BoxSpec
 from striderl.envs.gymnasium.env import GymnasiumEnv
-from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.workers.pool import WorkerConfig
 from striderl.networks.heads.base import ActionClip
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage

@@ -20,8 +20,8 @@ from contract_breakers import (
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.envs import toy
 from striderl.envs.check import check_vec_env
+from striderl.envs.check.probe import sample_actions
 from striderl.envs.classic_control import CLASSIC_TASKS
-from striderl.envs.sampling import sample_actions
 from striderl.envs.vec_env import ContractError, StateUnsupportedError
 
 GOOD = {

@@ -23,7 +23,7 @@ from striderl.envs.classic_control import (
     Pendulum,
     PendulumConfig,
 )
-from striderl.envs.classic_control.starts import EpisodeStarts
+from striderl.envs.classic_control.base import EpisodeStarts
 from striderl.envs.vec_env import Step, VecEnv
 
 LIMITS = {

@@ -15,8 +15,8 @@ from faulty_envs import ChainEnv, HostileEnv, NestedEnv
 from striderl.data.specs import TensorSpec
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError
-from striderl.envs.workers.config import WorkerConfig
 from striderl.envs.workers.errors import EnvCloseWarning, EnvRaised
+from striderl.envs.workers.pool import WorkerConfig
 
 HOSTILE = [
     ("observation", np.zeros(3, np.float32), r"env 1.*'obs'.*float32 of shape \(2,\).*found float32 of shape \(3,\)"),

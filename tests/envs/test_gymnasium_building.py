@@ -10,8 +10,8 @@ from faulty_envs import ChainEnv
 
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.tasks import make
-from striderl.envs.workers.config import WorkerConfig
 from striderl.envs.workers.errors import EnvRaised
+from striderl.envs.workers.pool import WorkerConfig
 
 HERE = WorkerConfig()
 WORKERS = WorkerConfig(num_workers=2, start_method="fork")

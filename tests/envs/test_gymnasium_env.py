@@ -18,8 +18,8 @@ from striderl.data.specs import TensorSpec
 from striderl.envs.check.checker import check_vec_env
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError, StateUnsupportedError, env_seed_sequence
-from striderl.envs.workers.config import WorkerConfig
 from striderl.envs.workers.layout import env_seeds
+from striderl.envs.workers.pool import WorkerConfig
 
 
 def test_first_steps_by_hand():

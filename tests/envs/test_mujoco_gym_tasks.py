@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.envs.mujoco.external_forces import ExternalForces
 from striderl.envs.mujoco.gym_tasks import CONFIGS, TASKS, HalfCheetah, HalfCheetahConfig
 from striderl.envs.mujoco.locomotion_base import Locomotion, load_gymnasium_model
+from striderl.envs.mujoco.locomotion_spatial import ExternalForces
 from striderl.envs.mujoco.simulation import Simulation
 
 IDS = {

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.envs.mujoco.parkour import Parkour, ParkourConfig
-from striderl.envs.mujoco.parkour_field import NO_BLOCK, PIT, SKILLS, Lanes, ParkourFieldConfig
+from striderl.envs.quadruped.parkour import NO_BLOCK, PIT, SKILLS, Lanes, Parkour, ParkourConfig, ParkourFieldConfig
 
 EASY_JUMP = ParkourFieldConfig(kinds=("jump",), obstacles=1, levels=3, columns=1)
 

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from striderl.envs.check import check_vec_env
-from striderl.envs.mujoco.commands import CommandConfig
-from striderl.envs.mujoco.quadruped import (
+from striderl.envs.quadruped.base import MOTION_SPEC, PROPRIOCEPTION
+from striderl.envs.quadruped.commands import CommandConfig
+from striderl.envs.quadruped.robot import FOOT_NAMES, JOINT_NAMES, RobotDesign, build_model, rotation_matrices
+from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS, QUADRUPED_TASKS
+from striderl.envs.quadruped.velocity import (
     Quadruped,
     QuadrupedBlind,
     QuadrupedBlindConfig,
@@ -22,10 +25,6 @@ from striderl.envs.mujoco.quadruped import (
     QuadrupedRoughConfig,
     QuadrupedVelocityConfig,
 )
-from striderl.envs.mujoco.quadruped_components import MOTION_SPEC, PROPRIOCEPTION
-from striderl.envs.mujoco.quadruped_model import FOOT_NAMES, JOINT_NAMES, RobotDesign, build_model
-from striderl.envs.mujoco.quadruped_state import rotation_matrices
-from striderl.envs.mujoco.quadruped_tasks import QUADRUPED_CONFIGS, QUADRUPED_TASKS
 
 DESIGN = RobotDesign()
 NAMES = [name for name in QUADRUPED_TASKS if name != "quadruped"]

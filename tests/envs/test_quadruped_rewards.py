@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.envs.mujoco.commands import CommandConfig, VelocityCommands, is_moving
-from striderl.envs.mujoco.levels import Levels
-from striderl.envs.mujoco.quadruped import (
+from striderl.envs.mujoco.streams import Streams
+from striderl.envs.quadruped.commands import CommandConfig, Levels, VelocityCommands, is_moving
+from striderl.envs.quadruped.rewards import REWARD_TERMS, Measured, RewardConfig
+from striderl.envs.quadruped.robot import RobotDesign
+from striderl.envs.quadruped.terrain import TerrainConfig
+from striderl.envs.quadruped.velocity import (
     Quadruped,
     QuadrupedRough,
     QuadrupedRoughConfig,
     QuadrupedVelocityConfig,
 )
-from striderl.envs.mujoco.quadruped_model import RobotDesign
-from striderl.envs.mujoco.quadruped_rewards import REWARD_TERMS, Measured, RewardConfig
-from striderl.envs.mujoco.streams import Streams
-from striderl.envs.mujoco.terrain import TerrainConfig
 
 POSE = RobotDesign().default_pose
 

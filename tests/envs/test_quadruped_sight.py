@@ -11,9 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from striderl.envs.mujoco.depth_camera import DepthCameraConfig
-from striderl.envs.mujoco.height_map import HeightMap
-from striderl.envs.mujoco.quadruped import (
+from striderl.envs.quadruped.robot import RobotDesign
+from striderl.envs.quadruped.sight import DepthCameraConfig
+from striderl.envs.quadruped.terrain import PATCHES, ROUGH_KINDS, Field, HeightMap, Plane, TerrainConfig, build_ground
+from striderl.envs.quadruped.velocity import (
     Quadruped,
     QuadrupedDepth,
     QuadrupedDepthConfig,
@@ -21,8 +22,6 @@ from striderl.envs.mujoco.quadruped import (
     QuadrupedRoughConfig,
     QuadrupedVelocityConfig,
 )
-from striderl.envs.mujoco.quadruped_model import RobotDesign
-from striderl.envs.mujoco.terrain import PATCHES, ROUGH_KINDS, Field, Plane, TerrainConfig, build_ground
 
 SMALL = TerrainConfig(kinds=ROUGH_KINDS, levels=2, patch_size=6.0)
 STANDING = RobotDesign().standing_height

@@ -17,13 +17,20 @@ from striderl.collect.quadruped_clips import (
 )
 from striderl.datasets.motion.amp_loader import AMPLoader, with_fields
 from striderl.datasets.motion.gait import clip_contacts, contacts_from_heights, foot_heights, measure_gait
-from striderl.envs.mujoco.commands import CommandConfig
-from striderl.envs.mujoco.quadruped import Quadruped, QuadrupedVelocityConfig
-from striderl.envs.mujoco.quadruped_components import MOTION_SPEC
-from striderl.envs.mujoco.quadruped_model import FOOT_NAMES, FRONT, JOINT_NAMES, LEFT, RobotDesign, build_model
-from striderl.envs.mujoco.quadruped_motion import leg_angles, leg_jacobians
-from striderl.envs.mujoco.quadruped_state import leg_vectors, rotation_matrices
-from striderl.envs.mujoco.quadruped_trot import TrotConfig, trot
+from striderl.envs.quadruped.base import MOTION_SPEC
+from striderl.envs.quadruped.commands import CommandConfig
+from striderl.envs.quadruped.robot import (
+    FOOT_NAMES,
+    FRONT,
+    JOINT_NAMES,
+    LEFT,
+    RobotDesign,
+    build_model,
+    leg_vectors,
+    rotation_matrices,
+)
+from striderl.envs.quadruped.trot import TrotConfig, leg_angles, leg_jacobians, trot
+from striderl.envs.quadruped.velocity import Quadruped, QuadrupedVelocityConfig
 
 DESIGN = RobotDesign()
 KINDS = {

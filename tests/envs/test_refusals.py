@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from striderl.envs.sampling import sample_actions
+from striderl.envs.check.probe import sample_actions
 from striderl.envs.tasks import make
 from striderl.envs.toy import Bandit, Chain
 from striderl.envs.vec_env import VecEnv

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from striderl.envs.check import check_vec_env
-from striderl.envs.sampling import sample_actions
+from striderl.envs.check.probe import sample_actions
 from striderl.envs.tasks import TASKS, make
 
 

@@ -12,9 +12,9 @@ import torch
 
 from striderl.data.actions import ActuationSpec, BoxSpec
 from striderl.data.specs import ObsSpec
-from striderl.envs.mujoco.quadruped_base import QuadrupedEnv
 from striderl.envs.on_device import OnDevice
-from striderl.envs.rsl_rl.actuation import find_actuation
+from striderl.envs.quadruped.base import QuadrupedEnv
+from striderl.envs.rsl_rl.control import find_actuation
 from striderl.envs.tasks import make
 from striderl.export.bundle import export_policy
 from striderl.export.exported_policy import load_bundle

@@ -15,7 +15,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.schedules import InProcess
 from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.gymnasium.env import GymnasiumEnv
-from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.workers.pool import WorkerConfig
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig
 from striderl.training.plans import OffPolicyPlan

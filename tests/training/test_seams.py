@@ -19,7 +19,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.noise_source import NoiseSource
 from striderl.data.noise import NoiseSpec
 from striderl.envs.gymnasium.env import GymnasiumEnv
-from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.workers.pool import WorkerConfig
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.replay.replay import Replay

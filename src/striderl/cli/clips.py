@@ -138,7 +138,7 @@ def _trot(words: list[str]) -> int:
     options = parse(TrotOptions, words, command="clips trot", description="Make a trot of the built-in quadruped.")
     from striderl.collect.quadruped_clips import trot_clip
     from striderl.datasets.motion.clip_files import save_clip
-    from striderl.envs.mujoco.quadruped_trot import TrotConfig
+    from striderl.envs.quadruped.trot import TrotConfig
 
     config = TrotConfig(
         forward=options.forward,
@@ -161,7 +161,7 @@ def _record(words: list[str]) -> int:
     from striderl.collect.policy_actor import GreedyActor
     from striderl.collect.quadruped_clips import quadruped_recorder_config
     from striderl.datasets.motion.clip_files import save_clip
-    from striderl.envs.mujoco.quadruped_components import MOTION_SPEC
+    from striderl.envs.quadruped.base import MOTION_SPEC
     from striderl.envs.tasks import make
 
     loaded = load(options.run, options.checkpoint, trust=options.trust)

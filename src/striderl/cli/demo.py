@@ -122,7 +122,7 @@ def _evaluated(loaded: LoadedRun, episodes: int) -> str:
 def _video(loaded: LoadedRun, seconds: float) -> Path:
     """Film the robot while it is asked to walk straight ahead."""
     from striderl.collect.policy_actor import GreedyActor
-    from striderl.envs.mujoco.commands import CommandConfig
+    from striderl.envs.quadruped.commands import CommandConfig
     from striderl.envs.tasks import make
     from striderl.training.run import num_video_steps
     from striderl.training.video import record_video

@@ -16,11 +16,10 @@ import numpy as np
 from striderl.collect.motion_recorder import MotionRecorderConfig
 from striderl.datasets.motion.amp_loader import AMPLoaderConfig
 from striderl.datasets.motion.clip import ClipField, MotionClip, standard_fields
-from striderl.envs.mujoco.commands import CommandConfig
-from striderl.envs.mujoco.quadruped_components import MOTION_SPEC
-from striderl.envs.mujoco.quadruped_model import FOOT_NAMES, JOINT_NAMES
-from striderl.envs.mujoco.quadruped_motion import JOINT_MIRROR
-from striderl.envs.mujoco.quadruped_trot import TrotConfig, trot
+from striderl.envs.quadruped.base import MOTION_SPEC
+from striderl.envs.quadruped.commands import CommandConfig
+from striderl.envs.quadruped.robot import FOOT_NAMES, JOINT_NAMES
+from striderl.envs.quadruped.trot import JOINT_MIRROR, TrotConfig, trot
 
 
 def quadruped_fields(names: Sequence[str] = MOTION_SPEC.names) -> dict[str, ClipField]:

@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 
 from striderl.data import tree
-from striderl.data.transition import split_done
+from striderl.data.episode_ends import split_done
 
 
 class SingleEnvAdapter(gymnasium.Env[Any, Any]):

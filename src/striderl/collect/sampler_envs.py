@@ -20,9 +20,8 @@ import torch
 from striderl.collect.sampler_samples import named_observation
 from striderl.data.actions import DictActionSpec
 from striderl.data.specs import TensorSpec, dtype_name
-from striderl.envs.async_env import AsyncVecEnv
-from striderl.envs.vec_env import VecEnv
-from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.vec_env import AsyncVecEnv, VecEnv
+from striderl.envs.workers.pool import WorkerConfig
 
 
 class EnvSpaces(NamedTuple):

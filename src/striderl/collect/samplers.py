@@ -59,7 +59,7 @@ from striderl.data import tree
 from striderl.data.checked_fields import refuse_overrides
 from striderl.data.named_tuples import ArrayTuple
 from striderl.envs.vec_env import VecEnv
-from striderl.envs.workers.config import WorkerConfig
+from striderl.envs.workers.pool import WorkerConfig
 
 __all__ = [
     "Agent",

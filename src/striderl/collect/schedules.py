@@ -19,8 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 
-from striderl.envs.async_env import AsyncVecEnv
-from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
+from striderl.envs.vec_env import Actions, AsyncVecEnv, Obs, Step, VecEnv
 
 SCHEDULES = ("together", "alternating", "asynchronous")
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from striderl.data import leaf
-from striderl.data.transition import ends_of
+from striderl.data.episode_ends import ends_of
 from striderl.ops.returns import gae
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 

@@ -31,9 +31,9 @@ from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.batch import Batch
 from striderl.data.checked_fields import overridden, refuse_assignment, refuse_overrides
+from striderl.data.episode_ends import ends_of
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import torch_dtype
-from striderl.data.transition import ends_of
 from striderl.networks.distributions.base import Distribution
 from striderl.networks.distributions.deterministic import QValues
 from striderl.networks.heads.base import ActionClip

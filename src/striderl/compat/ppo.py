@@ -42,9 +42,10 @@ from striderl.compat.recorded_steps import seen_by_critic, tell_teacher, with_re
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import overridden, refuse_assignment
+from striderl.data.episode_ends import split_done
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
-from striderl.data.transition import Transition, split_done
+from striderl.data.transition import Transition
 from striderl.datasets.playback.base import Transition as RecordedStep
 from striderl.networks.distributions.base import Distribution
 from striderl.policies.arguments import explicit

@@ -122,7 +122,7 @@ def _locomotion(name: str) -> Build:
 
 def _quadruped(name: str) -> Build:
     def build(num_envs: int, device: str, settings: Mapping[str, Any], first_env_index: int) -> VecEnv:
-        from striderl.envs.mujoco.quadruped_tasks import QUADRUPED_CONFIGS, QUADRUPED_TASKS
+        from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS, QUADRUPED_TASKS
 
         given = {"num_envs": num_envs, "device": device, "first_env_index": first_env_index}
         return QUADRUPED_TASKS[name](configured(QUADRUPED_CONFIGS[name], settings, **given))

@@ -38,6 +38,6 @@ def _action_scale(config: RunConfig[Any, Any]) -> float:
         return float(given)
     if not config.env.task.startswith(("quadruped", "parkour")):
         return 1.0
-    from striderl.envs.mujoco.quadruped_tasks import QUADRUPED_CONFIGS  # only this family scales, and it wants MuJoCo
+    from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS  # only this family scales, and it wants MuJoCo
 
     return QUADRUPED_CONFIGS[config.env.task].action_scale

@@ -28,8 +28,8 @@ from striderl.checkpoint.safe_files import read_json
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Columns
+from striderl.data.episode_ends import TIME_LIMIT
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, dtype_name
-from striderl.data.transition import TIME_LIMIT
 from striderl.datasets.readers.array_pickle import BrokenPickle, read_arrays
 from striderl.datasets.trajectories.codecs import decompress_normalized_image
 from striderl.datasets.trajectories.shard import SHARD_NAME

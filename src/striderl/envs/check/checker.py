@@ -7,23 +7,262 @@
 A message names the field, the env, the step, what was wanted and what was found:
 
     MyEnv: obs['joints'] (env 3, at step 17): wanted finite numbers, found nan at entry 5.
+
+Check what an env must do on request: settable clocks, partial resets, seeds, saved states, refusals, closing.
 """
 
 from __future__ import annotations
 
-from striderl.envs.check.behaviour import (
-    check_close,
-    check_episode_lengths,
-    check_refusals,
-    check_reset_envs,
-    check_seeds,
-    check_state,
-)
-from striderl.envs.check.probe import Probe, Stopped
-from striderl.envs.check.report import Recorder, Report, Violation
-from striderl.envs.check.rollout import check_rollout
-from striderl.envs.check.values import check_declarations
-from striderl.envs.vec_env import ContractError, VecEnv
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from striderl.envs.check.probe import Probe, Recording, Stopped, different_rows, first_difference, named
+from striderl.envs.check.rollout import Endings, EpisodeClock, Watch, check_rollout
+from striderl.envs.check.values import Recorder, Report, Violation, check_declarations, check_obs
+from striderl.envs.vec_env import Actions, ContractError, Obs, StateUnsupportedError, VecEnv
+
+# -- on request --------------------------------------------------------------------------------------------------------
+
+
+REPLAY_STEPS = 24
+"""How many steps are compared when a run is repeated."""
+NUM_STARTS = 8
+"""How many episode starts are compared to tell random streams apart."""
+
+
+def check_episode_lengths(probe: Probe) -> None:
+    """Check that the lengths start at 0, can be set, and that a set length runs into the time limit."""
+    generator = torch.Generator().manual_seed(probe.seed)
+    obs = probe.reset(probe.seed)
+    EpisodeClock(probe).require_zero()
+    limit, rows = probe.env.max_episode_length, torch.arange(probe.env.num_envs, device=probe.env.device)
+    _set_lengths(probe, rows % max(1, limit or 10))
+    clock = EpisodeClock(probe)
+    step = probe.step(probe.sample(obs, generator, 1), 1)
+    clock.tick(step, 1)
+    probe.recorder.checked("episode_length_buf can be set")
+    if not limit:
+        probe.recorder.skipped("time limit: max_episode_length is 0")
+        return
+    obs = probe.reset(probe.seed)
+    _set_lengths(probe, (limit - 1 - rows % 3).clamp(min=0))
+    clock, endings = EpisodeClock(probe), Endings(probe)
+    for number in range(1, 4):
+        step = probe.step(probe.sample(obs, generator, number), number)
+        clock.tick(step, number)
+        endings.see(obs, step, number)
+        obs = step.obs
+    endings.conclude()
+    probe.recorder.checked("time limit")
+
+
+def _set_lengths(probe: Probe, value: Tensor) -> None:
+    """Set the lengths and check that they are kept, as a copy."""
+    given = value.clone()
+
+    def assign() -> None:
+        probe.env.episode_length_buf = given
+
+    probe.attempt("episode_length_buf = …", assign, step=0)
+    for text, disturb in (("what was set", 0), ("a copy of what was set", 1)):
+        given += disturb
+        found = probe.lengths(0)
+        rows = different_rows(found, value)
+        if rows:
+            seen = f"{int(found[rows[0]])} instead of {int(value[rows[0]])}"
+            probe.recorder.wrong("episode_length_buf", wanted=text, found=seen, env=rows[0], step=0)
+
+
+def check_reset_envs(probe: Probe) -> None:
+    """Check that a partial reset starts the masked episodes and leaves the others as they were."""
+    generator = torch.Generator().manual_seed(probe.seed)
+    obs, num_envs = probe.reset(probe.seed), probe.env.num_envs
+    number = 3
+    for count in range(1, number + 1):
+        obs = probe.step(probe.sample(obs, generator, count), count).obs
+    nobody = torch.zeros(num_envs, dtype=torch.bool, device=probe.env.device)
+    every_other = torch.arange(num_envs, device=probe.env.device) % 2 == 0
+    for mask in (nobody, every_other):
+        watch = Watch(probe.recorder)
+        watch.keep({f"obs[{name!r}]": value for name, value in obs.items()}, number)
+        lengths, before = probe.lengths(number), {name: value.clone() for name, value in obs.items()}
+        after = _reset_envs(probe, mask, number)
+        watch.look(number, culprit="reset_envs")
+        _compare_untouched(probe, before, after, mask, number)
+        _compare_lengths(probe, lengths, mask, number)
+        obs = after
+    probe.step(probe.sample(obs, generator, number + 1), number + 1)
+    probe.recorder.checked("reset_envs")
+
+
+def _reset_envs(probe: Probe, mask: Tensor, number: int) -> Obs:
+    after = probe.attempt("reset_envs", lambda: probe.env.reset_envs(mask.clone()), step=number)
+    if not check_obs(probe.env, after, probe.recorder, step=number, field="reset_envs(mask)"):
+        raise Stopped
+    return after
+
+
+def _compare_untouched(probe: Probe, before: Obs, after: Obs, mask: Tensor, number: int) -> None:
+    for name in probe.env.obs_spec:
+        touched = [row for row in different_rows(before[name], after[name]) if not mask[row]]
+        if touched:
+            wanted = f"obs[{name!r}] of envs outside the mask as it was"
+            found = f"another one in envs {touched}"
+            probe.recorder.wrong("reset_envs", wanted=wanted, found=found, env=touched[0], step=number)
+
+
+def _compare_lengths(probe: Probe, lengths: Tensor, mask: Tensor, number: int) -> None:
+    found = probe.lengths(number)
+    expected = torch.where(mask, torch.zeros_like(lengths), lengths)
+    for row in different_rows(found, expected)[:1]:
+        wanted = "episode_length_buf 0 in the mask and unchanged outside it"
+        seen = f"{int(found[row])} where {int(expected[row])} was due"
+        probe.recorder.wrong("reset_envs", wanted=wanted, found=seen, env=row, step=number)
+
+
+def check_seeds(probe: Probe) -> None:
+    """Check that a seed repeats everything, that seeds differ, and that envs have streams of their own."""
+    steps, seed = min(REPLAY_STEPS, probe.num_steps), probe.seed
+    first = probe.record(seed, steps)
+    again = probe.record(seed, steps, first.actions)
+    difference = first_difference(first, again)
+    if difference is not None:
+        step, name, rows = difference
+        found = f"another {name} in envs {rows}"
+        if step == 0:
+            wanted, advice = "the same first observation from the same seed", "These envs ignore their seed."
+        else:
+            wanted, advice = "the same data from the same seed and actions", "Some randomness does not follow the seed."
+        probe.recorder.wrong(f"reset(seed={seed})", wanted=wanted, found=found, env=rows[0], step=step, advice=advice)
+    probe.recorder.checked("seeds")
+    _compare_streams(probe, first, probe.record(seed + 1, steps))
+
+
+def _compare_streams(probe: Probe, first: Recording, other: Recording) -> None:
+    """Warn about envs or seeds that show the same starts; a deterministic task is no fault."""
+    seed, recorder = probe.seed, probe.recorder
+    mine, theirs = _starts(probe, seed), _starts(probe, seed + 1)
+    unmoved = [row for row, start in enumerate(mine) if start == theirs[row]]
+    if len(unmoved) == len(mine):
+        if first_difference(first, other) is None:
+            recorder.warn(f"seeds {seed} and {seed + 1} give the same data: a deterministic task, or an ignored seed")
+    else:
+        if unmoved:
+            recorder.warn(
+                f"envs {unmoved} start the same under seeds {seed} and {seed + 1}, others do not: ignored seeds"
+            )
+        for twins in _twins(mine):
+            recorder.warn(f"envs {twins} always start the same: ignored seeds, or one random stream shared by them")
+    recorder.checked("random streams")
+
+
+def _starts(probe: Probe, seed: int) -> list[bytes]:
+    """Return the first observations of several episodes of every env, as bytes to compare."""
+    rows = [b""] * probe.env.num_envs
+    for episode in range(NUM_STARTS):
+        obs = probe.reset(seed if episode == 0 else None)
+        for value in named(obs).values():
+            array = value.cpu().numpy()
+            rows = [row + array[index].tobytes() for index, row in enumerate(rows)]
+    return rows
+
+
+def _twins(starts: list[bytes]) -> list[list[int]]:
+    groups: dict[bytes, list[int]] = {}
+    for row, start in enumerate(starts):
+        groups.setdefault(start, []).append(row)
+    return [rows for rows in groups.values() if len(rows) > 1]
+
+
+def check_state(probe: Probe) -> None:
+    """Check that a saved state continues bit for bit, where the env can save one."""
+    generator = torch.Generator().manual_seed(probe.seed)
+    before, steps = Recording(), min(REPLAY_STEPS, probe.num_steps)
+    obs = probe.go_on(before, probe.reset(probe.seed), 3, generator)
+    saved = probe.attempt("state_dict()", lambda: _state_or_reason(probe), step=3)
+    if isinstance(saved, StateUnsupportedError):
+        probe.recorder.skipped(f"saved state: {saved}")
+        return
+    _check_plain(probe, saved, "state_dict()")
+    kept, last_obs, lengths = copy.deepcopy(saved), named(obs), probe.lengths(3)
+    first = Recording(fields=[last_obs])
+    probe.go_on(first, obs, steps, generator, taken=3)
+    loaded = probe.attempt("load_state_dict", lambda: probe.env.load_state_dict(saved), step=3)
+    if not check_obs(probe.env, loaded, probe.recorder, step=3, field="load_state_dict(state)"):
+        raise Stopped
+    rows = different_rows(probe.lengths(3), lengths)
+    again = Recording(fields=[named(loaded)])
+    probe.go_on(again, loaded, steps, generator, first.actions, taken=3)
+    difference = first_difference(first, again)
+    if difference is not None:
+        step, name, rows = difference
+        wanted, found = "the same data after loading a state", f"another {name} in envs {rows}"
+        probe.recorder.wrong("load_state_dict", wanted=wanted, found=found, env=rows[0], step=3 + step)
+    elif rows:
+        wanted, found = "the episode lengths of the saved state", "others"
+        probe.recorder.wrong("load_state_dict", wanted=wanted, found=found, env=rows[0], step=3)
+    _check_unchanged(probe, kept, saved)
+    probe.recorder.checked("saved state")
+
+
+def _state_or_reason(probe: Probe) -> dict[str, Any] | StateUnsupportedError:
+    try:
+        return probe.env.state_dict()
+    except StateUnsupportedError as reason:
+        return reason
+
+
+def _check_plain(probe: Probe, value: Any, path: str) -> None:
+    """Check that a state is made of tensors, numbers and strings, which can be stored without running code."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _check_plain(probe, inner, f"{path}[{name!r}]")
+    elif isinstance(value, (list, tuple)):
+        for position, inner in enumerate(value):
+            _check_plain(probe, inner, f"{path}[{position}]")
+    elif not isinstance(value, (Tensor, int, float, str)):
+        wanted = "tensors, numbers and strings, in dicts or lists"
+        probe.recorder.wrong(path, wanted=wanted, found=type(value).__name__)
+
+
+def _check_unchanged(probe: Probe, kept: Any, saved: Any, path: str = "state_dict()") -> None:
+    """Check that the saved state is a copy: the env went on, the state must not have."""
+    if isinstance(saved, Mapping):
+        for name, inner in saved.items():
+            _check_unchanged(probe, kept[name], inner, f"{path}[{name!r}]")
+    elif isinstance(saved, Tensor) and not torch.equal(saved, kept):
+        found = "it changed while the env went on"
+        probe.recorder.wrong(path, wanted="a copy that stays as it was saved", found=found, advice="Clone it.")
+
+
+def check_refusals(probe: Probe) -> None:
+    """Warn when actions for too few envs are taken without a word."""
+    num_envs = probe.env.num_envs
+    if num_envs < 2:
+        probe.recorder.skipped("too few actions: there is only one env")
+        return
+    obs = probe.reset(probe.seed)
+    actions = probe.sample(obs, torch.Generator().manual_seed(probe.seed), 1)
+    short: Actions = {name: part[:-1] for name, part in actions.items()} if isinstance(actions, dict) else actions[:-1]
+    try:
+        probe.env.step(short)
+    except Exception:  # noqa: BLE001  (any refusal will do)
+        probe.recorder.checked("too few actions are refused")
+    else:
+        probe.recorder.warn(f"step took actions for {num_envs - 1} of {num_envs} envs; refuse them with a ValueError")
+    probe.reset(probe.seed)
+
+
+def check_close(probe: Probe) -> None:
+    """Close the env twice."""
+    probe.attempt("close()", probe.env.close, step=-1)
+    probe.attempt("close() for the second time", probe.env.close, step=-1)
+    probe.recorder.checked("close")
+
 
 __all__ = ["ContractError", "Report", "Violation", "check_vec_env"]
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from striderl.envs.check.probe import Probe, different_rows, handed_out
-from striderl.envs.check.report import Recorder
-from striderl.envs.check.values import ended
+from striderl.envs.check.values import Recorder, ended
 from striderl.envs.vec_env import Obs, Step
 
 KEPT_STEPS = 4

@@ -8,9 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from striderl.data.actions import DiscreteSpec
-from striderl.envs.classic_control.base import ClassicConfig, ClassicControl, Layout, scalar_square
-from striderl.envs.classic_control.drawing import BLACK, TEAL, WHITE, YELLOW, Canvas
-from striderl.envs.classic_control.starts import Array
+from striderl.envs.classic_control.base import (
+    BLACK,
+    TEAL,
+    WHITE,
+    YELLOW,
+    Array,
+    Canvas,
+    ClassicConfig,
+    ClassicControl,
+    Layout,
+    scalar_square,
+)
 
 _SECONDS = 0.2
 _TORQUE = np.array([-1.0, 0.0, 1.0])

@@ -13,6 +13,25 @@ The physical state of all envs is one float64 array, one row per quantity, so th
 
 Counting the clock instead of N episode lengths makes a step without an ending as cheap as the physics: the lengths are
 looked at only when the earliest possible time-out has come.
+
+Where episodes start: first states that depend only on the seed, the env's global index and its episode.
+
+One call of the counter-based generator costs the same for one episode as for a hundred, so starts are prepared several
+episodes ahead. How far ahead changes no number.
+
+    pool [N * 4, S]     env 0 is in episode 6 and was last supplied at 5: its four rows hold the starts of 5 6 7 8
+                        env 1 is in episode 2 and was last supplied at 0: its four rows hold those of 0 1 2 3
+
+When an env asks for more than it has, every env that has used up half of its rows is supplied anew, so that envs whose
+episodes are about as long share the cost of one call.
+
+Draw simple pictures with numpy alone: bars, boxes, discs and graphs in world coordinates, with smooth edges.
+
+(0, height)                                  a shape is a signed distance in pixels, negative inside;
+    ▲                                        coverage = clip(1/2 - distance, 0, 1) smooths its edge
+    │    ●────── bar from a to b
+    └───────▶ metres
+(left, bottom)
 """
 
 from __future__ import annotations
@@ -29,8 +48,8 @@ from torch import Tensor
 
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types
+from striderl.data.noise import uniform
 from striderl.data.specs import ObsSpec
-from striderl.envs.classic_control.starts import Array, EpisodeStarts
 from striderl.envs.refusals import (
     action_array,
     check_ages,
@@ -311,3 +330,106 @@ def scalar_square(values: Array) -> Array:
     if values.dtype == np.float64:
         return np.array([math.pow(number, 2.0) for number in values.tolist()])
     return np.array([number**2 for number in values], values.dtype)
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class EpisodeStarts:
+    """The first states of each env's episodes, prepared several episodes ahead.
+
+    `start` turns uniform numbers [n, count] into first states [S, n].
+    """
+
+    def __init__(self, name: str, count: int, env_index: Array, start: Callable[[Array], Array]) -> None:
+        self.seed = 0
+        self._name, self._count, self._env_index, self._start = name, count, env_index, start
+        self._ahead = min(512, max(4, 32768 // len(env_index)))
+        self._place = np.arange(len(env_index)) * self._ahead
+        self._supplied = np.zeros(len(env_index), np.int64)
+        self._pool: Array = np.empty((0, 0))
+
+    def seek(self, seed: int, episode: Array) -> None:
+        """Supply every env from the episode [N] in which it stands, for this seed."""
+        self.seed = seed
+        self._supplied[:] = episode
+        self._pool = self._prepare(self._env_index, episode)
+
+    def take(self, rows: Array, episode: Array) -> Array:
+        """Return the first states [len(rows), S] of these envs; episode [N] counts those of all, one on at most."""
+        slot = episode.take(rows) - self._supplied.take(rows)
+        if self._ahead in slot.tolist():
+            self._supply(episode)
+            slot = episode.take(rows) - self._supplied.take(rows)
+        taken: Array = self._pool.take(self._place.take(rows) + slot, 0)
+        return taken
+
+    def _supply(self, episode: Array) -> None:
+        short = (episode - self._supplied > self._ahead // 2).nonzero()[0]
+        self._supplied[short] = episode[short]
+        places = (self._place[short][:, None] + np.arange(self._ahead)).reshape(-1)
+        self._pool[places] = self._prepare(self._env_index[short], episode[short])
+
+    def _prepare(self, env_index: Array, episode: Array) -> Array:
+        """Draw the starts [n * ahead, S] of n envs, from these episodes on."""
+        occasion = (episode[:, None] + np.arange(self._ahead)).reshape(-1)
+        who = np.repeat(env_index, self._ahead)
+        numbers = uniform(self._name, seed=self.seed, env_index=who, occasion=occasion, count=self._count)
+        return np.ascontiguousarray(self._start(numbers).T)
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+Pixels = np.ndarray[Any, np.dtype[Any]]
+Point = tuple[float, float]
+Colour = tuple[int, int, int]
+
+WHITE, BLACK, GREY = (255, 255, 255), (0, 0, 0), (130, 130, 130)
+RED, BLUE, BROWN, YELLOW, TEAL = (204, 77, 77), (129, 132, 203), (202, 152, 101), (204, 204, 0), (0, 190, 190)
+
+
+class Canvas:
+    """A picture that shows `metres` of the world across its width, from (left, bottom) upwards."""
+
+    def __init__(self, *, width: int, height: int, left: float, bottom: float, metres: float) -> None:
+        self.pixels: Pixels = np.zeros((height, width, 3), np.uint8)
+        self._scale = width / metres
+        self._x = (left + (np.arange(width) + 0.5) / self._scale)[None, :]
+        self._y = (bottom + (height - 0.5 - np.arange(height)) / self._scale)[:, None]
+
+    def fill(self, colour: Colour) -> None:
+        """Paint everything in one colour."""
+        self.pixels[...] = colour
+
+    def disc(self, centre: Point, radius: float, colour: Colour) -> None:
+        """Draw a filled circle."""
+        self._paint(np.hypot(self._x - centre[0], self._y - centre[1]) - radius, colour)
+
+    def bar(self, start: Point, end: Point, width: float, colour: Colour) -> None:
+        """Draw a straight bar with round ends."""
+        along_x, along_y = end[0] - start[0], end[1] - start[1]
+        length_squared = max(along_x * along_x + along_y * along_y, 1e-12)
+        x, y = self._x - start[0], self._y - start[1]
+        along = np.clip((x * along_x + y * along_y) / length_squared, 0.0, 1.0)
+        self._paint(np.hypot(x - along * along_x, y - along * along_y) - 0.5 * width, colour)
+
+    def box(self, centre: Point, width: float, height: float, colour: Colour) -> None:
+        """Draw a filled, upright rectangle."""
+        outside_x = np.abs(self._x - centre[0]) - 0.5 * width
+        outside_y = np.abs(self._y - centre[1]) - 0.5 * height
+        self._paint(np.maximum(outside_x, outside_y), colour)
+
+    def graph(self, height: Callable[[Pixels], Pixels], width: float, colour: Colour) -> None:
+        """Draw the line y = height(x)."""
+        line = height(self._x[0])
+        steepness = np.gradient(line, self._x[0])
+        self._paint(np.abs(self._y - line) / np.sqrt(1.0 + steepness**2) - 0.5 * width, colour)
+
+    def _paint(self, distance: Pixels, colour: Colour) -> None:
+        coverage = np.clip(0.5 - distance * self._scale, 0.0, 1.0)[..., None]
+        mixed = self.pixels * (1.0 - coverage) + np.asarray(colour, np.float64) * coverage
+        self.pixels[...] = np.rint(mixed)

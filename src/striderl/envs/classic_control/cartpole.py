@@ -8,9 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from striderl.data.actions import DiscreteSpec
-from striderl.envs.classic_control.base import ClassicConfig, ClassicControl, Layout
-from striderl.envs.classic_control.drawing import BLACK, BLUE, BROWN, WHITE, Canvas
-from striderl.envs.classic_control.starts import Array
+from striderl.envs.classic_control.base import (
+    BLACK,
+    BLUE,
+    BROWN,
+    WHITE,
+    Array,
+    Canvas,
+    ClassicConfig,
+    ClassicControl,
+    Layout,
+)
 
 # Constants are 0-d arrays because numpy would convert a Python float anew in every call, at the price of the operation.
 _GRAVITY = np.array(9.8)

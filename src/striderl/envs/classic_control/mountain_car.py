@@ -8,9 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from striderl.data.actions import BoxSpec, DiscreteSpec
-from striderl.envs.classic_control.base import ClassicConfig, ClassicControl, Layout
-from striderl.envs.classic_control.drawing import BLACK, GREY, WHITE, YELLOW, Canvas
-from striderl.envs.classic_control.starts import Array
+from striderl.envs.classic_control.base import (
+    BLACK,
+    GREY,
+    WHITE,
+    YELLOW,
+    Array,
+    Canvas,
+    ClassicConfig,
+    ClassicControl,
+    Layout,
+)
 
 _LEFT, _RIGHT, _MAX_SPEED = -1.2, 0.6, 0.07
 _PUSH = np.array([-0.001, 0.0, 0.001])

@@ -8,9 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from striderl.data.actions import BoxSpec
-from striderl.envs.classic_control.base import ClassicConfig, ClassicControl, Layout, scalar_square
-from striderl.envs.classic_control.drawing import BLACK, RED, WHITE, Canvas
-from striderl.envs.classic_control.starts import Array
+from striderl.envs.classic_control.base import (
+    BLACK,
+    RED,
+    WHITE,
+    Array,
+    Canvas,
+    ClassicConfig,
+    ClassicControl,
+    Layout,
+    scalar_square,
+)
 
 _SECONDS = 0.05
 _MAX_SPEED = 8.0

@@ -34,6 +34,16 @@ Memory of a task beyond MuJoCo's state (commands, feet in the air, positions a s
 `state_array`, written in place, so that it is saved and restored with the rest. Derived fields (`xpos`, `cvel`, …)
 describe the state one substep ago unless the task asks for `stage=mjSTAGE_VEL`; with `persistent=True` that is free.
 Sums over columns are fine, but a matrix product over envs may round differently for another number of envs.
+
+Reward terms by name: weighted, summed per env, and logged as means per step and sums per episode.
+
+weights = {"forward": 1.0, "ctrl": -0.1}
+
+values  [terms, N]   forward   1.2   0.8        ──▶ reward [N]           sum down the column
+                     ctrl     -0.1  -0.3        ──▶ log "reward/ctrl"    mean along the row
+sums    [terms, N]   the same, added up since the episode began
+
+What a task observes, brought to the shapes and dtypes that it has declared.
 """
 
 from __future__ import annotations
@@ -48,16 +58,21 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from striderl.data.actions import BoxSpec
-from striderl.data.naming import saved_name
+from striderl.data.naming import saved_name, unknown
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.envs.mujoco.config import MujocoConfig, control_spec
-from striderl.envs.mujoco.fitting import fitted
-from striderl.envs.mujoco.live_terms import LiveTerms
-from striderl.envs.mujoco.randomize import Randomization, Scene
+from striderl.envs.mujoco.randomize import LiveTerms, Randomization, Scene
 from striderl.envs.mujoco.rendering import FrameRenderer
-from striderl.envs.mujoco.reward_terms import RewardTerms
-from striderl.envs.mujoco.saving import Arrays, load_arrays, saved
-from striderl.envs.mujoco.simulation import Bool, Float, Int, Simulation
+from striderl.envs.mujoco.simulation import (
+    Arrays,
+    Bool,
+    Float,
+    Int,
+    MujocoConfig,
+    Simulation,
+    control_spec,
+    load_arrays,
+    saved,
+)
 from striderl.envs.mujoco.streams import Streams
 from striderl.envs.refusals import (
     action_array,
@@ -387,3 +402,71 @@ class MujocoEnv(VecEnv):
     def _require_reset(self) -> None:
         if not self._obs:
             raise not_ready(self, closed=self._closed)
+
+
+# -- rewards -----------------------------------------------------------------------------------------------------------
+
+
+class RewardTerms:
+    """The weights of a task's reward terms and their values in this step and episode."""
+
+    def __init__(self, weights: Mapping[str, float], num_envs: int) -> None:
+        if not weights:
+            raise ValueError("a task wants at least one reward term in reward_weights")
+        self.weights = dict(weights)
+        self.values: Float = np.zeros((len(weights), num_envs))
+        """Weighted terms of the last step, [terms, N], in the order of the weights."""
+        self.sums: Float = np.zeros((len(weights), num_envs))
+        """Weighted terms added up since each env's episode began, [terms, N]."""
+        self._step_names = [f"reward/{name}" for name in weights]
+        self._episode_names = [f"episode/reward/{name}" for name in weights]
+
+    def add(self, terms: Mapping[str, NDArray[Any]]) -> Float:
+        """Weight this step's terms and return the reward, float64 [N]."""
+        if len(terms) != len(self.weights):
+            self._complain(terms)
+        for row, (name, weight) in enumerate(self.weights.items()):
+            if name not in terms:
+                self._complain(terms)
+            np.multiply(terms[name], weight, out=self.values[row])
+        # adding whole rows, not a matrix product: the rounding of one env does not depend on how many there are
+        return np.asarray(np.add.reduce(self.values, axis=0))
+
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Take this step's terms of these envs back."""
+        self.values[:, rows] = 0.0
+
+    def settle(self) -> dict[str, float]:
+        """Add this step's terms to the episodes and return the mean of each over the envs."""
+        self.sums += self.values
+        means = np.add.reduce(self.values, axis=1) / self.values.shape[1]
+        return dict(zip(self._step_names, means.tolist()))
+
+    def episode_log(self, ids: NDArray[np.int64]) -> dict[str, float]:
+        """Return the mean over these envs of each term's sum over the episode, and of the whole return."""
+        means = self.sums[:, ids].mean(axis=1).tolist()
+        return {**dict(zip(self._episode_names, means)), "episode/return": sum(means)}
+
+    def _complain(self, terms: Mapping[str, Any]) -> None:
+        for name in terms:
+            if name not in self.weights:
+                raise KeyError(unknown("weight", name, self.weights, where="reward_weights"))
+        for name in self.weights:
+            if name not in terms:
+                raise KeyError(unknown("term", name, terms, where="rewards()"))
+
+
+# -- observations ------------------------------------------------------------------------------------------------------
+
+
+def fitted(found: Mapping[str, NDArray[Any]], spec: ObsSpec, count: int, *, where: str) -> Arrays:
+    """Return new arrays [count, …] of every component, or raise for one that is missing or has another shape."""
+    result: Arrays = {}
+    for name, component in spec.items():
+        if name not in found:
+            raise KeyError(unknown("component", name, found, where=where))
+        value = np.array(found[name], component.dtype)
+        if value.shape != (count, *component.shape):
+            raise ValueError(f"{where}: {name!r} wants {[count, *component.shape]}, found {list(value.shape)}")
+        result[name] = value
+    return result

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from striderl.data.naming import unknown
 from striderl.envs.mujoco.randomize import LiveTerm, Randomization, Scene, check_range
-from striderl.envs.mujoco.saving import Arrays
-from striderl.envs.mujoco.simulation import Float, Int
+from striderl.envs.mujoco.simulation import Arrays, Float, Int
 from striderl.envs.mujoco.streams import Range, Streams
 
 _NOISE_BLOCK = 8  # steps of noise drawn in one call; part of the stream's key, so it must not depend on anything

@@ -19,9 +19,9 @@ from torch import Tensor
 from striderl.data.actions import ActuationSpec
 from striderl.data.checked_fields import MAY_BE_INFINITE
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.mujoco.base import Float, Int, MujocoConfig, MujocoEnv
-from striderl.envs.mujoco.config import control_spec
+from striderl.envs.mujoco.base import MujocoEnv
 from striderl.envs.mujoco.randomize import Randomization
+from striderl.envs.mujoco.simulation import Float, Int, MujocoConfig, control_spec
 
 
 def open_range(low: float, high: float) -> tuple[float, float]:

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from striderl.envs.mujoco.base import Arrays, Bool, Float, Rows
+from striderl.envs.mujoco.base import Rows
 from striderl.envs.mujoco.locomotion_base import Locomotion, LocomotionConfig, between, open_range
 from striderl.envs.mujoco.randomize import Randomization
+from striderl.envs.mujoco.simulation import Arrays, Bool, Float
 
 
 class PlanarLocomotion(Locomotion):

@@ -14,13 +14,15 @@ A `Randomization` is what a user writes down; `attach` turns it into a `LiveTerm
     disturb(length)    after the controls are set, before the physics       (pushes)
     filter_obs(obs)    after the task has observed                          (noise, latency)
 
-Pushes, noise and latency are in `disturbances`; all terms of an env together in `live_terms`.
+Pushes, noise and latency are in `disturbances`; all terms of an env together in `LiveTerms`.
+
+All randomisation terms of one env, in the order in which they were given, are `LiveTerms`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,8 +31,7 @@ import numpy as np
 
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
-from striderl.envs.mujoco.saving import Arrays
-from striderl.envs.mujoco.simulation import Float, Int, Simulation
+from striderl.envs.mujoco.simulation import Arrays, Float, Int, Simulation, check_names, load_arrays, saved
 from striderl.envs.mujoco.streams import Range, Streams
 
 
@@ -242,3 +243,59 @@ def check_range(what: str, bounds: Range, *, above: float = -np.inf) -> None:
     if not low <= high or low < above:
         least = "" if above == -np.inf else f" of at least {above:g}"
         raise ValueError(f"{what} wants a range (low, high){least} with low <= high, found {bounds}")
+
+
+# -- all terms of an env -----------------------------------------------------------------------------------------------
+
+
+class LiveTerms:
+    """The live side of every term, by its name."""
+
+    def __init__(self, randomize: Sequence[Randomization], scene: Scene) -> None:
+        """Attach the terms to one env; two of the same name are refused."""
+        self._simulation = scene.simulation
+        self._terms: dict[str, LiveTerm] = {}
+        for term in randomize:
+            if term.name in self._terms:
+                raise ValueError(f"two randomisation terms are named {term.name!r}; give one of them another name")
+            self._terms[term.name] = term.attach(scene)
+
+    def values(self) -> dict[str, Float]:
+        """Return what each term has drawn, [N, …]."""
+        return {name: term.values for name, term in self._terms.items()}
+
+    def begin(self, ids: Int) -> None:
+        """Give these envs the model's own fields again, then let the terms draw for the episodes that begin."""
+        if not self._terms:
+            return
+        self._simulation.restore_fields(ids)
+        for term in self._terms.values():
+            term.begin(ids)
+        self._simulation.update_constants(ids)
+
+    def filter_action(self, actions: Float) -> Float:
+        """Return the actions that are applied instead of these."""
+        for term in self._terms.values():
+            actions = term.filter_action(actions)
+        return actions
+
+    def disturb(self, episode_length: Int) -> None:
+        """Change the physical state before the physics."""
+        for term in self._terms.values():
+            term.disturb(episode_length)
+
+    def filter_obs(self, obs: Arrays, rows: slice | Int, *, begun: bool, step_count: int) -> Arrays:
+        """Return what is seen instead; `begun` says that `rows` stand at the start of an episode."""
+        for term in self._terms.values():
+            obs = term.filter_obs(obs, rows, begun=begun, step_count=step_count)
+        return obs
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the arrays of every term."""
+        return {name: saved(term.memory) for name, term in self._terms.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, where: str) -> None:
+        """Go on with the arrays of the same terms; `where` names them in errors."""
+        check_names(self._terms, state, where=where)
+        for name, term in self._terms.items():
+            load_arrays(term.memory, state[name], where=f"randomisation term {name!r}")

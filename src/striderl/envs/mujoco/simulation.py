@@ -7,18 +7,27 @@ sim.qvel [N, nv] ────────────────────┘
 sim.ctrl [N, nu] ───────────────────────────────────────────────────────┘
 sim.bind("xpos") [N, nbody, 3]     copied out after every call; read-only
 sim.expand("body_mass") [N, nbody] one value per env instead of the model's; writable
+
+Named arrays to tensors and back, with an error that says which names do not fit.
+
+What every MuJoCo task can be told, and what its controls are.
 """
 
 from __future__ import annotations
 
 import os
+import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from striderl.data.actions import BoxSpec
+from striderl.data.checked_fields import check_field_types, check_num_threads
 from striderl.data.naming import missing_extra
 
 try:
@@ -153,3 +162,88 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+# -- saving ------------------------------------------------------------------------------------------------------------
+
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def saved(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """Return copies of the arrays as tensors."""
+    return {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
+
+
+def check_names(here: Mapping[str, Any], found: Mapping[str, Any], *, where: str) -> None:
+    """Raise ValueError unless a saved state has the same names as this object."""
+    if set(here) != set(found):
+        raise ValueError(f"{where}: the saved state has {sorted(found)}, this env has {sorted(here)}")
+
+
+def load_arrays(arrays: Arrays, found: Mapping[str, Tensor], *, where: str) -> None:
+    """Write saved tensors into the arrays, in place."""
+    check_names(arrays, found, where=where)
+    for name, value in found.items():
+        if tuple(value.shape) != arrays[name].shape:
+            shapes = f"{list(value.shape)}, this env {list(arrays[name].shape)}"
+            raise ValueError(f"{where}: the saved state has {name!r} of shape {shapes}")
+        arrays[name][...] = value.cpu().numpy()
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class MujocoConfig:
+    """What every MuJoCo task can be told."""
+
+    num_envs: int = 1
+    """How many envs are simulated together."""
+    num_threads: int = 0
+    """Threads of the simulation; 0 takes every core this process may use. Results do not depend on it."""
+    frame_skip: int = 1
+    """Physics substeps per env step (the decimation of a controller)."""
+    max_episode_length: int = 1000
+    """Steps after which an episode is truncated; 0 for no limit."""
+    device: str = "cpu"
+    """Where tensors are handed out; the simulation itself is on the CPU."""
+    first_env_index: int = 0
+    """The global index of env 0 when several processes share one set of envs; random numbers follow it."""
+    render_height: int = 480
+    """Rows of a rendered frame."""
+    render_width: int = 640
+    """Columns of a rendered frame."""
+    camera: str = ""
+    """Name of the model's camera to look through; empty: the one named 'track', else one that follows the root body."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        _check_parts(self)
+        if self.num_envs < 1 or self.frame_skip < 1:
+            raise ValueError(f"num_envs and frame_skip are at least 1, found {self.num_envs} and {self.frame_skip}")
+        check_num_threads(self.num_threads)
+        if self.max_episode_length < 0:
+            raise ValueError(f"max_episode_length is 0 (no limit) or positive, found {self.max_episode_length}")
+
+
+def _check_parts(config: MujocoConfig) -> None:
+    """Raise TypeError for a field that wants a config of its own and got something else."""
+    hints = typing.get_type_hints(type(config))
+    for field in fields(config):
+        wanted, value = hints[field.name], getattr(config, field.name)
+        if isinstance(wanted, type) and is_dataclass(wanted) and not isinstance(value, wanted):
+            names = ", ".join(part.name for part in fields(wanted))
+            raise TypeError(
+                f"{type(config).__name__}.{field.name}: wanted a {wanted.__name__}, found {type(value).__name__} "
+                f"{value!r}; write {wanted.__name__}(…) with any of: {names}"
+            )
+
+
+def control_spec(model: Any) -> BoxSpec:
+    """Describe the model's controls as an action: one number per actuator, bounded where its control is limited."""
+    limited = np.asarray(model.actuator_ctrllimited, np.bool_)
+    low = np.where(limited, model.actuator_ctrlrange[:, 0], -np.inf)
+    high = np.where(limited, model.actuator_ctrlrange[:, 1], np.inf)
+    names = tuple(model.actuator(index).name or f"actuator_{index}" for index in range(model.nu))
+    return BoxSpec(shape=(model.nu,), low=tuple(low), high=tuple(high), names=names)

@@ -34,18 +34,23 @@ from striderl.data.actions import BoxSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec
 from striderl.envs.rsl_rl import control
-from striderl.envs.rsl_rl.actuation import find_actuation
-from striderl.envs.rsl_rl.extras import as_flags, as_reward, look_up, read_info, read_log, split_step
+from striderl.envs.rsl_rl.control import find_actuation
 from striderl.envs.rsl_rl.obs import (
     Generation,
     Groups,
     ObsLayout,
     SegmentChoice,
     Segments,
+    as_flags,
+    as_reward,
     describe,
     first_tensor,
     groups_from,
+    look_up,
+    read_info,
+    read_log,
     recognise,
+    split_step,
 )
 from striderl.envs.vec_env import Actions, ContractError, Obs, Step, VecEnv, env_seed_sequence
 

@@ -7,29 +7,18 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
-    from striderl.envs.workers.config import WorkerConfig as WorkerConfig
     from striderl.envs.workers.errors import EnvCloseWarning as EnvCloseWarning
     from striderl.envs.workers.errors import EnvError as EnvError
     from striderl.envs.workers.errors import EnvRaised as EnvRaised
     from striderl.envs.workers.errors import EnvTimeout as EnvTimeout
     from striderl.envs.workers.errors import EnvWorkerDied as EnvWorkerDied
+    from striderl.envs.workers.pool import WorkerConfig as WorkerConfig
     from striderl.envs.workers.pool import WorkerPool as WorkerPool
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "config": [
-            "WorkerConfig",
-        ],
-        "errors": [
-            "EnvCloseWarning",
-            "EnvError",
-            "EnvRaised",
-            "EnvTimeout",
-            "EnvWorkerDied",
-        ],
-        "pool": [
-            "WorkerPool",
-        ],
+        "errors": ["EnvCloseWarning", "EnvError", "EnvRaised", "EnvTimeout", "EnvWorkerDied"],
+        "pool": ["WorkerConfig", "WorkerPool"],
     },
 )

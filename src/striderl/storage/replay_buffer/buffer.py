@@ -11,7 +11,7 @@
     buf[2].obs.id        [11 11 11 11]         an episode starts there
     buf[0].obs_next.id   [7 8 9 10]            found one place on; where an episode was truncated, its own final one
 
-`done` alone means terminated, or truncated where `info["TimeLimit.truncated"]` is true (data/transition.py). When
+`done` alone means terminated, or truncated where `info["TimeLimit.truncated"]` is true (data/episode_ends.py). When
 next observations are not stored, the newest step of an unfinished episode has none yet: it is not sampled. All
 arithmetic on places is that of ring_index.py; several rings lie one behind the other (`VectorReplayBuffer`), and ring r
 holds indices r · capacity … (r + 1) · capacity - 1.

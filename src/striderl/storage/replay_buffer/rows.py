@@ -21,9 +21,9 @@ from striderl.checkpoint.safe_files import check_plain, member
 from striderl.data import leaf, tree
 from striderl.data.batch import Batch
 from striderl.data.batch_ops import is_gap
+from striderl.data.episode_ends import ends_of
 from striderl.data.memory import mapped_file
 from striderl.data.naming import unknown
-from striderl.data.transition import ends_of
 
 OPEN_KEYS = ("info", "policy")
 """Parts of a step whose keys may come and go."""

@@ -29,8 +29,7 @@ from torch import Tensor
 
 from striderl.collect.collector import Collector
 from striderl.data import tree
-from striderl.envs.async_env import AsyncVecEnv
-from striderl.envs.vec_env import VecEnv
+from striderl.envs.vec_env import AsyncVecEnv, VecEnv
 from striderl.execution.interrupts import check_interrupt
 from striderl.execution.modes import Eager, Mode, mode_of
 from striderl.storage.replay.replay import Replay, ReplaySample

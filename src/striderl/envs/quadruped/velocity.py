@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from striderl.data.specs import ComponentSpec
-from striderl.envs.mujoco.base import Arrays, Bool, Float, Int, Rows
-from striderl.envs.mujoco.commands import CommandConfig, VelocityCommands
-from striderl.envs.mujoco.depth_camera import DepthCamera, DepthCameraConfig
-from striderl.envs.mujoco.height_scan import HeightScan, HeightScanConfig
-from striderl.envs.mujoco.levels import Levels
-from striderl.envs.mujoco.quadruped_base import QuadrupedConfig, QuadrupedEnv
-from striderl.envs.mujoco.quadruped_rewards import ROUGH_REWARDS
-from striderl.envs.mujoco.terrain import ROUGH_KINDS, TerrainConfig, build_ground
+from striderl.envs.mujoco.base import Rows
+from striderl.envs.mujoco.simulation import Arrays, Bool, Float, Int
+from striderl.envs.quadruped.base import QuadrupedConfig, QuadrupedEnv
+from striderl.envs.quadruped.commands import CommandConfig, Levels, VelocityCommands
+from striderl.envs.quadruped.rewards import ROUGH_REWARDS
+from striderl.envs.quadruped.sight import DepthCamera, DepthCameraConfig, HeightScan, HeightScanConfig
+from striderl.envs.quadruped.terrain import ROUGH_KINDS, TerrainConfig, build_ground
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from striderl.envs.mujoco.commands import is_moving
-from striderl.envs.mujoco.quadruped_state import RobotState
 from striderl.envs.mujoco.simulation import Bool, Float
+from striderl.envs.quadruped.commands import is_moving
+from striderl.envs.quadruped.robot import RobotState
 
 
 @dataclass(frozen=True, kw_only=True)

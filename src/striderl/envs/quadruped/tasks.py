@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from striderl.envs.mujoco.parkour import Parkour, ParkourConfig
-from striderl.envs.mujoco.quadruped import (
+from striderl.envs.quadruped.base import QuadrupedConfig, QuadrupedEnv
+from striderl.envs.quadruped.parkour import Parkour, ParkourConfig
+from striderl.envs.quadruped.velocity import (
     Quadruped,
     QuadrupedBlind,
     QuadrupedBlindConfig,
@@ -19,7 +20,6 @@ from striderl.envs.mujoco.quadruped import (
     QuadrupedRoughConfig,
     QuadrupedVelocityConfig,
 )
-from striderl.envs.mujoco.quadruped_base import QuadrupedConfig, QuadrupedEnv
 
 __all__ = [
     "QUADRUPED_CONFIGS",
