@@ -40,8 +40,8 @@ def train(mode: str, precision: str, seed: int, device: str, iterations: int) ->
     from pendulum_on_device import PendulumOnDevice
 
     from striderl.algorithms.ppo import PPO, PPOConfig
+    from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.collect.collector import Collector
-    from striderl.collect.policy_actor import GreedyActor
     from striderl.execution.modes import ExecutionConfig
     from striderl.policies.policy import Policy, PolicyConfig
     from striderl.training.evaluation import evaluate

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from striderl.collect import Teacher
-from striderl.collect.behaviour_actor import BehaviourActor
-from striderl.collect.behaviours import EpsilonGreedy, Greedy
+from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, Greedy
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.datasets.offline import all_steps, load_dataset, save_dataset
 from striderl.envs import make

@@ -28,7 +28,7 @@ from striderl.algorithms.behaviour_cloning import BehaviourCloning, BehaviourClo
 from striderl.algorithms.cql import CQL, CQLConfig
 from striderl.algorithms.iql import IQL, IQLConfig
 from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
-from striderl.collect.policy_actor import GreedyActor
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.datasets.offline import all_steps, load_dataset, save_dataset

@@ -20,8 +20,8 @@ import torch
 from table_env import TableEnv
 
 from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Placement
 from striderl.data.specs import ObsSpec

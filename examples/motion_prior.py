@@ -24,21 +24,13 @@ import torch
 
 from striderl.algorithms import APPO, PPO, APPOConfig, MotionPriorConfig, PPOConfig
 from striderl.checkpoint import CheckpointStore
-from striderl.collect import (
-    Collector,
-    CollectorConfig,
-    GreedyActor,
-    quadruped_loader_config,
-    quadruped_recorder_config,
-    record_motion,
-    trot_clip,
-    trot_clips,
-)
+from striderl.collect import Collector, CollectorConfig, GreedyActor
 from striderl.datasets import AMPLoader, Gait, clip_contacts, measure_gait
 from striderl.envs import VecEnv, make
 from striderl.envs.quadruped.commands import CommandConfig
 from striderl.envs.quadruped.trot import TrotConfig
 from striderl.policies import NormalizeObs, Policy, PolicyConfig
+from striderl.recording import quadruped_loader_config, quadruped_recorder_config, record_motion, trot_clip, trot_clips
 from striderl.training import OnPolicyPlan, Trainer, evaluate
 from striderl.training.consumers import Save
 from striderl.training.video import record_video

@@ -26,10 +26,10 @@ import torch
 from striderl.algorithms import PPOConfig, TPPOConfig
 from striderl.checkpoint import CheckpointStore
 from striderl.collect import GreedyActor
-from striderl.collect.dagger_saver import DaggerSaver
 from striderl.envs import VecEnv, make
 from striderl.policies import NormalizeObs, Policy, PolicyConfig, Remember
 from striderl.recipes.quadruped import quadruped_blind_tppo, quadruped_teacher
+from striderl.recording.dagger import DaggerSaver
 from striderl.training import EvaluationResult, evaluate, load_teacher
 from striderl.training.demonstrations import RunStudents
 from striderl.training.loading import load_run

@@ -25,10 +25,10 @@ import torch
 
 from striderl.checkpoint import CheckpointStore
 from striderl.collect import GreedyActor
-from striderl.collect.demonstration_saver import DemonstrationSaver
 from striderl.envs import VecEnv, make
 from striderl.policies import NormalizeObs, Policy, PolicyConfig
 from striderl.recipes.quadruped import quadruped_demo
+from striderl.recording.demonstrations import DemonstrationSaver
 from striderl.training import EvaluationResult, evaluate
 from striderl.training.loading import LoadedRun, load_run
 from striderl.training.run import Run

@@ -23,10 +23,10 @@ import torch
 
 from striderl.algorithms import PPOConfig, TPPOConfig
 from striderl.collect import GreedyActor
-from striderl.collect.dagger_saver import DaggerSaver
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.envs import VecEnv, make
 from striderl.recipes.quadruped import quadruped_teacher
+from striderl.recording.dagger import DaggerSaver
 from striderl.training import evaluate, load_teacher
 from striderl.training.demonstrations import RunStudents
 from striderl.training.loading import load_run

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "execu
 import graph_cases
 
 from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Arena, Placement

@@ -524,6 +524,8 @@ class Rewriter:
             text = self._imports(text)
             if path.name == "__init__.py" and "lazy(" in text:
                 text = self._lazy_table(path, text)
+        else:
+            text = re.sub(rf"(?m)^from {PACKAGE}[\w.]* import \w+(, \w+)*$", lambda found: self._line(found[0]), text)
         text = self.dotted.sub(self._dotted, text)
         text = self.slashed.sub(lambda found: f"{found[1]}{self._file(found[2])}", text)
         text = self.moved_tests.sub(lambda found: self.tests[found[1]], text)
@@ -566,6 +568,14 @@ class Rewriter:
             indent = " " * node.col_offset
             edits.append((start, end, f"\n{indent}".join(found)))
         return edited(text, edits)
+
+    def _line(self, line: str) -> str:
+        """Rewrite one import of an example in a page."""
+        lines: dict[str, list[str]] = {}
+        for statement in self._imports(line).splitlines():
+            home, _, name = statement.partition(" import ")
+            lines.setdefault(home, []).append(name)
+        return "\n".join(f"{home} import {', '.join(names)}" for home, names in lines.items())
 
     def _import(self, module: str, alias: ast.alias) -> str:
         whole, bound = f"{module}.{alias.name}", alias.asname or alias.name

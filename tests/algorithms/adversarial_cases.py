@@ -12,8 +12,8 @@ from striderl.algorithms.sac import SAC, SACConfig
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
 from striderl.algorithms.terms.adversarial_expert import ExpertRows
 from striderl.algorithms.terms.adversarial_features import StateAction
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.toy import ContinuousBandit, ContinuousBanditConfig

@@ -8,8 +8,8 @@ import torch
 from ppo_rollouts import ACTION
 
 from striderl.algorithms.ppo import PPO, Prepared
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.envs.toy import Script, Scripted
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage

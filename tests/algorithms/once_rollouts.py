@@ -9,8 +9,8 @@ import torch
 from ppo_rollouts import scripted
 
 from striderl.algorithms.on_policy_targets import Targets
+from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import GreedyActor, PolicyActor
 from striderl.data import tree
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data.actions import BoxSpec
 from striderl.envs.toy import Script, Scripted
 from striderl.envs.vec_env import VecEnv

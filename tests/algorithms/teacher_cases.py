@@ -9,8 +9,8 @@ from torch import Tensor
 
 from striderl.algorithms.dagger import DAgger, Gathered
 from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import GreedyActor
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec

@@ -12,8 +12,8 @@ from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
 from striderl.algorithms.terms.term import Term
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.envs.toy import Scripted
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.estimate import Adapt, Estimate

@@ -22,8 +22,8 @@ from ppo_rollouts import endings, scripted
 
 from striderl.algorithms.a2c import A2C, A2CConfig
 from striderl.algorithms.on_policy_targets import run_whole
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import Pendulum
 from striderl.envs.toy import Bandit, BanditConfig, Chain, ChainConfig, ProbeConfig, Terminator, TimeLimit

@@ -9,9 +9,9 @@ import torch
 from offline_sets import dataset, greedy, learner, q_values, steps_of, train
 
 from striderl.algorithms.bcq import Imitated, ImitatedQHead
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import DiscreteSpec
 from striderl.envs.toy import Grid, GridConfig
 from striderl.storage.replay.replay import Replay

@@ -13,8 +13,8 @@ from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.distill_config import DistillConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.collect.teacher import Teacher
 from striderl.execution.capture import check_capture
 from striderl.ops.losses import clipped_surrogate

@@ -13,8 +13,7 @@ from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.distill_config import DistillConfig
-from striderl.collect.teacher import Sight, Teacher
-from striderl.collect.teacher_router import TeacherRouter
+from striderl.collect.teacher import Sight, Teacher, TeacherRouter
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.toy import MemoryCue

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.toy.base import Outcome, ToyEnv

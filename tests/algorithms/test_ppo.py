@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ppo_rollouts import ACTION, USUAL, build, endings, gradients, scripted, whole_minibatch
 
 from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.classic_control import CartPole, Pendulum

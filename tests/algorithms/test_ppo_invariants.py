@@ -11,8 +11,8 @@ from term_rollouts import ESTIMATE, MEMORY, make_env, make_parts, make_policy, o
 
 from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
 from striderl.algorithms.terms.estimation import Estimation
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.policy import Policy, PolicyConfig

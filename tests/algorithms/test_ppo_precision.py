@@ -10,8 +10,8 @@ from hand_worked import order
 from ppo_rollouts import build, endings, gradients, scripted, whole_minibatch
 
 from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole
 from striderl.envs.toy import Bandit, BanditConfig, ContinuousBandit, ContinuousBanditConfig

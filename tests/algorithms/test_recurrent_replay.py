@@ -17,8 +17,8 @@ from striderl.algorithms.terms.adversarial import AdversarialConfig, Adversarial
 from striderl.algorithms.terms.adversarial_expert import ExpertRows
 from striderl.algorithms.terms.adversarial_features import StateAction
 from striderl.algorithms.terms.term import Term
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.toy.base import Outcome, ToyEnv

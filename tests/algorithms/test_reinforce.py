@@ -21,8 +21,8 @@ from once_rollouts import (
 from ppo_rollouts import endings, scripted
 
 from striderl.algorithms.reinforce import REINFORCE, REINFORCEConfig, ends_within
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole
 from striderl.envs.toy import Bandit, BanditConfig, Chain, ChainConfig, ProbeConfig, Terminator, TimeLimit

@@ -24,8 +24,8 @@ from term_rollouts import (
 from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.term import Read, Term
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.specs import TensorSpec
 from striderl.envs.toy import Script, Scripted

@@ -19,8 +19,8 @@ from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.resample_memory import ResampleMemory
 from striderl.algorithms.terms.term_list import TermList
 from striderl.algorithms.tppo import TPPO, EstimatorTPPO, TPPOConfig
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import GreedyActor
 from striderl.collect.teacher import Teacher
 from striderl.data import tree
 from striderl.policies.estimate import Adapt, Estimate

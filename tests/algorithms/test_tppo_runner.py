@@ -14,8 +14,7 @@ from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.tppo import TPPOConfig
-from striderl.collect.teacher import Teacher
-from striderl.collect.teacher_router import TeacherRouter
+from striderl.collect.teacher import Teacher, TeacherRouter
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.recipes.table import recipe

@@ -8,8 +8,8 @@ from hand_worked import hand_worked, order
 from ppo_rollouts import build, endings, scripted, whole_minibatch
 
 from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.envs.toy import ProbeConfig, Terminator
 from striderl.policies.policy import Policy, PolicyConfig

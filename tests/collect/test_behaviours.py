@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.collect.behaviour_actor import BehaviourActor
-from striderl.collect.behaviours import EpsilonGreedy, GaussianNoise, Greedy, OrnsteinUhlenbeck, Sample
+from striderl.collect.actors.behaviours import (
+    BehaviourActor,
+    EpsilonGreedy,
+    GaussianNoise,
+    Greedy,
+    OrnsteinUhlenbeck,
+    Sample,
+)
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.noise import draw_all
 from striderl.data.specs import ComponentSpec, ObsSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.collect.actors import RandomActor, ScriptedActor
+from striderl.collect.actors.base import RandomActor, ScriptedActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.noise import draw_all
@@ -268,7 +268,7 @@ class RecurrentCounter:
         return {"count": torch.zeros(num_envs, dtype=torch.int64, device=device)}
 
     def act(self, obs, state, noise):
-        from striderl.collect.actors import Acted
+        from striderl.collect.actors.base import Acted
 
         count = state["count"]
         return Acted(count % 4, {"count": count + 1}, {"count": count})

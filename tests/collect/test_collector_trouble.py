@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.collect.actors import RandomActor, ScriptedActor
+from striderl.collect.actors.base import RandomActor, ScriptedActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.envs.gymnasium import GymnasiumEnv
 from striderl.envs.toy import Counting, CountingConfig

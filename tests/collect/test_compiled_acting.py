@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.collect import compiled_acting
-from striderl.collect.actors import RandomActor
+from striderl.collect import recorded_steps as compiled_acting
+from striderl.collect.actors.base import RandomActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.execution.modes import Compiled, Eager, Graphed
 from striderl.execution.traced import PureFunction

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.collect import noise_source
-from striderl.collect.noise_source import NoiseSource
+from striderl.collect import group as noise_source
+from striderl.collect.group import NoiseSource
 from striderl.data.noise import NoiseSpec, draw_all
 
 SPECS = {"coin": NoiseSpec(shape=(), kind="uniform"), "kick": NoiseSpec(shape=(3,), kind="normal")}

@@ -7,9 +7,9 @@ import torch
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.td3 import TD3, TD3Config
-from striderl.collect.behaviours import Greedy, SpreadNoise
+from striderl.collect.actors.behaviours import Greedy, SpreadNoise
+from striderl.collect.actors.parameter_noise import ParameterNoiseActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.parameter_noise import ParameterNoiseActor
 from striderl.data.actions import BoxSpec
 from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.collect.quarantine import Quarantine, all_true, any_true
 from striderl.collect.statistics import EpisodeStatistics
 from striderl.envs.classic_control import CartPole

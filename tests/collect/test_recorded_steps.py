@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.collect.recorded_steps import RecordedSteps, apart_from
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
@@ -220,7 +220,7 @@ def test_after_an_interrupted_rollout_the_next_call_starts_fresh(monkeypatch):
 
     collector, storage = parts(False, "mlp")
     collector.reset()
-    monkeypatch.setattr("striderl.collect.recorder.RecordedSteps", Interrupted)
+    monkeypatch.setattr("striderl.collect.recorded_steps.RecordedSteps", Interrupted)
     collector.mode, collector.env.device = played_again(), torch.device("cuda")
     with pytest.raises(KeyboardInterrupt):
         collector.collect(n_step=STEPS * ENVS, storage=storage)

@@ -21,9 +21,9 @@ from sampler_parts import (
     PlainAgent,
 )
 
-from striderl.collect.actors import RandomActor
-from striderl.collect.sampler_env_adapter import SingleEnvAdapter, gymnasium_space
-from striderl.collect.samplers import (
+from striderl.collect.actors.base import RandomActor
+from striderl.collect.samplers.env_adapter import SingleEnvAdapter, gymnasium_space
+from striderl.collect.samplers.samplers import (
     AlternatingSampler,
     BaseCollector,
     CpuSampler,
@@ -424,5 +424,5 @@ def test_affinity_says_how_many_workers_and_where():
 
 
 def test_worker_processes_do_not_load_torch_for_the_adapter():
-    program = "import sys, striderl.collect.sampler_env_adapter; assert 'torch' not in sys.modules"
+    program = "import sys, striderl.collect.samplers.env_adapter; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=280)

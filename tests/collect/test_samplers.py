@@ -9,11 +9,11 @@ import pytest
 import torch
 from sampler_parts import AgentInfo, CountingAgent, PlainAgent, scripted
 
-from striderl.collect.actors import Acted, RandomActor, ScriptedActor
+from striderl.collect.actors.base import Acted, RandomActor, ScriptedActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
-from striderl.collect.sampler_decorrelation import decorrelation_lengths
-from striderl.collect.samplers import (
+from striderl.collect.samplers.collectors import decorrelation_lengths
+from striderl.collect.samplers.samplers import (
     AgentInputs,
     AgentSamples,
     AgentSamplesBsv,

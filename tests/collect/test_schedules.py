@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.transition import Transition
 from striderl.envs.gymnasium.env import GymnasiumEnv

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from striderl.collect.traj_info import TrajectorySteps, TrajectoryTracker, TrajInfo, TrajInfoFactory
+from striderl.collect.samplers.traj_info import TrajectorySteps, TrajectoryTracker, TrajInfo, TrajInfoFactory
 from striderl.data.named_tuples import namedarraytuple
 
 EnvInfo = namedarraytuple("EnvInfo", ["score"])

@@ -20,8 +20,7 @@ from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.term import Term
 from striderl.collect.collector import Collector as CoreCollector
 from striderl.collect.collector import CollectorConfig
-from striderl.collect.samplers import ResetCollector, SerialSampler, TrajInfo
-from striderl.collect.saver_actors import demonstrator
+from striderl.collect.samplers.samplers import ResetCollector, SerialSampler, TrajInfo
 from striderl.collect.teacher import Teacher
 from striderl.compat import (
     PPO,
@@ -49,6 +48,7 @@ from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.q_function import QFunctionConfig
+from striderl.recording.actors import demonstrator
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
 from striderl.training.agent import Agent as PolicyAgent

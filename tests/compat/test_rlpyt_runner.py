@@ -15,7 +15,7 @@ from striderl.algorithms.a2c import A2CConfig
 from striderl.algorithms.dqn import DQNConfig
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.checkpoint.store import CheckpointStore
-from striderl.collect.samplers import BatchSpec, SerialSampler, WaitResetCollector
+from striderl.collect.samplers.samplers import BatchSpec, SerialSampler, WaitResetCollector
 from striderl.compat.rlpyt_agents import AgentTrain, DqnAgent, PgAgent, SacAgent
 from striderl.compat.rlpyt_algorithms import A2C, DQN, PPO, SAC
 from striderl.compat.rlpyt_runner import MinibatchRl, MinibatchRlEval, logger_context

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.sac import SACConfig
-from striderl.collect.samplers import SerialSampler
+from striderl.collect.samplers.samplers import SerialSampler
 from striderl.compat.algorithm_policy import AlgorithmPolicy
 from striderl.compat.functional_trainers import offpolicy_trainer
 from striderl.compat.generator_agent import Agent, Algorithm

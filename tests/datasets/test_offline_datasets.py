@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, LayoutMismatch
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
 from striderl.data.actions import BoxSpec, DiscreteSpec

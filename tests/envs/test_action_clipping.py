@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data.actions import BoxSpec
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.workers.pool import WorkerConfig

@@ -7,14 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.collect.motion_recorder import record_motion
-from striderl.collect.quadruped_clips import (
-    quadruped_fields,
-    quadruped_loader_config,
-    quadruped_recorder_config,
-    trot_clip,
-    trot_clips,
-)
 from striderl.datasets.motion.amp_loader import AMPLoader, with_fields
 from striderl.datasets.motion.gait import clip_contacts, contacts_from_heights, foot_heights, measure_gait
 from striderl.envs.quadruped.base import MOTION_SPEC
@@ -31,6 +23,14 @@ from striderl.envs.quadruped.robot import (
 )
 from striderl.envs.quadruped.trot import TrotConfig, leg_angles, leg_jacobians, trot
 from striderl.envs.quadruped.velocity import Quadruped, QuadrupedVelocityConfig
+from striderl.recording.motion import (
+    quadruped_fields,
+    quadruped_loader_config,
+    quadruped_recorder_config,
+    record_motion,
+    trot_clip,
+    trot_clips,
+)
 
 DESIGN = RobotDesign()
 KINDS = {

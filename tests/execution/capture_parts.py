@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import RandomActor, ScriptedActor
-from striderl.collect.policy_actor import GreedyActor, PolicyActor
+from striderl.collect.actors.base import RandomActor, ScriptedActor
+from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, torch_dtype

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
-from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec

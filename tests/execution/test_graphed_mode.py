@@ -12,8 +12,8 @@ from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.sac import SAC, SACConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.envs.on_device import OnDevice

@@ -11,8 +11,8 @@ from striderl.algorithms.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.envs.toy import Script, Scripted
 from striderl.execution.modes import ExecutionConfig

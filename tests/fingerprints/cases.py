@@ -42,7 +42,7 @@ from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
 from striderl.algorithms.tppo import TPPO, TPPOConfig
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.samplers import SerialSampler
+from striderl.collect.samplers.samplers import SerialSampler
 from striderl.collect.teacher import Teacher
 from striderl.compat.algorithm_policy import AlgorithmPolicy
 from striderl.compat.functional_trainers import offpolicy_trainer

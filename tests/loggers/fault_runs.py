@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.envs.classic_control import CartPole
 from striderl.loggers.file_loggers import JsonlLogger
 from striderl.loggers.table import make_loggers

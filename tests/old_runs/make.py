@@ -35,7 +35,7 @@ from rsl_rl_fakes import GroupsFake, LeggedGymFake
 from run_cases import folder_at, tiny
 
 from striderl.algorithms.terms.rnd import RNDConfig
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.datasets.offline import save_dataset
 from striderl.envs.classic_control import Pendulum

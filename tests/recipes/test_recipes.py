@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
 from striderl.datasets.offline import save_dataset
 from striderl.envs.tasks import TASKS, make
 from striderl.recipes.offline import record_steps

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Placement
 from striderl.data.specs import ComponentSpec, ObsSpec

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from storage_steps import columns, fill, step
 
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig

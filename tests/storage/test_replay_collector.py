@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector
 from striderl.data.transition import Transition
 from striderl.envs.classic_control import CartPole

@@ -7,8 +7,8 @@ import torch
 from storage_steps import OBS, columns, fill, step
 
 from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Placement

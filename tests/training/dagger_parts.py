@@ -8,10 +8,10 @@ import torch
 
 from striderl.algorithms.ppo import PPOConfig
 from striderl.algorithms.tppo import TPPOConfig
-from striderl.collect.dagger_saver import DaggerSaver
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.policy import Policy, PolicyConfig
+from striderl.recording.dagger import DaggerSaver
 from striderl.training.demonstrations import RunStudents
 from striderl.training.runners.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
 

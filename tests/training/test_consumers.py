@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from training_cases import make_trainer, run, same_state, weights_of
 
-from striderl.collect.policy_actor import GreedyActor
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole
 from striderl.envs.toy import ProbeConfig, TimeLimit

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from striderl.checkpoint.store import CheckpointStore
-from striderl.collect.dagger_saver import DaggerSaver
-from striderl.collect.demonstration_saver import DemonstrationSaver
 from striderl.data.actions import BoxSpec
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.envs.tasks import make
 from striderl.policies.policy import Policy
 from striderl.policies.presets.plain import ActorCritic
 from striderl.recipes.table import recipe
+from striderl.recording.dagger import DaggerSaver
+from striderl.recording.demonstrations import DemonstrationSaver
 from striderl.training.algorithm_table import algorithm_entry
 from striderl.training.demonstrations import RunStudents
 from striderl.training.policy_settings import PolicySettings

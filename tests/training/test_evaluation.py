@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from striderl.collect.actors import RandomActor, ScriptedActor
+from striderl.collect.actors.base import RandomActor, ScriptedActor
 from striderl.envs.toy import Chain, ChainConfig, Counting, CountingConfig, Script, Scripted
 from striderl.ops.statistics import confidence_interval, t_quantile
 from striderl.training.evaluation import EvaluationResult, evaluate

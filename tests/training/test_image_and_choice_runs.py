@@ -19,8 +19,8 @@ from run_cases import folder_at, tiny
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import GreedyActor
 from striderl.data import tree
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.policies.actor_policy import ActorConfig

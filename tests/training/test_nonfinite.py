@@ -132,7 +132,7 @@ def test_an_env_that_is_sick_when_a_run_is_saved_is_sick_when_it_goes_on():
 
 
 def config_actor(env):
-    from striderl.collect.actors import RandomActor
+    from striderl.collect.actors.base import RandomActor
 
     return RandomActor(env.action_spec)
 

@@ -10,7 +10,7 @@ import torch
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.collect import schedules
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.schedules import InProcess
 from striderl.envs.classic_control.cartpole import CartPole

@@ -14,9 +14,9 @@ import torch
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.noise_source import NoiseSource
+from striderl.collect.group import NoiseSource
 from striderl.data.noise import NoiseSpec
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.workers.pool import WorkerConfig

@@ -10,9 +10,9 @@ import torch
 from training_cases import comparable, make_policy, make_trainer, run, same_state, weights_of, without_times
 
 from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.collect.actors import RandomActor
+from striderl.collect.actors.base import RandomActor
+from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import GreedyActor, PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.envs.toy import Counting, ProbeConfig, Script, Scripted, TimeLimit

@@ -15,8 +15,7 @@ from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.distill_config import DistillConfig
-from striderl.collect.recorded_teacher import RecordedTeacher
-from striderl.collect.teacher import Sight, Teacher
+from striderl.collect.teacher import RecordedTeacher, Sight, Teacher
 from striderl.compat import ppo as loop
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.storage.rollout_presets import QueueRolloutStorage

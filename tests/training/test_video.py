@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from training_cases import make_trainer, run, weights_of
 
-from striderl.collect.actors import ScriptedActor
-from striderl.collect.policy_actor import GreedyActor, PolicyActor
+from striderl.collect.actors.base import ScriptedActor
+from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.envs.toy import ProbeConfig, TimeLimit

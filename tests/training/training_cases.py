@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole
 from striderl.envs.vec_env import VecEnv

@@ -27,7 +27,7 @@ from striderl.algorithms.on_policy_targets import (
     take_step,
     whole_targets,
 )
-from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types, suggests_fields

@@ -16,8 +16,7 @@ from striderl.algorithms.terms.mimic import MimicConfig
 from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
 from striderl.algorithms.terms.term import Term
 from striderl.algorithms.tppo import TPPO, TPPOConfig
-from striderl.collect.teacher import Teacher
-from striderl.collect.teacher_router import TeacherRouter
+from striderl.collect.teacher import Teacher, TeacherRouter
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.specs import ObsSpec
 from striderl.execution.modes import ExecutionConfig

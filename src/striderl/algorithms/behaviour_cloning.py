@@ -16,8 +16,7 @@ from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, save_parts
-from striderl.collect.behaviour_actor import BehaviourActor
-from striderl.collect.behaviours import Greedy
+from striderl.collect.actors.behaviours import BehaviourActor, Greedy
 from striderl.data.actions import BoxSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown

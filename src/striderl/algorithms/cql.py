@@ -21,7 +21,7 @@ from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import sample_noise_spec
 from striderl.algorithms.sac import SAC, SACConfig
 from striderl.algorithms.terms.term import Term
-from striderl.collect.behaviours import box_bounds
+from striderl.collect.actors.behaviours import box_bounds
 from striderl.data.actions import DiscreteSpec
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec

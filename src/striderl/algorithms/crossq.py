@@ -32,8 +32,7 @@ from striderl.algorithms.replay_parts import (
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.temperature import Temperature
 from striderl.algorithms.terms.term import Term
-from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
-from striderl.collect.behaviours import Sample, box_bounds
+from striderl.collect.actors.behaviours import BehaviourActor, ExploringActor, Sample, box_bounds
 from striderl.data.actions import ActionSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec

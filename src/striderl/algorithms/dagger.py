@@ -20,7 +20,7 @@ from striderl.algorithms.on_policy_targets import Losses, finite_rows, zero_wher
 from striderl.algorithms.rollout_minibatches import check_minibatches, rollout_minibatches, run_policy
 from striderl.algorithms.terms.term import Read, Term
 from striderl.algorithms.terms.term_list import TermList
-from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types, suggests_fields

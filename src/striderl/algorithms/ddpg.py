@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from striderl.algorithms.td3 import TD3, TD3Config, ddpg_config
-from striderl.collect.behaviours import Behaviour, OrnsteinUhlenbeck
+from striderl.collect.actors.behaviours import Behaviour, OrnsteinUhlenbeck
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy

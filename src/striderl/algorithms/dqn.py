@@ -22,8 +22,7 @@ from striderl.algorithms.replay_parts import cleaned, counted, load_parts, modul
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.terms.term import Term
-from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
-from striderl.collect.behaviours import EpsilonGreedy
+from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, ExploringActor
 from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec

@@ -15,7 +15,7 @@ import torch
 from striderl.algorithms.critic_kinds import CategoricalReturns
 from striderl.algorithms.sac import SAC, SACConfig
 from striderl.algorithms.td3 import TD3, TD3Config
-from striderl.collect.behaviours import SpreadNoise
+from striderl.collect.actors.behaviours import SpreadNoise
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy

@@ -18,8 +18,7 @@ from striderl.algorithms.behaviour_cloning import check_likelihood
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, picker_for, save_parts
 from striderl.algorithms.target_network import TargetNetwork
-from striderl.collect.behaviour_actor import BehaviourActor
-from striderl.collect.behaviours import Sample
+from striderl.collect.actors.behaviours import BehaviourActor, Sample
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.ops.losses import valid_mean

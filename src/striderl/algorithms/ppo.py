@@ -31,7 +31,7 @@ from striderl.algorithms.rollout_minibatches import check_minibatches, in_slots,
 from striderl.algorithms.std_floor import StdFloor
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.algorithms.terms.term_list import TermList
-from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.execution.epochs import ShuffledMinibatches

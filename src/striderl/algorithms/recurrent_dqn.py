@@ -31,8 +31,7 @@ from striderl.algorithms.sequence_learning import (
 )
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.terms.term import Term
-from striderl.collect.behaviour_actor import BehaviourActor, policy_memory
-from striderl.collect.behaviours import EpsilonGreedy
+from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, policy_memory
 from striderl.data.noise import NoiseSpec
 from striderl.networks.heads.base import NO_OBS
 from striderl.ops.sequences import sequence_priority

@@ -40,8 +40,7 @@ from striderl.algorithms.sequence_learning import (
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.temperature import Temperature
 from striderl.algorithms.terms.term import Term
-from striderl.collect.behaviour_actor import BehaviourActor, policy_memory
-from striderl.collect.behaviours import Sample, box_bounds
+from striderl.collect.actors.behaviours import BehaviourActor, Sample, box_bounds, policy_memory
 from striderl.data.noise import NoiseSpec
 from striderl.networks.distributions.base import Distribution
 from striderl.ops.sequences import sequence_priority

@@ -35,7 +35,7 @@ from striderl.algorithms.on_policy_targets import (
     whole_targets,
     zero_where_not,
 )
-from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types, suggests_fields

@@ -38,8 +38,7 @@ from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.temperature import Temperature
 from striderl.algorithms.terms.term import Term
-from striderl.collect.behaviour_actor import BehaviourActor, ExploringActor
-from striderl.collect.behaviours import Sample, box_bounds
+from striderl.collect.actors.behaviours import BehaviourActor, ExploringActor, Sample, box_bounds
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.ops.td import counted_mean, weighted_mean

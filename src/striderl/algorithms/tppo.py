@@ -22,8 +22,7 @@ from striderl.algorithms.terms.distill_config import DistillConfig
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.resample_memory import ResampleMemory
 from striderl.algorithms.terms.term import Term
-from striderl.collect.teacher import Teacher
-from striderl.collect.teacher_router import TeacherRouter
+from striderl.collect.teacher import Teacher, TeacherRouter
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.execution.modes import ExecutionConfig
 from striderl.ops.moments import AllReduce

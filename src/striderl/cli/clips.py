@@ -136,9 +136,9 @@ def _overview() -> str:
 
 def _trot(words: list[str]) -> int:
     options = parse(TrotOptions, words, command="clips trot", description="Make a trot of the built-in quadruped.")
-    from striderl.collect.quadruped_clips import trot_clip
     from striderl.datasets.motion.clip_files import save_clip
     from striderl.envs.quadruped.trot import TrotConfig
+    from striderl.recording.motion import trot_clip
 
     config = TrotConfig(
         forward=options.forward,
@@ -157,12 +157,11 @@ def _trot(words: list[str]) -> int:
 def _record(words: list[str]) -> int:
     options = parse(RecordOptions, words, command="clips record", description="Record what a run's greedy policy does.")
     from striderl.cli.runs import load
-    from striderl.collect.motion_recorder import record_motion
-    from striderl.collect.policy_actor import GreedyActor
-    from striderl.collect.quadruped_clips import quadruped_recorder_config
+    from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.datasets.motion.clip_files import save_clip
     from striderl.envs.quadruped.base import MOTION_SPEC
     from striderl.envs.tasks import make
+    from striderl.recording.motion import quadruped_recorder_config, record_motion
 
     loaded = load(options.run, options.checkpoint, trust=options.trust)
     task = loaded.config.env

@@ -111,7 +111,7 @@ def _require_source(source: str) -> None:
 
 
 def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any]]:
-    from striderl.collect.actors import Actor, RandomActor
+    from striderl.collect.actors.base import Actor, RandomActor
     from striderl.data.naming import unknown
     from striderl.envs.tasks import make
     from striderl.recipes.offline import KINDS, record_steps, train_behaviours
@@ -139,8 +139,7 @@ def _of_run(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any
     loaded = load(options.source, options.checkpoint, trust=options.trust)
 
     from striderl.checkpoint.errors import LayoutMismatch
-    from striderl.collect.behaviour_actor import BehaviourActor
-    from striderl.collect.behaviours import Sample
+    from striderl.collect.actors.behaviours import BehaviourActor, Sample
     from striderl.envs.tasks import make
     from striderl.recipes.offline import record_steps
 

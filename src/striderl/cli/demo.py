@@ -105,7 +105,7 @@ def _show(folder: Path, options: DemoOptions) -> None:
 
 def _evaluated(loaded: LoadedRun, episodes: int) -> str:
     """Return how well the greedy policy follows its commands, from a seed that training never saw."""
-    from striderl.collect.policy_actor import GreedyActor
+    from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.envs.tasks import make
     from striderl.training.evaluation import evaluate
 
@@ -121,7 +121,7 @@ def _evaluated(loaded: LoadedRun, episodes: int) -> str:
 
 def _video(loaded: LoadedRun, seconds: float) -> Path:
     """Film the robot while it is asked to walk straight ahead."""
-    from striderl.collect.policy_actor import GreedyActor
+    from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.envs.quadruped.commands import CommandConfig
     from striderl.envs.tasks import make
     from striderl.training.run import num_video_steps

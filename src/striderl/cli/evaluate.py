@@ -58,7 +58,7 @@ def evaluate_run(words: list[str]) -> int:
 
 def _play(loaded: Any, options: EvaluateOptions) -> dict[str, float]:
     from striderl.checkpoint.errors import LayoutMismatch
-    from striderl.collect.policy_actor import GreedyActor
+    from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.envs.tasks import make
     from striderl.training.evaluation import evaluate
 

@@ -65,7 +65,7 @@ def _options(words: list[str], command: str, description: str) -> ViewOptions:
 
 
 def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
-    from striderl.collect.policy_actor import GreedyActor
+    from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.training.run import num_video_steps
     from striderl.training.video import record_video
 
@@ -84,7 +84,7 @@ def _show(loaded: LoadedRun, options: ViewOptions, window: Any) -> int:
     """Step in real time until the time is over or the window is closed."""
     import torch
 
-    from striderl.collect.policy_actor import GreedyActor
+    from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.training.run import num_video_steps
 
     actor = GreedyActor(loaded.policy)

@@ -25,17 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Actor
-from striderl.collect.collected import Collected
-from striderl.collect.collector_config import CollectorConfig
-from striderl.collect.compiled_acting import compiled_acting
-from striderl.collect.delivery import Delivery, Storage, store_some
-from striderl.collect.episode_tally import EpisodeTally, quotas_of, whole_number
-from striderl.collect.group import EnvGroup
-from striderl.collect.noise_source import NoiseSource
+from striderl.collect.actors.base import Actor
+from striderl.collect.delivery import Collected, Delivery, EpisodeTally, Storage, quotas_of, store_some, whole_number
+from striderl.collect.group import EnvGroup, NoiseSource
 from striderl.collect.quarantine import Fault, Quarantine
-from striderl.collect.recorder import Recorder
-from striderl.collect.schedules import Schedule
+from striderl.collect.recorded_steps import Recorder, compiled_acting
+from striderl.collect.schedules import CollectorConfig, Schedule
 from striderl.collect.statistics import EpisodeStatistics
 from striderl.data import tree
 from striderl.data.actions import DictActionSpec

@@ -2,23 +2,30 @@
 
 A group is acted for and stepped as one. Its two halves of a step are pure tensor work on the group's own rows: `act`
 before the simulation, `settle` after it.
+
+Random numbers for one group of envs, one step at a time, drawn in blocks.
+
+Step k of an env always sees the same numbers, whatever the group, the schedule or the length of the calls: the block
+number takes the place of the iteration in the key, and the position in the block that of the step.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Acted, Actor, Noise
-from striderl.collect.noise_source import NoiseSource
+from striderl.collect.actors.base import Acted, Actor, Noise
 from striderl.collect.quarantine import Healthy, Quarantine, all_true, any_true
 from striderl.data import tree
+from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import TensorSpec, torch_dtype
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import Obs, Step, VecEnv
+from striderl.execution.modes import Mode
 
 
 class EnvGroup:
@@ -207,3 +214,61 @@ def transition_of(
 def where_env(mask: Tensor, yes: Any, no: Any) -> Any:
     """Choose per env between two nested structures; values are selected, not multiplied, so NaN does not leak."""
     return tree.map(lambda one, two: torch.where(mask.view(-1, *[1] * (one.ndim - 1)), one, two), yes, no)
+
+
+# -- its random numbers ------------------------------------------------------------------------------------------------
+
+
+_MANY, _MOST_AHEAD = 8192, 16
+"""How many numbers, and how many blocks, are drawn at a time at most."""
+
+
+class NoiseSource:
+    """Draws what an actor wants for envs with these global indices."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, NoiseSpec],
+        *,
+        seed: int,
+        env_index: Tensor,
+        block: int = 64,
+        mode: Mode | None = None,
+    ) -> None:
+        """Draw `block` steps at a time, of few envs on the CPU several blocks; a mode that records plays it back."""
+        self.specs = dict(specs)
+        self.seed = seed
+        self.env_index = env_index
+        self.block = block
+        self._records = mode is not None and mode.records
+        self._ahead = 1 if self._records or env_index.device.type != "cpu" else self._num_blocks()
+        self._first = -1
+        self._drawn: list[dict[str, Tensor]] = []
+        self._draw = self._block if mode is None else mode.wrap(self._block)
+
+    def _num_blocks(self) -> int:
+        """Return how many blocks are drawn at a time: operations on few numbers cost the same as on some thousands."""
+        numbers = sum(math.prod(spec.shape) for spec in self.specs.values()) * len(self.env_index) * self.block
+        return max(1, min(_MOST_AHEAD, _MANY // max(1, numbers)))
+
+    def at(self, step: int) -> dict[str, Tensor]:
+        """Return the numbers of one step, [N, …] by name."""
+        if not self.specs:
+            return {}
+        number, position = divmod(step, self.block * self._ahead)
+        if number != self._first:
+            drawn = self._draw(self._numbers(number * self._ahead))
+            steps = zip(*(value.unbind(0) for value in drawn.values()))
+            self._drawn = [dict(zip(drawn, step)) for step in steps]
+            self._first = number  # last: an interrupt may come in between
+        return self._drawn[position]
+
+    def _numbers(self, first: int) -> range | Tensor:
+        """Return the blocks from this one on; a recording reads the number of its one where it lies."""
+        if self._records:
+            return torch.full((), first, dtype=torch.int64, device=self.env_index.device)
+        return range(first, first + self._ahead)
+
+    @torch.no_grad()
+    def _block(self, number: range | Tensor) -> dict[str, Tensor]:
+        return draw_all(self.specs, seed=self.seed, iteration=number, env_index=self.env_index, num_steps=self.block)

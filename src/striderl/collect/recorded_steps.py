@@ -12,17 +12,29 @@ Between two calls of the env, the host copies its outcome in and starts one reco
 and write in place. Both halves are the same functions of tensors that run step by step elsewhere; the storing and
 counting of a step goes on beside the acting that follows. A rollout ends without acting: the next one begins with the
 policy of its time.
+
+Whether steps are played back from recordings: who can be recorded, and what happens when it does not work.
+
+Acting as one compiled program: where gradient steps are compiled, a few envs on the CPU are acted for so too.
+
+    obs, state, noise ──▶ policy, value, sample, log-prob, acting parts ──▶ actions, state, columns
+
+For eight envs and two small networks, sixty small operations take three times as long as their arithmetic. Who can be
+compiled is who can be recorded on a GPU: an actor that keeps nothing, and says by `recording()` what it decides in
+Python. Other actors, and those that a program cannot be made of, act as they are written.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Acted
+from striderl.collect.actors.base import Acted, Actor, Noise, Obs
+from striderl.collect.delivery import Storage
 from striderl.collect.group import EnvGroup, transition_of, where_env
 from striderl.collect.quarantine import Outcome, Watch, checked, noted_names
 from striderl.collect.statistics import Counts, EpisodeStatistics, counted
@@ -31,7 +43,8 @@ from striderl.data.specs import torch_dtype
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import Step
 from striderl.execution.graphed import Beside, Recording
-from striderl.execution.modes import Graphed
+from striderl.execution.modes import Graphed, Mode
+from striderl.execution.traced import PureFunction
 
 
 @runtime_checkable
@@ -332,3 +345,78 @@ def _overwrite(places: Any, values: Any) -> None:
 def _copied(now: _Now) -> _Now:
     obs, state, acted, watch, counts, place, step = tree.map(torch.clone, tuple(now))
     return _Now(obs, state, Acted(*acted), Watch(*watch), Counts(*counts), place, step)
+
+
+# -- whether to record -------------------------------------------------------------------------------------------------
+
+
+_log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Keeps the recordings of one collector: those of the group and storage that came last."""
+
+    def __init__(self) -> None:
+        """Record nothing yet."""
+        self._steps: RecordedSteps | None = None
+        self._given_up = False
+
+    def play(
+        self, mode: Mode, group: EnvGroup, statistics: EpisodeStatistics, storage: Storage | None, num_steps: int
+    ) -> bool:
+        """Take so many steps of all envs by recordings and return True, or False when they must be taken one by one."""
+        if self._given_up or not isinstance(mode, Graphed) or group.env.device.type != "cuda":
+            return False
+        if not isinstance(group.actor, RecordedActor):
+            return False
+        if storage is not None and not (isinstance(storage, RecordedStorage) and num_steps <= storage.room()):
+            return False
+        steps = self._steps
+        if steps is None or steps.group is not group or steps.storage is not storage:
+            steps = self._steps = RecordedSteps(group, statistics, storage, mode)
+        if not steps.is_prepared and not self.prepared(steps, strict=mode.strict):
+            return False
+        steps.run(num_steps)
+        return True
+
+    def prepared(self, steps: RecordedSteps, *, strict: bool) -> bool:
+        """Make the recordings, or say once why there are none; steps one by one give the same."""
+        try:
+            steps.prepare()
+        except RuntimeError as error:
+            if strict:
+                raise
+            reason = str(error).partition("\n")[0]
+            _log.warning("steps of the envs cannot be recorded, so they are taken one by one: %s", reason)
+            self._given_up, self._steps = True, None
+            return False
+        return True
+
+    def let_go(self) -> None:
+        """Give the group memory of its own: what was recorded goes on in memory that the next rollout overwrites."""
+        if self._steps is not None:
+            self._steps.let_go()
+
+
+# -- acting as one program ---------------------------------------------------------------------------------------------
+
+
+class CompiledActing:
+    """What an actor does, as compiled programs."""
+
+    def __init__(self, actor: Actor) -> None:
+        """Compile nothing yet."""
+        assert isinstance(actor, RecordedActor)
+        self._recording = actor.recording
+        self._act = PureFunction("acting", actor.act)
+
+    def __call__(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+        """Choose actions."""
+        acted: Acted = self._act(self._recording(), obs, state, noise)
+        return acted
+
+
+def compiled_acting(actor: Actor, mode: Mode, device: torch.device) -> CompiledActing | None:
+    """Return what an actor does, compiled where the mode compiles and the actor can be; None elsewhere."""
+    possible = mode.joint and device.type == "cpu" and isinstance(actor, RecordedActor)
+    return CompiledActing(actor) if possible else None

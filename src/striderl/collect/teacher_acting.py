@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.acting_part import Played
-from striderl.collect.actors import Noise, Obs
+from striderl.collect.actors.base import Noise, Obs, Played
 from striderl.collect.group import where_env
 from striderl.collect.teacher import BoundTeacher, head_of, latent_sizes
 from striderl.data.actions import ActionSpec

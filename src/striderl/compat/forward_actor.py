@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Acted, Noise, Obs, RandomActor
+from striderl.collect.actors.base import Acted, Noise, Obs, RandomActor
 from striderl.compat.base_policy import BasePolicy
 from striderl.compat.policy_checks import as_actions, checked_forward
 from striderl.data import leaf, tree

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.dqn import DQN
-from striderl.collect.actors import Acted, Noise, Obs
+from striderl.collect.actors.base import Acted, Noise, Obs
 from striderl.compat.components import components
 from striderl.compat.player import Player
 from striderl.compat.policy_checks import checked_numbers

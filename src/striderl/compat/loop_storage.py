@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data.arena import Placement
 from striderl.data.transition import Transition, transition_columns
 from striderl.policies.policy import Policy

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Acted, Actor
-from striderl.collect.noise_source import NoiseSource
-from striderl.collect.policy_actor import GreedyActor, PolicyActor
+from striderl.collect.actors.base import Acted, Actor
+from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
+from striderl.collect.group import NoiseSource
 from striderl.training.off_policy import ReplayAlgorithm
 
 

@@ -31,11 +31,9 @@ from striderl.algorithms import ppo as core
 from striderl.algorithms.on_policy_targets import Losses, finite_rows
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.term import Term
-from striderl.collect.acting_part import Played
-from striderl.collect.actors import Acted
-from striderl.collect.group import where_env
-from striderl.collect.noise_source import NoiseSource
-from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.actors.base import Acted, Played
+from striderl.collect.actors.policy_actor import PolicyActor
+from striderl.collect.group import NoiseSource, where_env
 from striderl.compat.final_observations import final_observations
 from striderl.compat.loop_storage import LoopStorage
 from striderl.compat.recorded_steps import seen_by_critic, tell_teacher, with_recorded_action

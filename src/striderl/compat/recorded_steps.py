@@ -10,8 +10,8 @@ from torch import Tensor
 
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
-from striderl.collect.actors import Acted
-from striderl.collect.recorded_teacher import RecordedTeacher
+from striderl.collect.actors.base import Acted
+from striderl.collect.teacher import RecordedTeacher
 from striderl.data import tree
 from striderl.policies.facade.inputs import Observations
 

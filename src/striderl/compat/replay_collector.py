@@ -23,7 +23,7 @@ from typing import Any
 
 from striderl.collect.collector import Collector as CoreCollector
 from striderl.collect.collector import CollectorConfig
-from striderl.collect.sampler_envs import as_vec_env
+from striderl.collect.samplers.envs import as_vec_env
 from striderl.compat.base_policy import BasePolicy
 from striderl.compat.buffer_writer import BufferWriter
 from striderl.compat.forward_actor import ForwardActor

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from striderl.collect.policy_actor import GreedyActor, PolicyActor
-from striderl.collect.sampler_agents import AgentStep
-from striderl.collect.sampler_samples import flat
+from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
+from striderl.collect.samplers.agents import AgentStep
+from striderl.collect.samplers.samples import flat
 from striderl.compat.components import components
 from striderl.compat.player import Player
 from striderl.compat.user_models import actor_from_model, critic_from_model, policy_from_model, q_policy_from_model

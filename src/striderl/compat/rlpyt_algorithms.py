@@ -23,7 +23,7 @@ from torch import Tensor
 
 from striderl.algorithms import a2c, dqn, ppo, sac
 from striderl.algorithms.ppo_config import PPOConfig
-from striderl.collect.sampler_samples import valid_from_done
+from striderl.collect.samplers.samples import valid_from_done
 from striderl.compat.components import components
 from striderl.compat.rlpyt_agents import DqnAgent, PgAgent, SacAgent, distribution_params
 from striderl.compat.rollout_targets import check_plain, gradient_steps, targets_of

@@ -27,8 +27,8 @@ import numpy as np
 
 from striderl.checkpoint.safe_files import write_text
 from striderl.checkpoint.store import CheckpointStore
-from striderl.collect.sampler_seeds import fresh_seed
-from striderl.collect.samplers import BaseSampler
+from striderl.collect.samplers.samplers import BaseSampler
+from striderl.collect.samplers.samples import fresh_seed
 from striderl.compat.rlpyt_agents import BaseAgent
 from striderl.compat.rlpyt_algorithms import RlAlgorithm
 from striderl.loggers.file_loggers import CsvLogger

@@ -16,7 +16,7 @@ from torch import Tensor
 from striderl.algorithms.a2c import A2C
 from striderl.algorithms.on_policy_targets import zero_where_not
 from striderl.algorithms.ppo import PPO
-from striderl.collect.policy_actor import PolicyActor
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data.arena import Placement
 from striderl.data.transition import transition_columns
 from striderl.ops.losses import normalised

@@ -25,9 +25,8 @@ from torch import Tensor
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.sac import SAC, SACConfig
-from striderl.collect.actors import Actor, RandomActor
-from striderl.collect.behaviour_actor import BehaviourActor
-from striderl.collect.behaviours import EpsilonGreedy, Sample
+from striderl.collect.actors.base import Actor, RandomActor
+from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, Sample
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.collect.noise_source import NoiseSource
+from striderl.collect.group import NoiseSource
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.export.array_layout import read_arrays, require_dones

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from striderl.collect.actors import Actor
+from striderl.collect.actors.base import Actor
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv

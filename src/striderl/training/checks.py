@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from striderl.algorithms.dagger import DAgger
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data.naming import unknown
 from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage

@@ -30,12 +30,12 @@ from striderl.checkpoint.errors import CheckpointError, FileRefused
 from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
 from striderl.checkpoint.store import CheckpointStore
-from striderl.collect.saver_student import Student, StudentPolicy
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.load import load_exactly
+from striderl.recording.dagger import Student, StudentPolicy
 from striderl.training.algorithm_table import algorithm_entry
 from striderl.training.config_json import ConfigError
 from striderl.training.run_config import CONFIG_FILE, read_run_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from striderl.collect.actors import Actor
+from striderl.collect.actors.base import Actor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv

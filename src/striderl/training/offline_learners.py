@@ -22,7 +22,7 @@ from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.iql import IQL
 from striderl.algorithms.td3 import TD3Config
 from striderl.algorithms.td3_bc import TD3BC
-from striderl.collect.policy_actor import GreedyActor
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.arena import Placement
 from striderl.data.specs import ObsSpec

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.ppo import PPO
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns, Placement
 from striderl.data.noise import philox, stream_id

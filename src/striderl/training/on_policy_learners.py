@@ -14,8 +14,8 @@ from striderl.algorithms.reinforce import REINFORCE
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation
 from striderl.algorithms.terms.term import Term
 from striderl.algorithms.tppo import TPPO, TPPOConfig
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv

@@ -12,9 +12,9 @@ from striderl.algorithms.dqn import DQN, q_policy
 from striderl.algorithms.sac import SAC
 from striderl.algorithms.td3 import TD3
 from striderl.algorithms.terms.term import Term
-from striderl.collect.behaviour_actor import ExploringActor
+from striderl.collect.actors.behaviours import ExploringActor
+from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector
-from striderl.collect.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv

@@ -31,7 +31,7 @@ from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.trust import content_digest
-from striderl.collect.actors import Acted, Actor
+from striderl.collect.actors.base import Acted, Actor
 from striderl.data import tree
 from striderl.data.naming import unknown
 from striderl.envs.tasks import make

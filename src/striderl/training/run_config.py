@@ -22,7 +22,7 @@ from striderl.algorithms.tppo import TPPOConfig
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import decode_json
 from striderl.checkpoint.trust import require_trust
-from striderl.collect.collector_config import CollectorConfig
+from striderl.collect.schedules import CollectorConfig
 from striderl.data.checked_fields import MAY_BE_INFINITE, check_field_types, check_num_threads
 from striderl.data.naming import unknown
 from striderl.envs.tasks import modules_named

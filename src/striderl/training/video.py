@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from striderl.checkpoint.safe_files import replacing_path
-from striderl.collect.actors import Actor
+from striderl.collect.actors.base import Actor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.naming import missing_extra
 from striderl.data.transition import Transition

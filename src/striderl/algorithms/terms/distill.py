@@ -23,10 +23,9 @@ from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.distill_checks import check_latents, check_target
 from striderl.algorithms.terms.distill_config import KEEP, KL, MAX_LOG_PROB, DistillConfig
 from striderl.algorithms.terms.term import Term, collected
-from striderl.collect.acting_part import ActingPart
-from striderl.collect.teacher import BoundTeacher, Sight, Teacher, TeacherPolicy, latents_in
+from striderl.collect.actors.base import ActingPart
+from striderl.collect.teacher import BoundTeacher, Sight, Teacher, TeacherPolicy, TeacherRouter, latents_in
 from striderl.collect.teacher_acting import TeacherActing
-from striderl.collect.teacher_router import TeacherRouter
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.networks.distributions.base import Distribution

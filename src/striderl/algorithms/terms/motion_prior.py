@@ -21,7 +21,7 @@ from striderl.algorithms.terms.adversarial import AdversarialReward
 from striderl.algorithms.terms.motion_expert import as_expert
 from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
 from striderl.algorithms.terms.motion_prior_window import FrameMemory, MotionWindow
-from striderl.collect.acting_part import ActingPart
+from striderl.collect.actors.base import ActingPart
 from striderl.data.specs import ObsSpec
 
 __all__ = ["MotionPrior", "MotionPriorConfig"]

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.terms.adversarial_features import Steps, flat_state
-from striderl.collect.acting_part import Played
-from striderl.collect.actors import Noise, Obs
+from striderl.collect.actors.base import Noise, Obs, Played
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec

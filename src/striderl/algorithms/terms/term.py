@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.collect.acting_part import ActingPart
+from striderl.collect.actors.base import ActingPart
 from striderl.data.specs import TensorSpec
 from striderl.execution.updater import ParameterGroup
 from striderl.policies.policy import Policy, PolicyOutput

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Read, Term
-from striderl.collect.acting_part import ActingPart
+from striderl.collect.actors.base import ActingPart
 from striderl.data.checked_fields import overridden
 from striderl.data.naming import unknown
 from striderl.execution.modes import ExecutionConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from striderl.collect.actors import Actor
+from striderl.collect.actors.base import Actor
 from striderl.envs.vec_env import VecEnv
 from striderl.training.consumers.consumer import NOTHING, Reaction, Run, is_due
 from striderl.training.evaluation import EvaluationResult, evaluate

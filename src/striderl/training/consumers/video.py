@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from striderl.collect.actors import Actor
+from striderl.collect.actors.base import Actor
 from striderl.envs.vec_env import VecEnv
 from striderl.loggers.guarded import guard_all
 from striderl.loggers.logger import Logger

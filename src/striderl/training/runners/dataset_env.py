@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.recorded_teacher import RecordedTeacher
+from striderl.collect.teacher import RecordedTeacher
 from striderl.data.arena import Columns
 from striderl.data.specs import ObsSpec, TensorSpec, torch_dtype
 from striderl.datasets.playback.dataset import RolloutDataset

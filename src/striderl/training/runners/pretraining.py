@@ -20,7 +20,7 @@ from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.distill_config import KL
 from striderl.algorithms.tppo import TPPOConfig
-from striderl.collect.recorded_teacher import RecordedTeacher
+from striderl.collect.teacher import RecordedTeacher
 from striderl.data.actions import ActionSpec, BoxSpec
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.training.consumers.consumer import NOTHING, Reaction, Run

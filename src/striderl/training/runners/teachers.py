@@ -18,8 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from striderl.checkpoint.foreign import read_rsl_rl
-from striderl.collect.teacher import Teacher
-from striderl.collect.teacher_router import TeacherRouter
+from striderl.collect.teacher import Teacher, TeacherRouter
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.parts import load_parts, part_names
 from striderl.policies.transfer.rsl_rl_names import load_rsl_rl

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Acted, Noise, Obs
-from striderl.collect.behaviour_actor import BehaviourActor
-from striderl.collect.behaviours import Behaviour, box_bounds
+from striderl.collect.actors.base import Acted, Noise, Obs
+from striderl.collect.actors.behaviours import Behaviour, BehaviourActor, box_bounds
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Columns

@@ -10,12 +10,11 @@ import torch
 from saver_cases import CountingEnv, ended
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from striderl.collect.dagger_saver import DaggerSaver
-from striderl.collect.saver_student import Student
 from striderl.data.actions import DiscreteSpec
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
+from striderl.recording.dagger import DaggerSaver, Student
 
 
 def policy_of(env: CountingEnv, seed: int, *, privileged: bool = False, memory: bool = False) -> Policy:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from striderl.collect.sampler_samples import named_observation
+from striderl.collect.samplers.samples import named_observation
 from striderl.data.actions import DictActionSpec
 from striderl.data.specs import TensorSpec, dtype_name
 from striderl.envs.vec_env import AsyncVecEnv, VecEnv
@@ -71,7 +71,7 @@ def make_sampler_env(EnvCls: Any, env_kwargs: Mapping[str, Any], plan: EnvPlan) 
             example.close()
     if infos is None:
         return _gymnasium_env(EnvCls, env_kwargs, plan, {})
-    from striderl.collect.sampler_env_adapter import AdaptedBuilder
+    from striderl.collect.samplers.env_adapter import AdaptedBuilder
 
     env, _ = _gymnasium_env(AdaptedBuilder(EnvCls), env_kwargs, plan, infos)
     return env, EnvSpaces(example.observation_space, example.action_space)
@@ -83,7 +83,7 @@ def as_vec_env(envs: Any) -> VecEnv:
         return envs
     import gymnasium
 
-    from striderl.collect.sampler_env_adapter import BuiltEnv, SingleEnvAdapter
+    from striderl.collect.samplers.env_adapter import BuiltEnv, SingleEnvAdapter
     from striderl.envs.gymnasium.env import GymnasiumEnv
 
     infos: dict[str, TensorSpec] = {}
@@ -119,7 +119,7 @@ def action_tensor(env: VecEnv) -> TensorSpec:
 
 def rlpyt_info_specs(env: Any) -> dict[str, TensorSpec]:
     """Take one step in an env of rlpyt's kind and return what its env_info holds, by name."""
-    from striderl.collect.sampler_env_adapter import SingleEnvAdapter
+    from striderl.collect.samplers.env_adapter import SingleEnvAdapter
 
     missing = [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(env, name)]
     if missing:
@@ -198,7 +198,7 @@ def _pinned(env: Any, plan: EnvPlan) -> Sequence[Callable[..., Any]]:
 
     import gymnasium
 
-    from striderl.collect.sampler_env_adapter import PinnedBuilder
+    from striderl.collect.samplers.env_adapter import PinnedBuilder
 
     build = env if callable(env) else functools.partial(gymnasium.make, env, disable_env_checker=True)
     num_workers = plan.workers.num_workers

@@ -5,10 +5,25 @@ wait-reset          s a r  s a r  end │ 0 0 0  0 0 0        zeros, done and no
                                                             the reset comes between two batches
 
 start_envs ─▶ agent_inputs, traj_infos ─▶ collect_batch ─▶ agent_inputs, traj_infos, completed_infos ─▶ …
+
+Evaluation of an agent: whole trajectories on envs of their own, of which only the infos are kept.
+
+Random steps before the first batch, a different number in each env, so that episodes do not end together.
+
+Env b shall have taken n_b = 1 + floor(U_b * max) random steps since a fresh start. The envs of a `VecEnv` are stepped
+together, so those with few steps to take start later:
+
+    step       0   1   2   3   4       max = 5
+    n_b = 5    s   ·   ·   ·   ·       s: starts fresh, ·: goes on
+    n_b = 2    –   –   –   s   ·       –: is stepped along, and reset before its first step that counts
+    n_b = 1    –   –   –   –   s
+
+How many steps an env takes, and which, depends on the seed and its own index alone.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -16,24 +31,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Actor, RandomActor
+from striderl.collect.actors.base import Actor, RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.sampler_agents import AgentActor, agent_info_specs, as_actor, value_of_next
-from striderl.collect.sampler_decorrelation import decorrelate
-from striderl.collect.sampler_envs import as_vec_env
-from striderl.collect.sampler_samples import (
+from striderl.collect.group import NoiseSource, where_env
+from striderl.collect.samplers.agents import AgentActor, agent_info_specs, as_actor, value_of_next
+from striderl.collect.samplers.envs import as_vec_env
+from striderl.collect.samplers.samples import (
     AgentInputs,
     SampleStorage,
+    derived_seed,
     flat,
+    named,
     named_observation,
     valid_from_done,
 )
-from striderl.collect.sampler_trajectories import transition_steps
-from striderl.collect.traj_info import TrajectorySteps, TrajectoryTracker, TrajInfo
+from striderl.collect.samplers.traj_info import TrajectorySteps, TrajectoryTracker, TrajInfo, transition_steps
 from striderl.data import tree
 from striderl.data.buffers import torchify_buffer
 from striderl.data.named_tuples import ArrayTuple
+from striderl.data.noise import uniform
 from striderl.data.transition import Transition
+from striderl.envs.vec_env import Obs, VecEnv
 
 
 class BaseCollector:
@@ -201,3 +219,121 @@ class WaitResetCollector(BaseCollector):
 
 CpuResetCollector = GpuResetCollector = ResetCollector
 CpuWaitResetCollector = GpuWaitResetCollector = WaitResetCollector
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
+
+
+class EvalCollector:
+    """Plays whole trajectories from fresh starts on envs of its own, and keeps their infos only.
+
+    With `max_trajectories` each env plays its share of them, so short episodes are not preferred. Trajectories that
+    are under way when `max_T` is reached do not count.
+    """
+
+    def __init__(
+        self,
+        envs: Any,
+        agent: Any,
+        TrajInfoCls: Callable[[], TrajInfo] = TrajInfo,
+        max_T: int | None = None,
+        max_trajectories: int | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        """Prepare; evaluation `itr` uses the seed that belongs to (seed, itr)."""
+        if max_T is None and max_trajectories is None:
+            raise ValueError("an evaluation wants max_T, max_trajectories or both; with neither it would not end")
+        self.env = as_vec_env(envs)
+        self.TrajInfoCls, self.max_T, self.max_trajectories, self.seed = TrajInfoCls, max_T, max_trajectories, seed
+        num_envs = self.env.num_envs
+        self.actor = as_actor(agent, self.env.obs_spec, num_envs, agent_info=None, alternating=False)
+        self.collector = Collector(self.env, self.actor, CollectorConfig(seed=seed, previous_step=True))
+        self._everyone = torch.ones(num_envs, dtype=torch.bool)
+
+    def collect_evaluation(self, itr: int) -> list[TrajInfo]:
+        """Return the infos of the trajectories in the order in which they ended."""
+        if isinstance(self.actor, AgentActor):
+            self.actor.eval_mode(itr)
+            self.actor.reset()
+        self.collector.reset(derived_seed(self.seed, "evaluation", itr))
+        tracker = TrajectoryTracker(self.TrajInfoCls, self.env.num_envs)
+        missing = self._shares()
+        completed = []
+        for _ in itertools.count() if self.max_T is None else range(self.max_T):
+            if not any(missing):
+                break
+            last = _LastStep()
+            self.collector.collect(n_step=self.env.num_envs, storage=last)
+            for env, info in tracker.advance(transition_steps(last.transition, self._everyone, self._agent_info)):
+                if missing[env]:
+                    missing[env] -= 1
+                    completed.append(info)
+        return completed
+
+    def _agent_info(self, columns: dict[str, Any]) -> Any:
+        return self.actor.agent_info(columns) if isinstance(self.actor, AgentActor) else named("AgentInfo", columns)
+
+    def _shares(self) -> list[float]:
+        """Return how many trajectories each env has to play."""
+        if self.max_trajectories is None:
+            return [float("inf")] * self.env.num_envs
+        each, rest = divmod(self.max_trajectories, self.env.num_envs)
+        return [each + (env < rest) for env in range(self.env.num_envs)]
+
+
+class _LastStep:
+    """A storage that keeps one step."""
+
+    balanced = True
+    transition: Transition
+
+    def add(self, transition: Transition, envs: slice | None = None) -> None:
+        self.transition = transition
+
+
+# -- decorrelation -----------------------------------------------------------------------------------------------------
+
+
+def decorrelation_lengths(env: VecEnv, max_steps: int, seed: int) -> Tensor:
+    """Return n_b for each env, int64 [N] in 1 to max_steps."""
+    index = env.first_env_index + torch.arange(env.num_envs).numpy()
+    numbers = uniform("decorrelation", seed=seed, env_index=index, occasion=0, count=1)[:, 0]
+    return 1 + torch.as_tensor(numbers * max_steps).long().to(env.device)
+
+
+@torch.no_grad()
+def decorrelate(env: VecEnv, max_steps: int, seed: int, follow: Callable[[Transition, Tensor], None]) -> Obs:
+    """Reset, take the random steps and return what is seen then, with 'prev_action' and 'prev_reward'.
+
+    `follow` is called after each step with the transition and with the envs for which it counts, bool [N].
+    """
+    lengths = decorrelation_lengths(env, max_steps, seed)
+    actor = RandomActor(env.action_spec)
+    index = env.first_env_index + torch.arange(env.num_envs, device=env.device)
+    noise = NoiseSource(actor.noise(), seed=derived_seed(seed, "decorrelation"), env_index=index)
+    obs, previous = env.reset(seed), {}
+    for number in range(max_steps):
+        left = max_steps - number
+        if number > 0 and bool((lengths == left).any()):
+            obs = env.reset_envs(lengths == left)
+        action = actor.act(obs, (), noise.at(number)).actions
+        step = env.step(tree.copy(action))
+        valid = step.info["valid"] if "valid" in step.info else torch.ones_like(step.done)
+        transition = Transition(
+            obs=obs,
+            act=action,
+            rew=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            valid=valid & torch.isfinite(step.reward),
+            info={name: step.info[name] for name in env.info_spec if name != "valid"},
+            policy={},
+            next_obs=step.obs,
+            final_obs=step.final_obs,
+        )
+        follow(transition, lengths >= left)
+        kept = {"prev_action": action, "prev_reward": step.reward}
+        previous = where_env(step.done, tree.map(torch.zeros_like, kept), kept)
+        obs = step.obs
+    return {**obs, **previous}

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Acted, Actor, Noise, Obs
-from striderl.collect.sampler_samples import flat, named_observation
+from striderl.collect.actors.base import Acted, Actor, Noise, Obs
+from striderl.collect.samplers.samples import flat, named_observation
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.named_tuples import is_namedtuple, namedarraytuple_like
@@ -181,7 +181,7 @@ def as_actor(agent: Any, obs_spec: ObsSpec, num_envs: int, *, agent_info: Any, a
 
 def value_of_next(actor: Actor, transition: Transition) -> Tensor:
     """Return the value [N] of what really followed a step, by an agent's `value` or a policy's critic."""
-    from striderl.collect.policy_actor import PolicyActor
+    from striderl.collect.actors.policy_actor import PolicyActor
 
     if isinstance(actor, AgentActor):
         return actor.value(transition.obs_next())

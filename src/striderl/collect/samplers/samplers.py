@@ -12,6 +12,8 @@
 
 All give every env the same experience for the same seed. Words of rlpyt that differ here: samples are tensors that also
 tell `terminated`, `truncated` and `valid` apart; envs need not be rlpyt's, and agents may be actors of ours.
+
+One step of everything, so that memory of the right shapes can be made before the first batch.
 """
 
 from __future__ import annotations
@@ -21,40 +23,39 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from striderl.collect.sampler_agents import Agent, AgentActor, AgentStep, is_actor
-from striderl.collect.sampler_collectors import (
+import numpy as np
+import torch
+
+from striderl.collect.actors.base import RandomActor
+from striderl.collect.group import NoiseSource
+from striderl.collect.samplers.agents import Agent, AgentActor, AgentStep, agent_info_specs, is_actor
+from striderl.collect.samplers.collectors import (
     BaseCollector,
     CpuResetCollector,
     CpuWaitResetCollector,
+    EvalCollector,
     GpuResetCollector,
     GpuWaitResetCollector,
     ResetCollector,
     WaitResetCollector,
 )
-from striderl.collect.sampler_envs import (
-    EnvPlan,
-    EnvSpaces,
-    action_tensor,
-    info_specs,
-    make_sampler_env,
-)
-from striderl.collect.sampler_evaluation import EvalCollector
-from striderl.collect.sampler_examples import example_outputs
-from striderl.collect.sampler_samples import (
+from striderl.collect.samplers.envs import EnvPlan, EnvSpaces, action_tensor, info_specs, make_sampler_env
+from striderl.collect.samplers.samples import (
     AgentInputs,
     AgentSamples,
     AgentSamplesBsv,
     BatchSpec,
     EnvSamples,
     Samples,
+    derived_seed,
+    fresh_seed,
     make_samples,
     named,
     named_observation,
     seen_by_agent,
     valid_from_done,
 )
-from striderl.collect.sampler_seeds import derived_seed, fresh_seed
-from striderl.collect.traj_info import TrajInfo, TrajInfoFactory
+from striderl.collect.samplers.traj_info import TrajInfo, TrajInfoFactory
 from striderl.data import tree
 from striderl.data.checked_fields import refuse_overrides
 from striderl.data.named_tuples import ArrayTuple
@@ -353,3 +354,44 @@ class AlternatingSampler(GpuSampler):
 def _cpus(entry: int | Sequence[int]) -> tuple[int, ...]:
     """Return the processors of one worker, given as one number or several."""
     return (entry,) if isinstance(entry, int) else tuple(entry)
+
+
+# -- one step of everything --------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def example_outputs(env: VecEnv, agent: Any, seed: int, agent_rows: int) -> tuple[dict[str, Any], Any]:
+    """Take one random step; return examples of one env's data, and the specs of the agent_info, nested, or None.
+
+    The env is reset for it. An agent is asked for as many envs as it will act for at once, and forgets its episodes
+    before and after.
+    """
+    obs = env.reset(seed)
+    random = RandomActor(env.action_spec)
+    index = env.first_env_index + torch.arange(env.num_envs, device=env.device)
+    noise = NoiseSource(random.noise(), seed=derived_seed(seed, "example"), env_index=index, block=1)
+    action = random.act(obs, (), noise.at(0)).actions
+    previous = {"prev_action": torch.zeros_like(action), "prev_reward": torch.zeros(env.num_envs, device=env.device)}
+    example_info, agent_info = _agent_info(env, agent, tree.index({**obs, **previous}, slice(0, agent_rows)))
+    step = env.step(tree.copy(action))
+    one: Any = {
+        "observation": named_observation({name: value[0] for name, value in step.obs.items()}),
+        "reward": step.reward[0],
+        "done": step.done[0],
+        "env_info": named("EnvInfo", {name: step.info[name][0] for name in info_specs(env)}),
+        "action": action[0],
+    }
+    return {**tree.to_numpy(one), "agent_info": example_info}, agent_info
+
+
+def _agent_info(env: VecEnv, agent: Any, obs: dict[str, torch.Tensor]) -> tuple[Any, Any]:
+    """Return an example of one env's agent_info, and its specs; both None when there is nothing in it."""
+    if is_actor(agent):
+        specs = named("AgentInfo", dict(tree.items(agent.columns())))
+        return tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), specs), specs
+    actor = AgentActor(agent, env.obs_spec, env.num_envs, columns={}, alternating=False)
+    actor.reset()
+    agent_info = agent.step(*actor.inputs(obs))[1]
+    actor.reset()
+    specs = agent_info_specs(agent_info)
+    return None if specs is None else tree.map(lambda leaf: tree.to_numpy(leaf)[0], agent_info), specs

@@ -12,6 +12,8 @@ After a reset the agent sees zeros as its previous action and reward. Row 0 says
 holds the action that was taken, so `seen_by_agent(samples)` puts the zeros back for a loss that runs the agent again.
 An observation with the one component 'obs' is a tensor; others, and infos, are tuples with the components as fields,
 nested where names are like 'arm/joints'. Names that cannot be fields ('0', 'my-key') make a dict. No parts: None.
+
+Seeds that are made of one seed and a purpose, so that no two uses of a seed share their random numbers.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import keyword
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from striderl.collect.group import where_env
 from striderl.data import tree
 from striderl.data.named_tuples import ArrayTuple, NamedArrayTupleSchema, namedarraytuple
+from striderl.data.noise import stream_id
 from striderl.data.specs import TensorSpec, torch_dtype
 from striderl.data.transition import Transition
 
@@ -219,3 +223,17 @@ def _write(columns: Mapping[str, Tensor], loc: tuple[int, slice], values: Mappin
         sources.append(source)
     if targets:
         torch._foreach_copy_(targets, sources)
+
+
+# -- seeds -------------------------------------------------------------------------------------------------------------
+
+
+def derived_seed(seed: int, purpose: str, *numbers: int) -> int:
+    """Return the seed for a purpose, and for an iteration or rank of it: 31 bits, which every env understands."""
+    sequence = np.random.SeedSequence([seed, stream_id(purpose), *numbers])
+    return int(sequence.generate_state(1)[0] >> 1)
+
+
+def fresh_seed() -> int:
+    """Return a seed from the operating system's randomness."""
+    return int(np.random.SeedSequence().generate_state(1)[0] >> 1)

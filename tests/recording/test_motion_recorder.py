@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import ScriptedActor
-from striderl.collect.motion_recorder import MotionRecorder, MotionRecorderConfig, record_motion
+from striderl.collect.actors.base import ScriptedActor
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.datasets.motion.clip import ClipError, ClipField
 from striderl.envs.vec_env import Step, VecEnv
+from striderl.recording.motion import MotionRecorder, MotionRecorderConfig, record_motion
 
 
 class CountingEnv(VecEnv):

@@ -14,9 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from striderl.collect.actors import Acted, Actor, Noise, Obs, ScriptedActor
-from striderl.collect.teacher import BoundTeacher, Sight, Teacher
-from striderl.collect.teacher_router import TeacherRouter
+from striderl.collect.actors.base import Acted, Actor, Noise, Obs, ScriptedActor
+from striderl.collect.teacher import BoundTeacher, Sight, Teacher, TeacherRouter
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import overridden
 from striderl.data.noise import NoiseSpec

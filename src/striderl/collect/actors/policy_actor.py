@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.acting_part import ActingPart
-from striderl.collect.actors import Acted, Noise, Obs
+from striderl.collect.actors.base import Acted, ActingPart, Noise, Obs
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec

@@ -8,8 +8,7 @@ import pytest
 import torch
 from saver_cases import CountingEnv, ended, fails, length_of, script
 
-from striderl.collect.actors import RandomActor
-from striderl.collect.demonstration_saver import DemonstrationSaver
+from striderl.collect.actors.base import RandomActor
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import BoxSpec
 from striderl.datasets.trajectories.spec import TrajectoryError, TrajectoryMismatch
@@ -17,6 +16,7 @@ from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.presets.plain import ActorCritic
 from striderl.policies.stages import Remember
+from striderl.recording.demonstrations import DemonstrationSaver
 from striderl.training.agent import Agent
 
 

@@ -6,9 +6,6 @@ import pytest
 import torch
 from saver_cases import CountingEnv, ended
 
-from striderl.collect.dagger_saver import DaggerSaver
-from striderl.collect.demonstration_saver import DemonstrationSaver
-from striderl.collect.saver_student import Student
 from striderl.data import tree
 from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
 from striderl.datasets.motion.clip import ClipField, MotionClip
@@ -17,6 +14,8 @@ from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.envs.on_device import OnDevice
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
+from striderl.recording.dagger import DaggerSaver, Student
+from striderl.recording.demonstrations import DemonstrationSaver
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = "cuda"
