@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.dqn import DQNConfig
-from striderl.compat.generator_agent import Agent, Algorithm
-from striderl.compat.generator_trainer import Trainer, TrainerConfig
+from striderl.compat.generator.agent import Agent, Algorithm
+from striderl.compat.generator.trainer import Trainer, TrainerConfig
 from striderl.compat.user_models import dqn_from_model
 from striderl.envs import make
 from striderl.ops.ramps import Ramp

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from striderl.algorithms.ppo import PPOConfig
 from striderl.collect import SerialSampler
-from striderl.compat.rlpyt_agents import PgAgent
-from striderl.compat.rlpyt_algorithms import PPO
-from striderl.compat.rlpyt_runner import MinibatchRlEval, logger_context
+from striderl.compat.rlpyt.agents import PgAgent
+from striderl.compat.rlpyt.algorithms import PPO
+from striderl.compat.rlpyt.runner import MinibatchRlEval, logger_context
 from striderl.envs import make
 
 

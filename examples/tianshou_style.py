@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.dqn import DQNConfig
-from striderl.compat.algorithm_policy import AlgorithmPolicy
-from striderl.compat.functional_trainers import offpolicy_trainer
-from striderl.compat.replay_collector import Collector
+from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
+from striderl.compat.tianshou.collector import Collector
+from striderl.compat.tianshou.trainers import offpolicy_trainer
 from striderl.compat.user_models import dqn_from_model
 from striderl.data import Batch
 from striderl.data.actions import DiscreteSpec

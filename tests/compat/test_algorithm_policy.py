@@ -13,9 +13,9 @@ from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.sac import SAC, SACConfig
-from striderl.compat.algorithm_policy import AlgorithmPolicy
-from striderl.compat.functional_trainers import offpolicy_trainer, onpolicy_trainer
-from striderl.compat.replay_collector import Collector
+from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
+from striderl.compat.tianshou.collector import Collector
+from striderl.compat.tianshou.trainers import offpolicy_trainer, onpolicy_trainer
 from striderl.data.batch import Batch
 from striderl.envs.tasks import make
 from striderl.ops.ramps import Ramp

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from striderl.compat.base_policy import BasePolicy
-from striderl.compat.functional_trainers import offpolicy_trainer, onpolicy_trainer
-from striderl.compat.replay_collector import Collector
+from striderl.compat.tianshou.base_policy import BasePolicy
+from striderl.compat.tianshou.collector import Collector
+from striderl.compat.tianshou.trainers import offpolicy_trainer, onpolicy_trainer
 from striderl.data.actions import DiscreteSpec
 from striderl.data.batch import Batch
 from striderl.data.specs import ComponentSpec, ObsSpec

@@ -21,7 +21,7 @@ from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import Teacher
-from striderl.compat.ppo import PPO
+from striderl.compat.st_rl.ppo import PPO
 from striderl.data import tree
 from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
 from striderl.envs.rsl_rl.env import RslRlEnv

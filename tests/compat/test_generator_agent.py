@@ -14,8 +14,8 @@ from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.sac import SAC
-from striderl.compat.generator_agent import Agent, Algorithm
-from striderl.compat.generator_trainer import Trainer, TrainerConfig
+from striderl.compat.generator.agent import Agent, Algorithm
+from striderl.compat.generator.trainer import Trainer, TrainerConfig
 from striderl.compat.user_models import dqn_from_model, ppo_from_model, sac_from_model
 from striderl.envs.tasks import make
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy

@@ -37,9 +37,9 @@ from striderl.compat import (
     Trainer,
     TrainerConfig,
     offpolicy_trainer,
-    rlpyt_algorithms,
 )
-from striderl.compat.rlpyt_runner import logger_context
+from striderl.compat.rlpyt import algorithms as rlpyt_algorithms
+from striderl.compat.rlpyt.runner import logger_context
 from striderl.data.batch import Batch
 from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
 from striderl.envs.tasks import make

@@ -16,9 +16,9 @@ from striderl.algorithms.dqn import DQNConfig
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.samplers.samplers import BatchSpec, SerialSampler, WaitResetCollector
-from striderl.compat.rlpyt_agents import AgentTrain, DqnAgent, PgAgent, SacAgent
-from striderl.compat.rlpyt_algorithms import A2C, DQN, PPO, SAC
-from striderl.compat.rlpyt_runner import MinibatchRl, MinibatchRlEval, logger_context
+from striderl.compat.rlpyt.agents import AgentTrain, DqnAgent, PgAgent, SacAgent
+from striderl.compat.rlpyt.algorithms import A2C, DQN, PPO, SAC
+from striderl.compat.rlpyt.runner import MinibatchRl, MinibatchRlEval, logger_context
 from striderl.envs.tasks import make
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.policy import PolicyConfig

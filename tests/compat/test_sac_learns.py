@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from striderl.algorithms.sac import SACConfig
 from striderl.collect.samplers.samplers import SerialSampler
-from striderl.compat.algorithm_policy import AlgorithmPolicy
-from striderl.compat.functional_trainers import offpolicy_trainer
-from striderl.compat.generator_agent import Agent, Algorithm
-from striderl.compat.generator_trainer import Trainer, TrainerConfig
-from striderl.compat.replay_collector import Collector
-from striderl.compat.rlpyt_agents import SacAgent
-from striderl.compat.rlpyt_algorithms import SAC
-from striderl.compat.rlpyt_runner import MinibatchRlEval
+from striderl.compat.generator.agent import Agent, Algorithm
+from striderl.compat.generator.trainer import Trainer, TrainerConfig
+from striderl.compat.rlpyt.agents import SacAgent
+from striderl.compat.rlpyt.algorithms import SAC
+from striderl.compat.rlpyt.runner import MinibatchRlEval
+from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
+from striderl.compat.tianshou.collector import Collector
+from striderl.compat.tianshou.trainers import offpolicy_trainer
 from striderl.compat.user_models import sac_from_model
 from striderl.envs.toy.bandits import ContinuousBandit, ContinuousBanditConfig
 from striderl.storage.replay_buffer.kinds import VectorReplayBuffer

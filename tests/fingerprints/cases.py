@@ -44,16 +44,16 @@ from striderl.algorithms.tppo import TPPO, TPPOConfig
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.samplers.samplers import SerialSampler
 from striderl.collect.teacher import Teacher
-from striderl.compat.algorithm_policy import AlgorithmPolicy
-from striderl.compat.functional_trainers import offpolicy_trainer
-from striderl.compat.generator_agent import Agent, Algorithm
-from striderl.compat.generator_trainer import Trainer as GeneratorTrainer
-from striderl.compat.generator_trainer import TrainerConfig
-from striderl.compat.ppo import PPO as LOOP_PPO
-from striderl.compat.replay_collector import Collector as TianshouCollector
-from striderl.compat.rlpyt_agents import PgAgent
-from striderl.compat.rlpyt_algorithms import PPO as RLPYT_PPO
-from striderl.compat.rlpyt_runner import MinibatchRl
+from striderl.compat.generator.agent import Agent, Algorithm
+from striderl.compat.generator.trainer import Trainer as GeneratorTrainer
+from striderl.compat.generator.trainer import TrainerConfig
+from striderl.compat.rlpyt.agents import PgAgent
+from striderl.compat.rlpyt.algorithms import PPO as RLPYT_PPO
+from striderl.compat.rlpyt.runner import MinibatchRl
+from striderl.compat.st_rl.ppo import PPO as LOOP_PPO
+from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
+from striderl.compat.tianshou.collector import Collector as TianshouCollector
+from striderl.compat.tianshou.trainers import offpolicy_trainer
 from striderl.compat.user_models import dqn_from_model
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec

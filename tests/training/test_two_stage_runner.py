@@ -16,7 +16,7 @@ from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.distill_config import DistillConfig
 from striderl.collect.teacher import RecordedTeacher, Sight, Teacher
-from striderl.compat import ppo as loop
+from striderl.compat.st_rl import ppo as loop
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.runners.build import build_runner

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.samplers.agents import AgentStep
 from striderl.collect.samplers.samples import flat
-from striderl.compat.components import components
-from striderl.compat.player import Player
+from striderl.compat.parts import Player, components
 from striderl.compat.user_models import actor_from_model, critic_from_model, policy_from_model, q_policy_from_model
 from striderl.data import tree
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec, action_spec_from_space

@@ -19,7 +19,7 @@ from typing import Any
 
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.delivery import Cuts
-from striderl.compat.generator_agent import Agent, AgentActor, Rollout
+from striderl.compat.generator.agent import Agent, AgentActor, Rollout
 from striderl.data.checked_fields import check_field_types, overridden, refuse_assignment
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv

@@ -34,9 +34,14 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.base import Acted, Played
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.group import NoiseSource, where_env
-from striderl.compat.final_observations import final_observations
-from striderl.compat.loop_storage import LoopStorage
-from striderl.compat.recorded_steps import seen_by_critic, tell_teacher, with_recorded_action
+from striderl.compat.st_rl.loop import (
+    LoopStorage,
+    check_shape,
+    final_observations,
+    seen_by_critic,
+    tell_teacher,
+    with_recorded_action,
+)
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import overridden, refuse_assignment
@@ -153,7 +158,7 @@ class PPO:
             ("critic_obs_shape", critic_obs_shape, self.policy.critic_inputs.size),
             ("action_shape", action_shape, _action_size(self.policy)),
         ):
-            _check_shape(what, shape, size)
+            check_shape(what, shape, size)
         self.learner.check_rollout(num_transitions_per_env, num_envs)
         self.storage = LoopStorage(self._actor, self.policy, num_envs, num_transitions_per_env, str(self.device))
         env_index = torch.arange(num_envs, device=self.device)
@@ -191,7 +196,7 @@ class PPO:
 
         rewards [N], dones [N] of any dtype. infos: 'time_outs' [N], or Gym's 'TimeLimit.truncated' [N] where there
         is none, is true where the clock ended an episode; what was seen then is used where infos have it (see
-        `final_observations.py`), else V(s_t) stands for it.
+        `loop.py`), else V(s_t) stands for it.
         next_obs and next_critic_obs are accepted as in older codes; they show the next episode and are not needed.
         """
         if self._acted is None:
@@ -487,12 +492,3 @@ def _as_tuples(policy: Policy, state: Mapping[str, Tensor]) -> Any:
 def _action_size(policy: Policy) -> int | None:
     spec = policy.action_spec.tensor
     return None if isinstance(spec, dict) else spec.size
-
-
-def _check_shape(what: str, shape: Sequence[int | None] | None, size: int | None) -> None:
-    """Raise unless a shape, where it is given, holds as many numbers as the policy reads."""
-    if shape is None or size is None or any(each is None for each in shape):
-        return
-    found = int(torch.Size([each or 0 for each in shape]).numel())
-    if found != size:
-        raise ValueError(f"{what}={list(shape)} has {found} numbers, the policy has {size}")

@@ -29,8 +29,8 @@ from striderl.checkpoint.safe_files import write_text
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.samplers.samplers import BaseSampler
 from striderl.collect.samplers.samples import fresh_seed
-from striderl.compat.rlpyt_agents import BaseAgent
-from striderl.compat.rlpyt_algorithms import RlAlgorithm
+from striderl.compat.rlpyt.agents import BaseAgent
+from striderl.compat.rlpyt.algorithms import RlAlgorithm
 from striderl.loggers.file_loggers import CsvLogger
 from striderl.loggers.logger import Logger
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from striderl.compat.base_policy import BasePolicy
-from striderl.compat.replay_collector import Collector
+from striderl.compat.tianshou.base_policy import BasePolicy
+from striderl.compat.tianshou.collector import Collector
 from striderl.loggers.logger import Logger
 
 _log = logging.getLogger(__name__)

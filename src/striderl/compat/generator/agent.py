@@ -3,7 +3,7 @@
 Model      value(x, a=None), action(x)             the networks and nothing else
 Algorithm  predict(obs), learn(data), sync_target()    tensors in, tensors out
 Agent      predict(obs), sample(obs), learn(data)      arrays in, arrays out; counts steps
-Trainer    _run_collect, _run_train, __call__          see generator_trainer.py
+Trainer    _run_collect, _run_train, __call__          see trainer.py
 
 algorithm = Algorithm(DQN(q_policy(obs_spec, action_spec)))          or one made of a user's model: user_models.py
 agent = Agent(algorithm)
@@ -24,9 +24,7 @@ from torch import Tensor, nn
 
 from striderl.algorithms.dqn import DQN
 from striderl.collect.actors.base import Acted, Noise, Obs
-from striderl.compat.components import components
-from striderl.compat.player import Player
-from striderl.compat.policy_checks import checked_numbers
+from striderl.compat.parts import Player, checked_numbers, components
 from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.batch import Batch

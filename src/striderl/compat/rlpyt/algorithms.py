@@ -24,9 +24,8 @@ from torch import Tensor
 from striderl.algorithms import a2c, dqn, ppo, sac
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.collect.samplers.samples import valid_from_done
-from striderl.compat.components import components
-from striderl.compat.rlpyt_agents import DqnAgent, PgAgent, SacAgent, distribution_params
-from striderl.compat.rollout_targets import check_plain, gradient_steps, targets_of
+from striderl.compat.parts import check_plain, components, gradient_steps, targets_of
+from striderl.compat.rlpyt.agents import DqnAgent, PgAgent, SacAgent, distribution_params
 from striderl.data import tree
 from striderl.data.arena import Placement
 from striderl.data.checked_fields import refuse_assignment, refuse_overrides

@@ -1,0 +1,1 @@
+"""Model, Algorithm, Agent and Trainer: training as a generator of log data."""

@@ -1,0 +1,1 @@
+"""rlpyt's agents, algorithms and runners over the core."""

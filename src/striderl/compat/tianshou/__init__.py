@@ -1,0 +1,1 @@
+"""`BasePolicy`, `Collector` and the trainer functions, in the words of Tianshou."""
