@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import pickle
 import subprocess
 import sys
 import warnings
@@ -27,20 +26,9 @@ def tool():
     del sys.modules[spec.name]
 
 
-@pytest.fixture
-def forgotten():
-    """Modules under old names are forgotten before and after, with the attributes of their parents."""
-
-    def forget() -> None:
-        for old in _moved.MODULES:
-            name = f"striderl.{old}"
-            if sys.modules.pop(name, None) is not None:
-                parent, _, last = name.rpartition(".")
-                vars(sys.modules[parent]).pop(last, None)
-
-    forget()
-    yield
-    forget()
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own: importing everything changes the process that does it."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
 
 
 def test_the_tables_are_those_of_moves_toml(tool):
@@ -53,24 +41,35 @@ def test_nothing_in_the_checkout_uses_an_old_name(tool):
     assert tool.main(["--check"]) == 0
 
 
-def test_every_old_path_is_the_module_at_the_new_one(forgotten):
-    for old, new in _moved.MODULES.items():
-        try:
-            wanted = importlib.import_module(f"striderl.{new}")
-        except ModuleNotFoundError as error:
-            assert error.name == "triton"  # not everywhere; then there is no module under the new path either
-            continue
-        with pytest.warns(DeprecationWarning, match=rf"striderl\.{old} is now striderl\.{new};"):
-            found = importlib.import_module(f"striderl.{old}")
-        assert found is wanted and wanted.__name__ == wanted.__spec__.name == f"striderl.{new}"
+EVERY_PATH = """
+import importlib, warnings
+from striderl import _moved
+for old, new in _moved.MODULES.items():
+    try:
+        wanted = importlib.import_module(f"striderl.{new}")
+    except ModuleNotFoundError as error:
+        assert error.name == "triton", error  # not everywhere; then there is no module under the new path either
+        continue
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        found = importlib.import_module(f"striderl.{old}")
+    told = [str(one.message) for one in given if one.category is DeprecationWarning]
+    assert any(text.startswith(f"striderl.{old} is now striderl.{new};") for text in told), (old, told)
+    assert found is wanted and wanted.__name__ == wanted.__spec__.name == f"striderl.{new}", old
+for old, new in _moved.NAMES.items():
+    (package, name), (home, new_name) = old.split(":"), new.split(":")
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        found = getattr(importlib.import_module(f"striderl.{package}"), name)
+    assert any(f"striderl.{package}.{name} is now" in str(one.message) for one in given), old
+    assert found is getattr(importlib.import_module(f"striderl.{home}"), new_name), old
+"""
 
 
-def test_every_old_name_of_a_package_is_the_object_at_the_new_one():
-    for old, new in _moved.NAMES.items():
-        (package, name), (home, new_name) = old.split(":"), new.split(":")
-        with pytest.warns(DeprecationWarning, match=rf"striderl\.{package}\.{name} is now"):
-            found = getattr(importlib.import_module(f"striderl.{package}"), name)
-        assert found is getattr(importlib.import_module(f"striderl.{home}"), new_name)
+@pytest.mark.slow
+def test_every_old_path_and_name_is_the_object_at_the_new_one_and_warns():
+    result = run(EVERY_PATH)
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_path_that_became_a_folder_offers_what_the_module_did(tool):
@@ -82,23 +81,17 @@ def test_a_path_that_became_a_folder_offers_what_the_module_did(tool):
             assert all(getattr(package, name) is getattr(home, name) for name in names)
 
 
-def test_old_paths_in_pickles_are_found(forgotten):
-    from striderl.data.checked_fields import refuse_overrides
-
-    with pytest.warns(DeprecationWarning):
-        assert pickle.loads(b"cstriderl.data.overrides\nrefuse_overrides\n.") is refuse_overrides
-
-
 @pytest.mark.parametrize(
     "program",
     [
         "import striderl.data.overrides; striderl.data.overrides.refuse_overrides",
         "from striderl.data.overrides import refuse_overrides",
         "from striderl.data import overrides; overrides.refuse_overrides",
+        "import pickle; pickle.loads(b'cstriderl.data.overrides\\nrefuse_overrides\\n.')",
     ],
 )
 def test_the_warning_points_at_the_importing_line(program):
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
+    result = run(program)
     assert result.returncode == 0, result.stderr
     assert result.stderr.startswith("<string>:1: DeprecationWarning: striderl.data.overrides is now"), result.stderr
 

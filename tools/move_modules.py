@@ -48,6 +48,11 @@ FILES = ("README.md", "CONTRIBUTING.md")
 OWN = ("tools/move_modules.py", "tools/moves.toml", "src/striderl/_moved.py", "tests/test_moved.py")
 """Files that speak of old paths on purpose."""
 
+DOTTED = re.compile(rf"(?<![\w.]){PACKAGE}(?:\.\w+)+")
+SLASHED = re.compile(rf"(?<![\w/.-])((?:src/)?(?:{PACKAGE}/)?)(\w+(?:/\w+)+)\.py\b")
+QUOTED = re.compile(r"(?<=`)[a-z_0-9]+(?:\.\w+)+(?=`)")
+IMPORTED = re.compile(rf"from ({PACKAGE}[\w.]*) import ([^\n(]+|\([^)]*\))")
+
 Edit = tuple[int, int, str]
 """Replace text[start:end]."""
 
@@ -505,16 +510,8 @@ class Rewriter:
         }
         self.folders = {old for old in self.targets if tree.is_package(old)}
         """Old modules whose path is a folder now."""
-        every = sorted([*self.targets, *self.names], key=len, reverse=True)
-        self.dotted = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, every)) or '(?!)'})(?!\w)(\.\w+)?")
-        paths = {old[len(PACKAGE) + 1 :].replace(".", "/"): old for old in self.targets}
-        self.paths = paths
-        longest = sorted(paths, key=len, reverse=True)
-        self.slashed = re.compile(
-            rf"(?<![\w/.-])((?:src/)?(?:{PACKAGE}/)?)({'|'.join(map(re.escape, longest)) or '(?!)'})\.py\b"
-        )
-        short = sorted((old[len(PACKAGE) + 1 :] for old in self.targets), key=len, reverse=True)
-        self.quoted = re.compile(rf"(?<=`)({'|'.join(map(re.escape, short)) or '(?!)'})(?=[`.])")
+        self.known = {**self.targets, **self.names}
+        self.paths = {old[len(PACKAGE) + 1 :].replace(".", "/"): old for old in self.targets}
         self.tests = {**table.tests}
         self.moved_tests = re.compile(rf"(?<![\w/.-])({'|'.join(map(re.escape, self.tests)) or '(?!)'})\b")
 
@@ -526,28 +523,35 @@ class Rewriter:
                 text = self._lazy_table(path, text)
         else:
             text = re.sub(rf"(?m)^from {PACKAGE}[\w.]* import \w+(, \w+)*$", lambda found: self._line(found[0]), text)
-        text = self.dotted.sub(self._dotted, text)
-        text = self.slashed.sub(lambda found: f"{found[1]}{self._file(found[2])}", text)
+        text = DOTTED.sub(self._dotted, text)
+        text = SLASHED.sub(self._file, text)
         text = self.moved_tests.sub(lambda found: self.tests[found[1]], text)
-        return self.quoted.sub(self._short, text)
+        return QUOTED.sub(self._short, text)
 
-    def _file(self, old: str) -> str:
-        return self.targets[self.paths[old]][len(PACKAGE) + 1 :].replace(".", "/") + ".py"
+    def _file(self, found: re.Match[str]) -> str:
+        old = self.paths.get(found[2])
+        return found[0] if old is None else found[1] + self.targets[old][len(PACKAGE) + 1 :].replace(".", "/") + ".py"
 
     def _short(self, found: re.Match[str]) -> str:
-        old = f"{PACKAGE}.{found[1]}"
-        return found[0] if old in self.folders else self.targets[old][len(PACKAGE) + 1 :]
+        """Rewrite `storage.pickers`, in backquotes, also with a name behind it."""
+        return self._dotted(re.fullmatch(r"(.*)", f"{PACKAGE}.{found[0]}"))[len(PACKAGE) + 1 :]  # type: ignore[arg-type]
 
     def _dotted(self, found: re.Match[str]) -> str:
-        old, rest = found[1], found[2] or ""
-        if old in self.names:
-            return self.names[old] + rest
-        if old in self.folders and (not rest or self.tree.is_module(old + rest)):
-            return found[0]
-        return self.targets[old] + rest
+        """Rewrite the longest beginning of a dotted name that is an old one."""
+        words = found[0].split(".")
+        for count in range(len(words), 1, -1):
+            old = ".".join(words[:count])
+            if old not in self.known:
+                continue
+            if old in self.folders and (count == len(words) or self.tree.is_module(".".join(words[: count + 1]))):
+                return found[0]
+            return ".".join([self.known[old], *words[count:]])
+        return found[0]
 
     def _imports(self, text: str) -> str:
         """Rewrite `from a.b import c` where c is a module that moved, or a.b is a folder now, or c moved by name."""
+        if not any(self._concerned(found) for found in IMPORTED.finditer(text)):
+            return text
         try:
             syntax = ast.parse(text)
         except SyntaxError:
@@ -568,6 +572,11 @@ class Rewriter:
             indent = " " * node.col_offset
             edits.append((start, end, f"\n{indent}".join(found)))
         return edited(text, edits)
+
+    def _concerned(self, found: re.Match[str]) -> bool:
+        """Whether an import may need other words than its module's new path."""
+        module = found[1]
+        return module in self.folders or any(f"{module}.{name}" in self.known for name in re.findall(r"\w+", found[2]))
 
     def _line(self, line: str) -> str:
         """Rewrite one import of an example in a page."""

@@ -13,8 +13,8 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.toy.base import Outcome, ToyEnv
 from striderl.ops.ramps import constant
 from striderl.policies.actor_policy import ActorConfig
-from striderl.storage.replay.hindsight import Hindsight
 from striderl.storage.replay.replay import Replay
+from striderl.storage.replay.views import Hindsight
 from striderl.training.evaluation import evaluate
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.trainer import Trainer

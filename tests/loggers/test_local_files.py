@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
-from striderl.loggers.line_file import LineFile
+from striderl.loggers.file_loggers import CsvLogger, JsonlLogger, LineFile
 
 
 def json_rows(path):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from striderl.checkpoint.errors import FileRefused
-from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
-from striderl.loggers.line_file import PART_BYTES, LineFile, parts_of
+from striderl.loggers.file_loggers import PART_BYTES, CsvLogger, JsonlLogger, LineFile, parts_of
 from striderl.loggers.plots import read_metrics
 
 KINDS = {"metrics.jsonl": JsonlLogger, "metrics.csv": CsvLogger}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.ops.sequences import sequence_priority, sequence_windows, weave
+from striderl.ops.trajectories import sequence_priority, sequence_windows, weave
 
 
 def column(*values):

@@ -13,9 +13,8 @@ from replay_model import COLUMNS, ModelReplay, ModelStep, build, histories, loca
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.data.transition import Transition, transition_columns
-from striderl.storage.replay.hindsight import Hindsight
 from striderl.storage.replay.replay import Replay
-from striderl.storage.replay.views import FrameStack, NStep, SequenceView
+from striderl.storage.replay.views import FrameStack, Hindsight, NStep, SequenceView
 
 STATE = {"h": TensorSpec(shape=(1,))}
 

@@ -21,7 +21,7 @@ from striderl.checkpoint.errors import CheckpointError, FileRefused
 from striderl.checkpoint.store import CheckpointStore
 from striderl.data.checked_fields import check_num_threads
 from striderl.envs.mujoco.simulation import MujocoConfig
-from striderl.loggers.line_file import parts_of
+from striderl.loggers.file_loggers import parts_of
 from striderl.policies.run_reader import read_config, read_weights
 from striderl.training.config_json import ConfigError
 from striderl.training.demonstrations import RunStudents

@@ -34,8 +34,8 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, policy_memory
 from striderl.data.noise import NoiseSpec
 from striderl.networks.heads.base import NO_OBS
-from striderl.ops.sequences import sequence_priority
 from striderl.ops.td import counted_mean, weighted_mean
+from striderl.ops.trajectories import sequence_priority
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Picker

@@ -43,8 +43,8 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, Sample, box_bounds, policy_memory
 from striderl.data.noise import NoiseSpec
 from striderl.networks.distributions.base import Distribution
-from striderl.ops.sequences import sequence_priority
 from striderl.ops.td import counted_mean, weighted_mean
+from striderl.ops.trajectories import sequence_priority
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
 from striderl.storage.replay.replay import View

@@ -1,6 +1,6 @@
 """What learners from replayed sequences share: how sequences are shown, warmed up and laid out for one pass.
 
-    picked ─▶ burn-in [T0, B] ─▶ memory ─▶ weave the T steps to learn from with what followed them (ops/sequences.py)
+    picked ─▶ burn-in [T0, B] ─▶ memory ─▶ weave the T steps to learn from with what followed them (ops/trajectories.py)
     stored memory ──▲                         │
                                               ├─▶ 'woven', 'woven_resets', 'woven_valid' [L, B, …]   for the networks
                                               └─▶ act, rew, discount, valid, weight [T · B]          for the losses
@@ -21,7 +21,7 @@ from striderl.data import tree
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
-from striderl.ops.sequences import sequence_windows, weave
+from striderl.ops.trajectories import sequence_windows, weave
 from striderl.policies.actor_policy import ActorPolicy
 
 

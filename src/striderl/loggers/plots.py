@@ -25,8 +25,7 @@ import numpy as np
 
 from striderl.checkpoint.safe_files import decode_json, read_json, read_lines, replacing_path
 from striderl.data.naming import missing_extra, suggestion
-from striderl.loggers.file_loggers import read_table
-from striderl.loggers.line_file import parts_of
+from striderl.loggers.file_loggers import parts_of, read_table
 from striderl.loggers.logger import flat_settings
 from striderl.ops.statistics import t_quantile
 

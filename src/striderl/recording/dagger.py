@@ -31,7 +31,7 @@ from torch import Tensor
 
 from striderl.collect.actors.base import Acted, Actor, Noise, Obs
 from striderl.collect.group import NoiseSource
-from striderl.collect.teacher_acting import TeacherActing
+from striderl.collect.teacher import TeacherActing
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Columns
 from striderl.data.naming import unknown

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from striderl.storage.minibatches import get_statistics as get_statistics
     from striderl.storage.minibatches import mini_batch_generator as mini_batch_generator
     from striderl.storage.minibatches import recurrent_mini_batch_generator as recurrent_mini_batch_generator
-    from striderl.storage.replay.hindsight import Hindsight as Hindsight
     from striderl.storage.replay.reader import ReplayReader as ReplayReader
     from striderl.storage.replay.replay import Replay as Replay
     from striderl.storage.replay.replay import ReplaySample as ReplaySample
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from striderl.storage.replay.state_pair import StatePairBuffer as StatePairBuffer
     from striderl.storage.replay.sum_tree import SumTree as SumTree
     from striderl.storage.replay.views import FrameStack as FrameStack
+    from striderl.storage.replay.views import Hindsight as Hindsight
     from striderl.storage.replay.views import NStep as NStep
     from striderl.storage.replay.views import OneStep as OneStep
     from striderl.storage.replay.views import SequenceView as SequenceView
@@ -47,13 +47,12 @@ __getattr__, __dir__, __all__ = lazy(
             "mini_batch_generator",
             "recurrent_mini_batch_generator",
         ],
-        "replay.hindsight": ["Hindsight"],
         "replay.reader": ["ReplayReader"],
         "replay.replay": ["Replay", "ReplaySample", "View"],
         "replay.samplers": ["Picker", "Prioritized", "Ticket", "Uniform"],
         "replay.state_pair": ["StatePairBuffer"],
         "replay.sum_tree": ["SumTree"],
-        "replay.views": ["FrameStack", "NStep", "OneStep", "SequenceView"],
+        "replay.views": ["FrameStack", "Hindsight", "NStep", "OneStep", "SequenceView"],
         "replay_buffer.buffer": ["ReplayBuffer"],
         "replay_buffer.kinds": ["ListReplayBuffer", "PrioritizedReplayBuffer", "VectorReplayBuffer"],
         "rollout": ["FinalPool", "RolloutStorage"],

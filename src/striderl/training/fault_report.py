@@ -24,7 +24,7 @@ import torch
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import decode_json, read_lines
 from striderl.collect.quarantine import Fault
-from striderl.loggers.line_file import LineFile, parts_of
+from striderl.loggers.file_loggers import LineFile, parts_of
 
 _log = logging.getLogger(__name__)
 

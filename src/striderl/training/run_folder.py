@@ -25,7 +25,7 @@ from striderl.checkpoint.safe_files import check_plain, write_json
 from striderl.checkpoint.trust import remember
 from striderl.envs.tasks import modules_named
 from striderl.export.metadata import current_commit
-from striderl.loggers.line_file import parts_of
+from striderl.loggers.file_loggers import parts_of
 from striderl.training.config_json import to_plain
 from striderl.training.fault_report import FAULTS_FILE
 from striderl.training.run_config import CONFIG_FILE, RunConfig

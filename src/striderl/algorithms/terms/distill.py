@@ -24,8 +24,15 @@ from striderl.algorithms.terms.distill_checks import check_latents, check_target
 from striderl.algorithms.terms.distill_config import KEEP, KL, MAX_LOG_PROB, DistillConfig
 from striderl.algorithms.terms.term import Term, collected
 from striderl.collect.actors.base import ActingPart
-from striderl.collect.teacher import BoundTeacher, Sight, Teacher, TeacherPolicy, TeacherRouter, latents_in
-from striderl.collect.teacher_acting import TeacherActing
+from striderl.collect.teacher import (
+    BoundTeacher,
+    Sight,
+    Teacher,
+    TeacherActing,
+    TeacherPolicy,
+    TeacherRouter,
+    latents_in,
+)
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.networks.distributions.base import Distribution

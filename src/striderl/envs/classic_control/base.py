@@ -50,7 +50,11 @@ from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types
 from striderl.data.noise import uniform
 from striderl.data.specs import ObsSpec
-from striderl.envs.refusals import (
+from striderl.envs.vec_env import (
+    Actions,
+    Obs,
+    Step,
+    VecEnv,
     action_array,
     check_ages,
     check_env_index,
@@ -59,7 +63,6 @@ from striderl.envs.refusals import (
     not_ready,
     require_open,
 )
-from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 _TRUE = b"\x01"
 _NEGATIVE = b"\xff"

@@ -74,7 +74,11 @@ from striderl.envs.mujoco.simulation import (
     saved,
 )
 from striderl.envs.mujoco.streams import Streams
-from striderl.envs.refusals import (
+from striderl.envs.vec_env import (
+    Actions,
+    Obs,
+    Step,
+    VecEnv,
     action_array,
     check_ages,
     check_env_index,
@@ -83,7 +87,6 @@ from striderl.envs.refusals import (
     not_ready,
     require_open,
 )
-from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 __all__ = ["Arrays", "Bool", "Float", "Int", "MujocoConfig", "MujocoEnv", "Rows"]
 

@@ -26,8 +26,17 @@ from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteS
 from striderl.data.naming import saved_name
 from striderl.data.noise import philox, stream_id
 from striderl.data.specs import ObsSpec, TensorSpec
-from striderl.envs.refusals import check_ages, check_mask, check_saved_task, not_ready, require_open
-from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
+from striderl.envs.vec_env import (
+    Actions,
+    Obs,
+    Step,
+    VecEnv,
+    check_ages,
+    check_mask,
+    check_saved_task,
+    not_ready,
+    require_open,
+)
 
 State = dict[str, Tensor]
 

@@ -1,6 +1,6 @@
 """A ring of experience on tensors, and everything that reads and writes it.
 
-replay ─▶ writer ─▶ rows ◀─ reader ◀─ views, hindsight        what a step is shown as
+replay ─▶ writer ─▶ rows ◀─ reader ◀─ views                   what a step is shown as
             │        │        └─ samplers ─ sum_tree          which steps
             └─ ring ─┘                                        where a step is
 """
