@@ -235,3 +235,33 @@ def test_versions_agree():
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert striderl.__version__ == project["version"]
+
+
+# -- what may only fall ------------------------------------------------------------------------------------------------
+
+
+def counted():
+    """The counters of `tools/house.py`, without those that start a process."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import house
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+    return house, house.read_house(SOURCE)
+
+
+def test_nothing_imports_itself_in_a_circle():
+    house, found = counted()
+    assert house.module_cycles(found) == []
+    assert house.folder_cycles(found) == []
+
+
+def test_the_house_does_not_grow():
+    house, found = counted()
+    limits = tomllib.loads((ROOT / "tools" / "house.toml").read_text())
+    assert len(found.modules) <= limits["at_most"]["files"]
+    lines = sum(each.code_lines for each in found.modules.values() if ".compat" not in each.name)
+    assert lines <= limits["at_most"]["code_lines_without_compat"]
+    assert len(house.duplicate_classes(found)) <= limits["at_most"]["duplicate_class_names"]
+    long = [str(each.path.relative_to(SOURCE)) for each in found.modules.values() if each.lines > 500]
+    assert set(long) <= set(limits["long_files"]), "a file has at most 500 lines, or a reason in tools/house.toml"

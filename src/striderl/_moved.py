@@ -202,6 +202,7 @@ MODULES: dict[str, str] = {
     "ops.triton_mlp": "ops.kernels.mlp",
     "ops.triton_scan": "ops.kernels.columns",
     "ops.triton_shuffle": "ops.kernels.columns",
+    "policies.transfer.layout": "policies.parameter_layout",
     "storage.packed_rows": "storage.replay.rows",
     "storage.pickers": "storage.replay.samplers",
     "storage.plain_add": "storage.replay.writer",

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from striderl.algorithms.terms.term import Term
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.registry import ALGORITHMS
@@ -185,7 +184,8 @@ def build_critics(context: BuildContext, **changes: Any) -> QFunction:
         return QFunction(context.obs_spec, context.action_spec, config).to(context.device)
 
 
-def refuse_terms(context: BuildContext, terms: Sequence[Term]) -> None:
+def refuse_terms(context: BuildContext, terms: Sequence[object]) -> None:
     """Raise for terms that an algorithm does not take."""
     if terms:
-        raise ValueError(f"{context.name} takes no terms, found {[term.name for term in terms]}; ppo does")
+        found = [type(term).__name__ for term in terms]
+        raise ValueError(f"{context.name} takes no terms, found {found}; ppo does")

@@ -34,6 +34,7 @@ from striderl.policies.estimate_checks import check_order
 from striderl.policies.head_settings import build_head
 from striderl.policies.lean_calls import lean_call, run_body
 from striderl.policies.mode_head import ModeHead
+from striderl.policies.parameter_layout import input_columns
 from striderl.policies.stage import (
     NOTHING,
     Flow,
@@ -203,8 +204,6 @@ class Policy(nn.Module):
 
     def input_columns(self) -> dict[str, dict[str, slice]]:
         """Return which columns of which parameter read which observation component."""
-        from striderl.policies.transfer.load import input_columns  # transfer reads policies, not the other way
-
         return input_columns(self)
 
     def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:

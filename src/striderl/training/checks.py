@@ -119,3 +119,26 @@ def _same_device(one: torch.device, two: torch.device) -> bool:
         return one.type == two.type
     current = torch.cuda.current_device()
     return (current if one.index is None else one.index) == (current if two.index is None else two.index)
+
+
+def require_device(name: str) -> None:
+    """Raise ValueError when nothing can be computed there; the message names the devices where something can."""
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise ValueError("its tensors have shapes and no numbers")
+        if float(torch.ones(1, device=device).sum()) != 1.0:
+            raise ValueError("it does not compute")
+    # a torch without CUDA asserts; a back end that is a package of its own may be missing
+    except (RuntimeError, AssertionError, ValueError, ImportError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        usable = ", ".join(repr(each) for each in usable_devices())
+        raise ValueError(f"the device {name!r} cannot be used here: {reason}. Usable: {usable}") from error
+
+
+def usable_devices() -> list[str]:
+    """Return the names of the devices that this machine and this torch have."""
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    return [*found, "mps"] if torch.backends.mps.is_available() else found

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from striderl.collect.actors.base import Actor
+import torch
+from torch import Tensor
+
+from striderl.collect.actors.base import Acted, Actor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
 from striderl.ops.statistics import confidence_interval, mean, standard_deviation
+from striderl.training.signals import StopSignals
 
 EVALUATED = ("return_mean", "return_std", "return_low", "return_high", "length_mean", "episodes")
 """The numbers of every evaluation; what the env measures comes besides them."""
@@ -96,3 +101,28 @@ class _EpisodeMetrics:
         episodes = [episode for noted in self._noted for episode in noted]
         names = episodes[0] if episodes else {}
         return {name: tuple(episode[name] for episode in episodes) for name in names}
+
+
+class Stoppable:
+    """An actor that lets go between two steps when a signal has come."""
+
+    def __init__(self, actor: Actor, signals: StopSignals) -> None:
+        """Wrap the actor of an evaluation or a video."""
+        self.actor, self.signals = actor, signals
+
+    def columns(self) -> Any:
+        """Return the actor's."""
+        return self.actor.columns()
+
+    def noise(self) -> Any:
+        """Return the actor's."""
+        return self.actor.noise()
+
+    def initial_state(self, num_envs: int, device: torch.device) -> Any:
+        """Return the actor's."""
+        return self.actor.initial_state(num_envs, device)
+
+    def act(self, obs: dict[str, Tensor], state: Any, noise: Mapping[str, Tensor]) -> Acted:
+        """Act, unless the run was asked to stop."""
+        self.signals.check()
+        return self.actor.act(obs, state, noise)

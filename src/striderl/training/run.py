@@ -32,7 +32,6 @@ from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.trust import content_digest
-from striderl.collect.actors.base import Acted, Actor
 from striderl.data import tree
 from striderl.data.naming import unknown
 from striderl.data.registry import CALLBACKS
@@ -43,6 +42,7 @@ from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_logger, make_loggers
 from striderl.training.assembly import Learner, build_learner, check_ranks
+from striderl.training.checks import require_device
 from striderl.training.config_json import ConfigError
 from striderl.training.consumers.consumer import Consumer, as_consumer
 from striderl.training.consumers.evaluate import Evaluate
@@ -53,7 +53,7 @@ from striderl.training.consumers.stop import Stop
 from striderl.training.consumers.stop_rules import Budget, Threshold, UnknownMetricError, WantedMetrics
 from striderl.training.consumers.video import Video
 from striderl.training.distributed import Ranks, joined_state, states_of_ranks
-from striderl.training.evaluation import EVALUATED
+from striderl.training.evaluation import EVALUATED, Stoppable
 from striderl.training.fault_report import FAULTS_FILE, FaultReport
 from striderl.training.guard import DivergedError
 from striderl.training.plans import OnPolicyPlan
@@ -449,54 +449,6 @@ class Run:
     def _unlock(self) -> None:
         if self.lock is not None:
             self.lock.release()
-
-
-class Stoppable:
-    """An actor that lets go between two steps when a signal has come."""
-
-    def __init__(self, actor: Actor, signals: StopSignals) -> None:
-        """Wrap the actor of an evaluation or a video."""
-        self.actor, self.signals = actor, signals
-
-    def columns(self) -> Any:
-        """Return the actor's."""
-        return self.actor.columns()
-
-    def noise(self) -> Any:
-        """Return the actor's."""
-        return self.actor.noise()
-
-    def initial_state(self, num_envs: int, device: torch.device) -> Any:
-        """Return the actor's."""
-        return self.actor.initial_state(num_envs, device)
-
-    def act(self, obs: dict[str, Tensor], state: Any, noise: Mapping[str, Tensor]) -> Acted:
-        """Act, unless the run was asked to stop."""
-        self.signals.check()
-        return self.actor.act(obs, state, noise)
-
-
-def require_device(name: str) -> None:
-    """Raise ValueError when nothing can be computed there; the message names the devices where something can."""
-    try:
-        device = torch.device(name)
-        if device.type == "meta":
-            raise ValueError("its tensors have shapes and no numbers")
-        if float(torch.ones(1, device=device).sum()) != 1.0:
-            raise ValueError("it does not compute")
-    # a torch without CUDA asserts; a back end that is a package of its own may be missing
-    except (RuntimeError, AssertionError, ValueError, ImportError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        usable = ", ".join(repr(each) for each in usable_devices())
-        raise ValueError(f"the device {name!r} cannot be used here: {reason}. Usable: {usable}") from error
-
-
-def usable_devices() -> list[str]:
-    """Return the names of the devices that this machine and this torch have."""
-    found = ["cpu"]
-    if torch.cuda.is_available():
-        found += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-    return [*found, "mps"] if torch.backends.mps.is_available() else found
 
 
 def num_video_steps(seconds: float, step_dt: float) -> int:

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
+from striderl.policies.parameter_layout import Place, Slices, input_columns, places
 from striderl.policies.policy import Policy
 from striderl.policies.spaces import Segments, make_spaces
-from striderl.policies.transfer.layout import Place, Slices, input_columns, places
 from striderl.policies.transfer.report import Difference, TransferError, TransferReport, shape_text
 from striderl.policies.transfer.source import Source, source_policy, source_spec
 

@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from striderl.data.naming import unknown
+from striderl.policies.parameter_layout import places
 from striderl.policies.policy import Policy
 from striderl.policies.run_reader import WEIGHTS
-from striderl.policies.transfer.layout import places
 from striderl.policies.transfer.load import write
 from striderl.policies.transfer.report import Difference, TransferError, TransferReport, shape_text
 

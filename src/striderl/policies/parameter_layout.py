@@ -10,7 +10,7 @@ Parts have names without positions, so that they are found again in a policy wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -20,7 +20,6 @@ from striderl.networks.memory import Memory
 from striderl.networks.mlp import MlpModel
 from striderl.policies.encode import EncodeStage
 from striderl.policies.estimate import PredictStage
-from striderl.policies.policy import Policy
 from striderl.policies.stage import Pipeline, Stage
 from striderl.policies.stages import NormalizeStage, RememberStage, module_key
 
@@ -49,7 +48,23 @@ class KnowsAxes(Protocol):
         ...
 
 
-def input_columns(policy: Policy) -> dict[str, dict[str, slice]]:
+class LaidOut(Protocol):
+    """A policy, as far as its parameters are concerned."""
+
+    trunk: Pipeline
+    actor: Pipeline
+    critic: Pipeline
+    actor_body: MlpModel
+    critic_body: MlpModel
+    head: Any
+    value_head: Any
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the parameters by name."""
+        ...
+
+
+def input_columns(policy: LaidOut) -> dict[str, dict[str, slice]]:
     """Return which columns of which parameter read which component: parameter name -> component -> slice.
 
     After an encoder the columns are those of the component's latent, after a memory they are those of 'memory'.
@@ -63,7 +78,7 @@ def input_columns(policy: Policy) -> dict[str, dict[str, slice]]:
     return found
 
 
-def places(policy: Policy) -> dict[str, Place]:
+def places(policy: LaidOut) -> dict[str, Place]:
     """Return where every entry of the policy's state dict belongs."""
     found: dict[str, Place] = {}
     for list_name, pipeline in (("trunk", policy.trunk), ("actor", policy.actor), ("critic", policy.critic)):
