@@ -28,18 +28,17 @@ from striderl.checkpoint import CheckpointStore
 from striderl.collect import GreedyActor
 from striderl.envs import VecEnv, make
 from striderl.policies import NormalizeObs, Policy, PolicyConfig, Remember
+from striderl.policies.settings import PolicySettings
 from striderl.recipes.quadruped import quadruped_blind_tppo, quadruped_teacher
 from striderl.recording.dagger import DaggerSaver
 from striderl.training import EvaluationResult, evaluate, load_teacher
 from striderl.training.demonstrations import RunStudents
 from striderl.training.loading import load_run
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run import Run
-from striderl.training.run_config import EvaluationSettings, RunConfig
+from striderl.training.run_config import EvaluationSettings, RunConfig, TeacherRun
 from striderl.training.run_folder import RunFolder
 from striderl.training.runners.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
 from striderl.training.runners.two_stage_runner import TwoStageRunner
-from striderl.training.teacher_run import TeacherRun
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "examples_teacher_student.json"
 

@@ -17,7 +17,7 @@ CALLBACKS = {"Evaluate", "Log", "Progress", "PoolEpisodes", "KeepTogether", "Sav
 ROBOTS = {"Quadruped", "QuadrupedRough", "QuadrupedBlind", "QuadrupedDepth", "Parkour"}
 GYM_ROBOTS = {"Ant", "Humanoid", "HalfCheetah", "Hopper", "Walker2d"}
 TOYS = {"Bandit", "ContinuousBandit", "HybridActions", "Chain", "TimeLimit", "Terminator", "Grid", "MemoryCue"}
-SAVED_NAMES = STAGES | CALLBACKS | ROBOTS | GYM_ROBOTS | TOYS | {"RepeatObs", "Counting"}
+SAVED_NAMES = STAGES | CALLBACKS | ROBOTS | GYM_ROBOTS | TOYS | {"RepeatObs", "Counting", "OwnNetwork"}
 """Never change one: checkpoints and random streams have it. A new class adds a line."""
 
 

@@ -17,10 +17,10 @@ from striderl.algorithms.tppo import TPPOConfig
 from striderl.collect.teacher import Teacher, TeacherRouter
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.settings import PolicySettings
 from striderl.recipes.table import recipe
 from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.loading import load_run
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run import Run
 from striderl.training.run_config import EvaluationSettings, LoggingSettings
 from striderl.training.run_folder import RunFolder

@@ -252,7 +252,6 @@ def test_overview_and_version(capsys):
     [
         (["tarin", "cartpole"], "Did you mean 'train'?"),
         (["train", "cartpol"], "Did you mean 'cartpole'?"),
-        (["train", "CartPole-v1"], "Write 'gymnasium:CartPole-v1'"),
         (["train", "cartpole", "--algorithm", "pop"], "Did you mean 'ppo'?"),
         (["train", "cartpole", "--algorithm"], "--algorithm wants a value"),
         (["train", "--seed", "3"], "the task comes before its settings"),
@@ -265,7 +264,10 @@ def test_overview_and_version(capsys):
         (["train", "gymnasium:CartPool-v1"], "CartPool"),
         (["train", "cartpole", "--device", "cuda:99"], "cuda"),
         (["train", "cartpole", "--device", "meta"], "the device 'meta' cannot be used here"),
-        (["train", "cartpole", "--terms", "rnd", "--rnd.weight", "nan"], "weight: wanted a finite number, found nan"),
+        (
+            ["train", "cartpole", "--terms", "rnd", "--terms.rnd.weight", "nan"],
+            "weight: wanted a finite number, found nan",
+        ),
         (["train", "cartpole", "--env.settings.max_episode_length", "NaN"], "wanted a number, found nan"),
         (
             ["train", "pendulum", "--algorithm", "sac", "--mode", "compiled", "--algorithm.mode", "eager"],

@@ -244,7 +244,6 @@ def reader_cases(run, files):
         "training.RunStudents": lambda: student(run),
         "training.RunStudents runner": lambda: student(files / "runner"),
         "training.RunStudents nested": lambda: student(files / "runner_nested"),
-        "training.TeacherRun.load": lambda: training.TeacherRun(run=str(run)).load(),
         "training.load_run": lambda: training.load_run(run),
         "training.load_sub_policy": lambda: training.load_sub_policy(run),
         "training.load_teacher": lambda: training.load_teacher(run),

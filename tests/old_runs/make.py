@@ -39,9 +39,9 @@ from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.datasets.offline import save_dataset
 from striderl.envs.classic_control import Pendulum
+from striderl.policies.settings import PolicySettings
 from striderl.recipes.table import recipe
 from striderl.storage.replay.replay import Replay
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run import Run
 from striderl.training.run_config import RunConfig, read_run_config
 from striderl.training.run_folder import RunFolder
@@ -64,7 +64,7 @@ def configs() -> dict[str, tuple[RunConfig, str]]:
         "ppo_gru": (tiny("cartpole", ITERATIONS, policy=small, mode="eager"), "update"),
         "dqn_prioritized": (tiny("dqn", ITERATIONS, mode="eager"), "interact"),
         "sac": (tiny("sac", ITERATIONS, mode="eager"), "interact"),
-        "rnd": (tiny("rnd", ITERATIONS, rnd=novelty, mode="eager"), "prepare"),
+        "rnd": (tiny("rnd", ITERATIONS, terms={"rnd": novelty}, mode="eager"), "prepare"),
     }
 
 

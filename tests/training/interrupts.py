@@ -29,8 +29,7 @@ from training_cases import comparable, make_trainer, without_times
 from striderl.envs.tasks import make
 from striderl.execution import interrupts
 from striderl.execution.parameter_groups import ParameterGroup
-from striderl.training.algorithm_table import algorithm_entry
-from striderl.training.distributed import Ranks
+from striderl.training.assembly import build_learner
 from striderl.training.trainer import Trainer
 
 KINDS = ("ppo", "ppo_gru", "dqn", "sac")
@@ -44,7 +43,7 @@ def trainer_of(kind: str, iterations: int = ITERATIONS, consumers: Any = ()) -> 
         return make_trainer("gru" if kind == "ppo_gru" else "plain", plan=plan, consumers=consumers)
     config = tiny(kind, iterations)
     env = make(config.env.task, num_envs=4, settings={"max_episode_length": 11})
-    return algorithm_entry(kind).learner(config, env, Ranks()).trainer(list(consumers))
+    return build_learner(config, env).trainer(list(consumers))
 
 
 @dataclass

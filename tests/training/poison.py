@@ -23,8 +23,7 @@ from striderl.data import tree
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.execution.parameter_groups import ParameterGroup
-from striderl.training.algorithm_table import algorithm_entry
-from striderl.training.distributed import Ranks
+from striderl.training.assembly import build_learner
 from striderl.training.fault_report import FaultReport
 from striderl.training.trainer import Trainer
 
@@ -55,7 +54,7 @@ def config_of(kind: str) -> Any:
 
 def trainer_on(config: Any, wrap: Callable[[VecEnv], VecEnv]) -> Trainer:
     env = make(config.env.task, num_envs=NUM_ENVS, settings=config.env.settings)
-    return algorithm_entry(config.algorithm_name).learner(config, wrap(env), Ranks()).trainer([])
+    return build_learner(config, wrap(env)).trainer([])
 
 
 @dataclass

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.checkpoint.store import CheckpointStore
+from striderl.policies.settings import PolicySettings
 from striderl.recipes.table import recipe
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run import Run
 from striderl.training.run_config import (
     CheckpointSettings,
@@ -41,7 +42,7 @@ def tiny(kind: str = "cartpole", iterations: int = 20, **changes: Any) -> RunCon
         env=replace(config.env, num_envs=4),
         policy=policy,
         algorithm=PPOConfig(num_learning_epochs=2, num_mini_batches=2, schedule="adaptive", entropy_coef=0.01),
-        terms=("rnd",) if kind == "rnd" else (),
+        terms={"rnd": RNDConfig()} if kind == "rnd" else {},
         plan=replace(config.plan, num_steps_per_env=8, total_steps=0, total_iterations=iterations, warmup_steps=0),
         evaluation=EvaluationSettings(every=5, num_episodes=2, num_envs=2),
         stop=StopSettings(),

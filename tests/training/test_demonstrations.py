@@ -16,12 +16,12 @@ from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.envs.tasks import make
 from striderl.policies.policy import Policy
 from striderl.policies.presets.plain import ActorCritic
+from striderl.policies.settings import PolicySettings
 from striderl.recipes.table import recipe
 from striderl.recording.dagger import DaggerSaver
 from striderl.recording.demonstrations import DemonstrationSaver
-from striderl.training.algorithm_table import algorithm_entry
 from striderl.training.demonstrations import RunStudents
-from striderl.training.policy_settings import PolicySettings
+from striderl.training.loading import build_run_policy
 from striderl.training.run_folder import RunFolder
 from striderl.training.run_specs import run_layout, write_specs
 from striderl.training.runners.run_files import save_state
@@ -50,7 +50,7 @@ class TinyRun:
 
     def policy(self, value: float) -> Policy:
         """A policy whose parameters are all one number."""
-        policy = algorithm_entry("ppo").policy(self.config, self.env.obs_spec, self.env.action_spec)
+        policy = build_run_policy(self.config, self.env.obs_spec, self.env.action_spec)
         for parameter in policy.parameters():
             torch.nn.init.constant_(parameter, value)
         return policy

@@ -25,10 +25,10 @@ from striderl.data import tree
 from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.settings import PolicySettings
 from striderl.training.evaluation import evaluate
 from striderl.training.loading import load_run
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run import Run
 from striderl.training.run_config import CONFIG_FILE
 from striderl.training.seal import SEAL_FILE

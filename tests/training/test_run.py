@@ -22,9 +22,9 @@ from striderl.checkpoint.errors import CheckpointError, LayoutMismatch
 from striderl.checkpoint.store import CheckpointStore
 from striderl.data import tree
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
+from striderl.data.registry import LOGGERS
 from striderl.data.specs import ObsSpec
 from striderl.loggers import table
-from striderl.loggers.table import LOGGERS
 from striderl.training import run as run_module
 from striderl.training.agent import Agent
 from striderl.training.loading import load_run
@@ -258,7 +258,7 @@ def test_a_metric_may_come_with_the_first_episode(tmp_path):
 # -- loggers -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in LOGGERS if name != "console"])
+@pytest.mark.parametrize("name", [name for name in LOGGERS.names() if name != "console"])
 @pytest.mark.parametrize("error", [ImportError("no such package"), PermissionError("credentials"), SystemExit("bye")])
 def test_a_logger_that_cannot_be_made_costs_a_warning(name, error, tmp_path, monkeypatch, caplog):
     def fails(folder):

@@ -13,8 +13,7 @@ from striderl.algorithms.tppo import TPPOConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.training.loading import load_run
 from striderl.training.run import Run
-from striderl.training.run_config import EnvSettings, RunConfig
-from striderl.training.teacher_run import TeacherRun
+from striderl.training.run_config import EnvSettings, RunConfig, TeacherRun
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +86,7 @@ def test_a_student_goes_on_exactly(teacher, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher": TeacherRun()}, "tppo learns from a teacher; name its run: --teacher.run FOLDER"),
+        ({"teacher": TeacherRun()}, "there is no teacher; name its run: --teacher.run FOLDER"),
         ({"teacher": TeacherRun(run="nowhere")}, "teacher.run: there is no run folder 'nowhere'"),
         ({"kind": "cartpole"}, r"the teacher's actions are BoxSpec.*, the student's DiscreteSpec"),
         ({"env": EnvSettings(task="mountain_car_continuous", num_envs=4)}, "the teacher wants component 'obs' of sh"),

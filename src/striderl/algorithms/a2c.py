@@ -8,13 +8,14 @@ With `lam` = 1 an advantage looks to the end of the rollout, which is the n-step
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic, refuse_terms
 from striderl.algorithms.on_policy_targets import (
     Losses,
     Targets,
@@ -27,6 +28,7 @@ from striderl.algorithms.on_policy_targets import (
     take_step,
     whole_targets,
 )
+from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
@@ -84,6 +86,22 @@ class A2CConfig:
 
 class A2C:
     """Losses, targets and the update of A2C for a policy."""
+
+    Config = A2CConfig
+    summary = "advantage actor-critic, on-policy, one step per rollout"
+    loop = ON_POLICY
+    learns_in_ranks = True
+
+    @classmethod
+    def build_policy(cls, config: A2CConfig, context: BuildContext) -> Policy:
+        """Build the policy alone."""
+        return build_actor_critic(context)
+
+    @classmethod
+    def build(cls, config: A2CConfig, context: BuildContext, terms: Sequence[Term] = ()) -> A2C:
+        """Build A2C from its config; it takes no terms."""
+        refuse_terms(context, terms)
+        return cls(cls.build_policy(config, context), config, mode=context.mode, reduce=context.reduce)
 
     def __init__(
         self,

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from striderl.algorithms.building import DISCRIMINATOR_SEED, ON_POLICY, BuildContext
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.mimic import Mimic, MimicConfig
-from striderl.algorithms.terms.motion_prior import MotionPrior
+from striderl.algorithms.terms.motion_prior import MotionPrior, prior_expert
 from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
 from striderl.algorithms.terms.term import Term
 from striderl.data.checked_fields import check_field_types, suggests_fields
@@ -43,27 +44,49 @@ class APPOConfig:
         check_field_types(self)
 
 
-def APPO(  # noqa: N802  (the name is public API of the seeds)
-    policy: Policy,
-    expert: Any,
-    config: APPOConfig | None = None,
-    terms: Sequence[Term] = (),
-    *,
-    discriminator: AMPDiscriminator | None = None,
-    obs_spec: ObsSpec | None = None,
-    mode: str | ExecutionConfig = "eager",
-    reduce: AllReduce | None = None,
-) -> PPO:
-    """Build PPO with a motion prior, which comes before further terms.
+class APPO:
+    """PPO with a motion prior; what `APPO(…)` returns is a `PPO`."""
 
-    expert: an Expert, a loader of clips, a tensor [M, F] of motions, or an EnvExpert.
-    discriminator: that of an `AmpActorCritic`; its `task_reward_lerp`, `style_reward_coef` and
-        `discriminator_grad_pen` replace the weights of `config.prior`.
-    obs_spec: what the env gives, motions included; that of the policy where it is the same.
-    """
-    config = config or APPOConfig()
-    added = motion_terms(policy, expert, config.prior, config.mimic, discriminator, obs_spec)
-    return PPO(policy, config.ppo, [*added, *terms], mode=mode, reduce=reduce)
+    Config = APPOConfig
+    summary = "PPO that is also rewarded for moving like an expert (adversarial motion prior), on-policy"
+    loop = ON_POLICY
+    takes_terms = True
+    objects = ("expert",)
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        policy: Policy,
+        expert: Any,
+        config: APPOConfig | None = None,
+        terms: Sequence[Term] = (),
+        *,
+        discriminator: AMPDiscriminator | None = None,
+        obs_spec: ObsSpec | None = None,
+        mode: str | ExecutionConfig = "eager",
+        reduce: AllReduce | None = None,
+    ) -> PPO:
+        """Build PPO with a motion prior, which comes before further terms.
+
+        expert: an Expert, a loader of clips, a tensor [M, F] of motions, or an EnvExpert.
+        discriminator: that of an `AmpActorCritic`; its `task_reward_lerp`, `style_reward_coef` and
+            `discriminator_grad_pen` replace the weights of `config.prior`.
+        obs_spec: what the env gives, motions included; that of the policy where it is the same.
+        """
+        config = config or APPOConfig()
+        added = motion_terms(policy, expert, config.prior, config.mimic, discriminator, obs_spec)
+        return PPO(policy, config.ppo, [*added, *terms], mode=mode, reduce=reduce)
+
+    @classmethod
+    def build_policy(cls, config: APPOConfig, context: BuildContext) -> Policy:
+        """Build the policy alone."""
+        return PPO.build_policy(config.ppo, context)
+
+    @classmethod
+    def build(cls, config: APPOConfig, context: BuildContext, terms: Sequence[Term] = ()) -> PPO:
+        """Build the learner from its config and the run's expert."""
+        policy, expert = cls.build_policy(config, context), prior_expert(context, config.prior)
+        with context.seeded(DISCRIMINATOR_SEED):
+            return APPO(policy, expert, config, terms, mode=context.mode, reduce=context.reduce)
 
 
 def motion_terms(

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from striderl.algorithms.appo import motion_terms
+from striderl.algorithms.building import DISCRIMINATOR_SEED, ON_POLICY, BuildContext
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.mimic import MimicConfig
+from striderl.algorithms.terms.motion_prior import prior_expert
 from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
 from striderl.algorithms.terms.term import Term
 from striderl.algorithms.tppo import TPPO, TPPOConfig
@@ -43,21 +45,44 @@ class ATPPOConfig:
             raise ValueError("using_ppo=False reads no reward, so a motion prior has no effect; use TPPO for DAgger")
 
 
-def ATPPO(  # noqa: N802  (the name is public API of the seeds)
-    policy: Policy,
-    teacher: Teacher | TeacherRouter,
-    expert: Any,
-    config: ATPPOConfig | None = None,
-    terms: Sequence[Term] = (),
-    *,
-    discriminator: AMPDiscriminator | None = None,
-    obs_spec: ObsSpec | None = None,
-    mode: str | ExecutionConfig = "eager",
-    reduce: AllReduce | None = None,
-) -> PPO:
-    """Build teacher PPO with a motion prior; `expert`, `discriminator` and `obs_spec` are those of `APPO`."""
-    config = config or ATPPOConfig()
-    added = motion_terms(policy, expert, config.prior, config.mimic, discriminator, obs_spec)
-    built = TPPO(policy, teacher, config.tppo, [*added, *terms], mode=mode, reduce=reduce)
-    assert isinstance(built, PPO), "using_ppo is true"
-    return built
+class ATPPO:
+    """Teacher PPO with a motion prior; what `ATPPO(…)` returns is a `PPO`."""
+
+    Config = ATPPOConfig
+    summary = "PPO with a teacher that is also rewarded for moving like an expert, on-policy"
+    loop = ON_POLICY
+    takes_terms = True
+    objects = ("teacher", "expert")
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        policy: Policy,
+        teacher: Teacher | TeacherRouter,
+        expert: Any,
+        config: ATPPOConfig | None = None,
+        terms: Sequence[Term] = (),
+        *,
+        discriminator: AMPDiscriminator | None = None,
+        obs_spec: ObsSpec | None = None,
+        mode: str | ExecutionConfig = "eager",
+        reduce: AllReduce | None = None,
+    ) -> PPO:
+        """Build teacher PPO with a motion prior; `expert`, `discriminator` and `obs_spec` are those of `APPO`."""
+        config = config or ATPPOConfig()
+        added = motion_terms(policy, expert, config.prior, config.mimic, discriminator, obs_spec)
+        built = TPPO(policy, teacher, config.tppo, [*added, *terms], mode=mode, reduce=reduce)
+        assert isinstance(built, PPO), "using_ppo is true"
+        return built
+
+    @classmethod
+    def build_policy(cls, config: ATPPOConfig, context: BuildContext) -> Policy:
+        """Build the policy alone."""
+        return PPO.build_policy(config.tppo.ppo, context)
+
+    @classmethod
+    def build(cls, config: ATPPOConfig, context: BuildContext, terms: Sequence[Term] = ()) -> PPO:
+        """Build the learner from its config and the run's teacher and expert."""
+        policy, expert = cls.build_policy(config, context), prior_expert(context, config.prior)
+        teacher = context.load("teacher")
+        with context.seeded(DISCRIMINATOR_SEED):
+            return ATPPO(policy, teacher, expert, config, terms, mode=context.mode, reduce=context.reduce)

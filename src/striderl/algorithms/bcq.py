@@ -7,14 +7,16 @@ loss      DQN's + cross-entropy of the taken choice + a little on the size of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.dqn import DQNConfig, Judged, Seen
+from striderl.algorithms.building import OFFLINE, BuildContext, refuse_terms
+from striderl.algorithms.dqn import DQN, DQNConfig, Judged, Seen
+from striderl.algorithms.terms.term import Term
 from striderl.data.actions import DiscreteSpec
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
@@ -129,3 +131,25 @@ class Imitated:
         size = torch.square(values.logits).mean(dim=-1)
         loss = huber(difference) + imitation + self.logit_penalty * size
         return Judged(loss, value.detach(), difference.detach().abs())
+
+
+class BCQ(DQN):
+    """Q-learning from a dataset among what it would choose."""
+
+    Config: ClassVar[type[Any]] = BCQConfig
+    summary = "Q-learning from a dataset among what it would choose, for choices"
+    loop = OFFLINE
+    takes_terms = False
+
+    @classmethod
+    def kind_of(cls, config: BCQConfig) -> Imitated:
+        """Return Q-values and likelihoods."""
+        return Imitated(threshold=config.threshold, logit_penalty=config.logit_penalty)
+
+    @classmethod
+    def build(cls, config: BCQConfig, context: BuildContext, terms: Sequence[Term] = ()) -> BCQ:
+        """Build the learner from its config; nothing explores, and it takes no terms."""
+        refuse_terms(context, terms)
+        if config.epsilon != DQNConfig().epsilon:
+            raise ValueError("algorithm.epsilon has no effect: nothing is collected")
+        return cls(cls.build_policy(config, context), context.own_mode(config))

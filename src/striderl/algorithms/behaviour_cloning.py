@@ -7,15 +7,17 @@ Rewards and what followed are not looked at, so how episodes ended makes no diff
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import OFFLINE, REPLAY_NETWORKS, BuildContext, build_actor, refuse_terms
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, save_parts
+from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, Greedy
 from striderl.data.actions import BoxSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
@@ -54,6 +56,24 @@ class BehaviourCloningConfig:
 
 class BehaviourCloning:
     """Losses and the update of behaviour cloning for a policy."""
+
+    Config = BehaviourCloningConfig
+    summary = "behaviour cloning of a dataset"
+    loop = OFFLINE
+    policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS
+
+    @classmethod
+    def build_policy(cls, config: BehaviourCloningConfig, context: BuildContext) -> ActorPolicy:
+        """Build the policy alone."""
+        return build_actor(context)
+
+    @classmethod
+    def build(
+        cls, config: BehaviourCloningConfig, context: BuildContext, terms: Sequence[Term] = ()
+    ) -> BehaviourCloning:
+        """Build the learner from its config; it takes no terms."""
+        refuse_terms(context, terms)
+        return cls(cls.build_policy(config, context), context.own_mode(config))
 
     def __init__(self, policy: ActorPolicy, config: BehaviourCloningConfig | None = None) -> None:
         """Take the policy's parameters into an updater."""
@@ -124,3 +144,7 @@ def check_likelihood(policy: ActorPolicy) -> None:
     """Raise when a policy has no likelihood of actions to learn from: the loss would have no gradient."""
     if isinstance(policy.head, DeterministicHead):
         raise ValueError("a deterministic head has no likelihood to learn from; use another head, or loss='mse'")
+
+
+BC = BehaviourCloning
+"""The short name of the field."""

@@ -7,13 +7,15 @@ loss    cross-entropy of the network's distribution for a to it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dqn import Judged, Seen
+from striderl.algorithms.dqn import DQN, DQNConfig, Judged, Seen
 from striderl.data.actions import DiscreteSpec
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.networks.heads.base import Head
 from striderl.networks.heads.value import CategoricalQHead, ReturnDistribution
@@ -59,3 +61,33 @@ class Atoms:
         values: ReturnDistribution = seen()
         entropy = -(minibatch["target"] * values.spread_of(minibatch["act"])).sum(dim=-1)
         return Judged(entropy, values.value_of(minibatch["act"]).detach(), entropy.detach())
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class C51Config(DQNConfig):
+    """Settings of C51: those of DQN, and those of the distribution."""
+
+    low: float = -100.0
+    """The smallest return; those below count as this."""
+    high: float = 100.0
+    """The largest return; those above count as this."""
+    num_atoms: int = 51
+    """Returns between them whose probabilities are learned."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low < self.high or self.num_atoms < 2:
+            raise ValueError(f"low < high and num_atoms >= 2, found {self.low}, {self.high} and {self.num_atoms}")
+
+
+class C51(DQN):
+    """DQN that learns the probabilities of fixed returns; its network is `q_policy(…, kind=Atoms(low=…, high=…))`."""
+
+    Config: ClassVar[type[Any]] = C51Config
+    summary = "deep Q-learning of a distribution over fixed returns, for choices"
+
+    @classmethod
+    def kind_of(cls, config: C51Config) -> Atoms:
+        """Return the distribution."""
+        return Atoms(low=config.low, high=config.high, num_atoms=config.num_atoms)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import OFFLINE, BuildContext, build_critics, refuse_terms
 from striderl.algorithms.dqn import Judged, Means, Seen
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import sample_noise_spec
@@ -53,6 +54,17 @@ class CQLConfig(SACConfig):
 
 class CQL(SAC):
     """SAC with a conservative penalty on its critics."""
+
+    Config: ClassVar[type[Any]] = CQLConfig
+    summary = "conservative Q-learning from a dataset, for real-valued actions"
+    loop = OFFLINE
+    takes_terms = False
+
+    @classmethod
+    def build(cls, config: CQLConfig, context: BuildContext, terms: Sequence[Term] = ()) -> CQL:
+        """Build the learner from its config; it takes no terms."""
+        refuse_terms(context, terms)
+        return cls(cls.build_policy(config, context), build_critics(context), context.own_mode(config))
 
     def __init__(
         self,

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
     cleaned,
@@ -98,6 +99,28 @@ def crossq(
 
 class CrossQ:
     """Losses, targets and the update of CrossQ for a policy and its Q-functions."""
+
+    Config = CrossQConfig
+    summary = "SAC without target networks, by batch renormalisation, for real-valued actions"
+    loop = OFF_POLICY
+    actions = frozenset({"box"})
+    takes_terms = True
+    policy_settings: ClassVar[Mapping[str, Any]] = {
+        **REPLAY_NETWORKS,
+        "head": "squashed_gaussian",
+        "critic_hidden_dims": (1024, 1024),
+    }
+
+    @classmethod
+    def build_policy(cls, config: CrossQConfig, context: BuildContext) -> ActorPolicy:
+        """Build the policy alone."""
+        return build_actor(context, "squashed_gaussian")
+
+    @classmethod
+    def build(cls, config: CrossQConfig, context: BuildContext, terms: Sequence[Term] = ()) -> CrossQ:
+        """Build the learner from its config."""
+        policy = cls.build_policy(config, context)
+        return cls(policy, build_critics(context, batch_renorm=True), context.own_mode(config), terms=terms)
 
     def __init__(
         self,

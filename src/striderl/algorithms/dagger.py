@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic
 from striderl.algorithms.on_policy_targets import Losses, finite_rows, zero_where_not
 from striderl.algorithms.rollout_minibatches import check_minibatches, rollout_minibatches, run_policy
+from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.term import Read, Term
 from striderl.algorithms.terms.term_list import TermList
 from striderl.collect.actors.policy_actor import PolicyActor
@@ -96,6 +98,25 @@ class Gathered(NamedTuple):
 
 class DAgger:
     """Learns the losses of its terms from rollouts, old ones included, and nothing else."""
+
+    Config = DAggerConfig
+    summary = "imitation of a teacher on the states that the student visits, on-policy"
+    loop = ON_POLICY
+    takes_terms = True
+    objects = ("teacher",)
+
+    @classmethod
+    def build_policy(cls, config: DAggerConfig, context: BuildContext) -> Policy:
+        """Build the policy alone."""
+        return build_actor_critic(context)
+
+    @classmethod
+    def build(cls, config: DAggerConfig, context: BuildContext, terms: Sequence[Term] = ()) -> DAgger:
+        """Build DAgger with the run's teacher; a 'distill' among the terms has other settings of the imitation."""
+        if not any(isinstance(term, Distill) for term in terms):
+            terms = [*terms, Distill(context.load("teacher"))]
+        policy = cls.build_policy(config, context)
+        return cls(policy, config, terms, mode=context.mode, reduce=context.reduce)
 
     def __init__(
         self,

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import cleaned, counted, load_parts, module_updater, picker_for, save_parts
 from striderl.algorithms.reward_terms import RewardTerms
@@ -33,6 +34,7 @@ from striderl.networks.heads.value import QHead
 from striderl.ops.ramps import Ramp
 from striderl.ops.td import counted_mean, huber, rescaled, td_target, unscaled, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
+from striderl.policies.settings import actor_config, head_settings
 from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Picker
 
@@ -162,8 +164,38 @@ def q_policy(
     return ActorPolicy(obs_spec, action_spec, config, make_head=lambda size: made.head(size, action_spec))
 
 
+def build_q_network(context: BuildContext, kind: QKind, *, memory: bool = False) -> ActorPolicy:
+    """Build the Q-network of a run; its seed decides the first weights."""
+    head_settings(context.policy, context.action_spec)  # a setting of a head that is not there is refused
+    config = actor_config(context.policy, context.obs_spec, {}, memory=memory)
+    with context.seeded():
+        return q_policy(context.obs_spec, context.action_spec, config, kind).to(context.device)
+
+
 class DQN:
     """Losses, targets and the update of DQN for a Q-network."""
+
+    Config: ClassVar[type[Any]] = DQNConfig
+    summary = "deep Q-learning from replay, for choices"
+    loop = OFF_POLICY
+    actions = frozenset({"discrete"})
+    takes_terms = True
+    policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS
+
+    @classmethod
+    def kind_of(cls, config: Any) -> QKind:
+        """Return what is learned about each choice, by the config of this algorithm."""
+        return Means()
+
+    @classmethod
+    def build_policy(cls, config: Any, context: BuildContext) -> ActorPolicy:
+        """Build the Q-network alone."""
+        return build_q_network(context, cls.kind_of(config))
+
+    @classmethod
+    def build(cls, config: Any, context: BuildContext, terms: Sequence[Term] = ()) -> DQN:
+        """Build the learner from its config."""
+        return cls(cls.build_policy(config, context), context.own_mode(config), terms=terms)
 
     def __init__(
         self,
@@ -178,8 +210,8 @@ class DQN:
 
         `actor` collects instead of ε-greedy choices; the rewards of `terms` are added when samples are read.
         """
-        self.policy, self.kind = policy, kind or Means()
-        self.config = config = config or DQNConfig()
+        self.config = config = config or self.Config()
+        self.policy, self.kind = policy, kind or self.kind_of(config)
         self.updater = module_updater("policy", policy, config.learning_rate, config.max_grad_norm, config.mode)
         self.target = TargetNetwork(policy)
         self.num_updates = 0

@@ -7,18 +7,21 @@ actor    -mean_B exp(temperature · (min_k Q'_k(s, a) - V(s))) · log π(a|s)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from striderl.algorithms.behaviour_cloning import check_likelihood
+from striderl.algorithms.building import CRITIC_SEED, OFFLINE, REPLAY_NETWORKS, BuildContext, build_actor, refuse_terms
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, picker_for, save_parts
 from striderl.algorithms.target_network import TargetNetwork
+from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, Sample
+from striderl.data.actions import DiscreteSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.ops.losses import valid_mean
@@ -26,6 +29,7 @@ from striderl.ops.td import advantage_weight, expectile, td_target, weighted_mea
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunction
+from striderl.policies.settings import q_function_config
 from striderl.policies.value_function import ValueFunction
 from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Picker
@@ -65,6 +69,30 @@ class IQLConfig:
 
 class IQL:
     """Losses, targets and the update of IQL."""
+
+    Config = IQLConfig
+    summary = "implicit Q-learning from a dataset"
+    loop = OFFLINE
+    actions = frozenset({"box", "discrete"})
+    policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS
+
+    @classmethod
+    def build_policy(cls, config: IQLConfig, context: BuildContext) -> ActorPolicy:
+        """Build the policy alone."""
+        return build_actor(context)
+
+    @classmethod
+    def build(cls, config: IQLConfig, context: BuildContext, terms: Sequence[Term] = ()) -> IQL:
+        """Build the learner from its config; choices have critics of their own, and it takes no terms."""
+        refuse_terms(context, terms)
+        policy = cls.build_policy(config, context)
+        settings = q_function_config(context.policy, context.obs_spec)
+        discrete = isinstance(context.action_spec, DiscreteSpec)
+        with context.seeded(CRITIC_SEED):
+            make_critic = ChoiceQFunction if discrete else QFunction
+            critic: QFunction | ChoiceQFunction = make_critic(context.obs_spec, context.action_spec, settings)
+            value = ValueFunction(context.obs_spec, settings)
+        return cls(policy, critic.to(context.device), value.to(context.device), context.own_mode(config))
 
     def __init__(
         self,

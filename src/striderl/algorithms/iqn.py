@@ -7,12 +7,14 @@ loss    quantile Huber loss of the returns for a at `num_fractions` other random
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from striderl.algorithms.dqn import Judged, Seen
+from striderl.algorithms.dqn import DQN, DQNConfig, Judged, Seen
 from striderl.data.actions import DiscreteSpec
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.networks.heads.base import Head
 from striderl.networks.heads.value import ImplicitQuantileHead, ReturnDistribution
@@ -73,3 +75,44 @@ class ImplicitQuantiles:
         loss = quantile_huber(predicted, target, fractions, self.kappa)
         mean = predicted.detach().mean(dim=-1)
         return Judged(loss, mean, (mean - target.mean(dim=-1)).abs())
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class IQNConfig(DQNConfig):
+    """Settings of IQN: those of DQN, and those of the fractions."""
+
+    num_fractions: int = 8
+    """Fractions drawn for the state in each gradient step."""
+    num_targets: int = 8
+    """Fractions drawn for the next state."""
+    num_quantiles: int = 32
+    """Fractions at which the policy reads the return."""
+    embedding_size: int = 64
+    """Cosines that describe a fraction to the network."""
+    kappa: float = 1.0
+    """Where the Huber loss becomes linear."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = (self.num_fractions, self.num_targets, self.num_quantiles, self.embedding_size)
+        if min(counts) < 1 or self.kappa <= 0.0:
+            raise ValueError(f"counts are at least 1 and kappa is positive, found {counts} and {self.kappa}")
+
+
+class IQN(DQN):
+    """DQN that learns the return at drawn fractions; its network is `q_policy(…, kind=ImplicitQuantiles())`."""
+
+    Config: ClassVar[type[Any]] = IQNConfig
+    summary = "deep Q-learning of the return at drawn fractions (implicit quantiles), for choices"
+
+    @classmethod
+    def kind_of(cls, config: IQNConfig) -> ImplicitQuantiles:
+        """Return the implicit quantiles."""
+        return ImplicitQuantiles(
+            num_fractions=config.num_fractions,
+            num_targets=config.num_targets,
+            num_quantiles=config.num_quantiles,
+            embedding_size=config.embedding_size,
+            kappa=config.kappa,
+        )

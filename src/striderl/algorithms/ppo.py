@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic
 from striderl.algorithms.on_policy_targets import (
     Losses,
     check_learner_parts,
@@ -58,6 +59,22 @@ _TARGETS = frozenset({"act", "log_prob", "value", "returns", "advantage", "reset
 
 class PPO:
     """Losses, targets and the update of PPO for a policy."""
+
+    Config = PPOConfig
+    summary = "proximal policy optimisation, on-policy"
+    loop = ON_POLICY
+    takes_terms = True
+    learns_in_ranks = True
+
+    @classmethod
+    def build_policy(cls, config: PPOConfig, context: BuildContext) -> Policy:
+        """Build the policy alone; its critic has one value per reward group."""
+        return build_actor_critic(context, max(1, len(config.reward_groups)))
+
+    @classmethod
+    def build(cls, config: PPOConfig, context: BuildContext, terms: Sequence[Term] = ()) -> PPO:
+        """Build PPO from its config."""
+        return PPO(cls.build_policy(config, context), config, terms, mode=context.mode, reduce=context.reduce)
 
     def __init__(
         self,

@@ -7,13 +7,15 @@ loss    quantile Huber loss of the network's quantiles for a to them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dqn import Judged, Seen
+from striderl.algorithms.dqn import DQN, DQNConfig, Judged, Seen
 from striderl.data.actions import DiscreteSpec
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.networks.heads.base import Head
 from striderl.networks.heads.value import QuantileQHead, ReturnDistribution
@@ -60,3 +62,31 @@ class Quantiles:
         loss = quantile_huber(predicted, target, middles, self.kappa)
         mean = predicted.detach().mean(dim=-1)
         return Judged(loss, mean, (mean - target.mean(dim=-1)).abs())
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class QRDQNConfig(DQNConfig):
+    """Settings of QR-DQN: those of DQN, and those of the quantiles."""
+
+    num_quantiles: int = 32
+    """Quantiles of the return that are learned for each choice."""
+    kappa: float = 1.0
+    """Where the Huber loss becomes linear."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_quantiles < 1 or self.kappa <= 0.0:
+            raise ValueError(f"num_quantiles >= 1 and kappa > 0, found {self.num_quantiles} and {self.kappa}")
+
+
+class QRDQN(DQN):
+    """DQN that learns quantiles of the return; its network is `q_policy(…, kind=Quantiles())`."""
+
+    Config: ClassVar[type[Any]] = QRDQNConfig
+    summary = "deep Q-learning of quantiles of the return, for choices"
+
+    @classmethod
+    def kind_of(cls, config: QRDQNConfig) -> Quantiles:
+        """Return the quantiles."""
+        return Quantiles(num_quantiles=config.num_quantiles, kappa=config.kappa)

@@ -11,16 +11,19 @@ stores its memory in the replay: `replay_state` says what and how often.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dqn import DQNConfig, Means, QKind, Seen
+from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext
+from striderl.algorithms.dqn import DQNConfig, Means, QKind, Seen, build_q_network
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, picker_for, save_parts
 from striderl.algorithms.reward_terms import RewardTerms, single_steps
 from striderl.algorithms.sequence_learning import (
+    SEQUENCE_BATCHES,
     ReplayState,
     SequenceConfig,
     flat_noise,
@@ -32,6 +35,7 @@ from striderl.algorithms.sequence_learning import (
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, policy_memory
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.networks.heads.base import NO_OBS
 from striderl.ops.td import counted_mean, weighted_mean
@@ -191,3 +195,45 @@ class RecurrentDQN:
         """Go on with what was saved."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class R2D2Config(DQNConfig):
+    """Settings of R2D2: those of DQN with other defaults, and those of sequences."""
+
+    n_step: int = 3
+    """Rewards that are summed before the value is trusted."""
+    prioritized: bool = True
+    """Sample sequences by TD error instead of uniformly."""
+    rescale: bool = True
+    """Learn h(Q) instead of Q, for returns of very different sizes."""
+    sequence: SequenceConfig = field(default_factory=SequenceConfig)
+    """How sequences are replayed."""
+
+
+class R2D2(RecurrentDQN):
+    """DQN with a memory from prioritized sequences; its network is `q_policy(…, kind=Means(rescale=True))`."""
+
+    Config: ClassVar[type[Any]] = R2D2Config
+    summary = "deep Q-learning with a memory from replayed sequences, for choices"
+    loop = OFF_POLICY
+    actions = frozenset({"discrete"})
+    takes_terms = True
+    policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "kind": "lstm"}
+
+    @staticmethod
+    def loop_settings(num_envs: int) -> Mapping[str, Any]:
+        """Return batches of fewer samples, which are sequences."""
+        return SEQUENCE_BATCHES
+
+    @classmethod
+    def build_policy(cls, config: R2D2Config, context: BuildContext) -> ActorPolicy:
+        """Build the Q-network alone."""
+        return build_q_network(context, Means(rescale=config.rescale), memory=True)
+
+    @classmethod
+    def build(cls, config: R2D2Config, context: BuildContext, terms: Sequence[Term] = ()) -> R2D2:
+        """Build the learner from its config."""
+        policy, kind = cls.build_policy(config, context), Means(rescale=config.rescale)
+        return cls(policy, context.own_mode(config), kind, sequence=config.sequence, terms=terms)

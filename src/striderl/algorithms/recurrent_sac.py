@@ -10,11 +10,13 @@ exactly where the episode itself begins in it). The losses are those of `sac.py`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.critic_kinds import ClippedMeans, CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
@@ -29,6 +31,7 @@ from striderl.algorithms.replay_parts import (
 from striderl.algorithms.reward_terms import RewardTerms, single_steps
 from striderl.algorithms.sac import SACConfig
 from striderl.algorithms.sequence_learning import (
+    SEQUENCE_BATCHES,
     ReplayState,
     SequenceConfig,
     flat_noise,
@@ -41,6 +44,7 @@ from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.temperature import Temperature
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, Sample, box_bounds, policy_memory
+from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.networks.distributions.base import Distribution
 from striderl.ops.td import counted_mean, weighted_mean
@@ -52,8 +56,40 @@ from striderl.storage.replay.samplers import Picker
 from striderl.storage.replay.views import SequenceView
 
 
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class RecurrentSACConfig(SACConfig):
+    """Settings of recurrent SAC: those of SAC, and those of sequences."""
+
+    sequence: SequenceConfig = field(default_factory=SequenceConfig)
+    """How sequences are replayed."""
+
+
 class RecurrentSAC:
     """Losses, targets and the update of SAC on sequences."""
+
+    Config: ClassVar[type[Any]] = RecurrentSACConfig
+    summary = "soft actor-critic with a memory from replayed sequences, for real-valued actions"
+    loop = OFF_POLICY
+    actions = frozenset({"box"})
+    takes_terms = True
+    policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "kind": "lstm", "head": "squashed_gaussian"}
+
+    @staticmethod
+    def loop_settings(num_envs: int) -> Mapping[str, Any]:
+        """Return batches of fewer samples, which are sequences."""
+        return SEQUENCE_BATCHES
+
+    @classmethod
+    def build_policy(cls, config: RecurrentSACConfig, context: BuildContext) -> ActorPolicy:
+        """Build the policy alone."""
+        return build_actor(context, "squashed_gaussian", memory=True)
+
+    @classmethod
+    def build(cls, config: RecurrentSACConfig, context: BuildContext, terms: Sequence[Term] = ()) -> RecurrentSAC:
+        """Build the learner from its config."""
+        policy, critic = cls.build_policy(config, context), build_critics(context)
+        return cls(policy, critic, context.own_mode(config), sequence=config.sequence, terms=terms)
 
     def __init__(
         self,

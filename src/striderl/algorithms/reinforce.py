@@ -15,13 +15,14 @@ The factor gamma^t in front of each term, which the theorem for discounted retur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic, refuse_terms
 from striderl.algorithms.on_policy_targets import (
     Losses,
     Targets,
@@ -35,6 +36,7 @@ from striderl.algorithms.on_policy_targets import (
     whole_targets,
     zero_where_not,
 )
+from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
 from striderl.data.arena import Columns
@@ -83,6 +85,22 @@ class REINFORCEConfig:
 
 class REINFORCE:
     """Losses, targets and the update of REINFORCE for a policy."""
+
+    Config = REINFORCEConfig
+    summary = "the policy gradient with or without a learned baseline"
+    loop = ON_POLICY
+    learns_in_ranks = True
+
+    @classmethod
+    def build_policy(cls, config: REINFORCEConfig, context: BuildContext) -> Policy:
+        """Build the policy alone."""
+        return build_actor_critic(context)
+
+    @classmethod
+    def build(cls, config: REINFORCEConfig, context: BuildContext, terms: Sequence[Term] = ()) -> REINFORCE:
+        """Build REINFORCE from its config; it takes no terms."""
+        refuse_terms(context, terms)
+        return cls(cls.build_policy(config, context), config, mode=context.mode, reduce=context.reduce)
 
     def __init__(
         self,

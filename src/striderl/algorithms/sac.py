@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.critic_kinds import ClippedMeans, CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
@@ -95,6 +96,24 @@ class SACConfig:
 
 class SAC:
     """Losses, targets and the update of SAC for a policy and its Q-functions."""
+
+    Config: ClassVar[type[Any]] = SACConfig
+    summary = "soft actor-critic from replay, for real-valued actions"
+    loop = OFF_POLICY
+    actions = frozenset({"box"})
+    takes_terms = True
+    policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "head": "squashed_gaussian"}
+
+    @classmethod
+    def build_policy(cls, config: Any, context: BuildContext) -> ActorPolicy:
+        """Build the policy alone."""
+        return build_actor(context, "squashed_gaussian")
+
+    @classmethod
+    def build(cls, config: Any, context: BuildContext, terms: Sequence[Term] = ()) -> SAC:
+        """Build the learner from its config."""
+        policy = cls.build_policy(config, context)
+        return cls(policy, build_critics(context), context.own_mode(config), terms=terms)
 
     def __init__(
         self,

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import CRITIC_SEED, OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import cleaned, counted, load_parts, module_updater, picker_for, save_parts
 from striderl.algorithms.reward_terms import RewardTerms
@@ -34,6 +35,7 @@ from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunctionConfig
+from striderl.policies.settings import q_function_config
 from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Picker
 
@@ -94,6 +96,27 @@ def discrete_sac(
 
 class DiscreteSAC:
     """Losses, targets and the update of discrete SAC for a policy and its Q-functions."""
+
+    Config = DiscreteSACConfig
+    summary = "soft actor-critic from replay, for choices"
+    loop = OFF_POLICY
+    actions = frozenset({"discrete"})
+    takes_terms = True
+    policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS
+
+    @classmethod
+    def build_policy(cls, config: DiscreteSACConfig, context: BuildContext) -> ActorPolicy:
+        """Build the policy alone."""
+        return build_actor(context)
+
+    @classmethod
+    def build(cls, config: DiscreteSACConfig, context: BuildContext, terms: Sequence[Term] = ()) -> DiscreteSAC:
+        """Build the learner from its config."""
+        policy = cls.build_policy(config, context)
+        with context.seeded(CRITIC_SEED):
+            settings = q_function_config(context.policy, context.obs_spec)
+            critic = ChoiceQFunction(context.obs_spec, context.action_spec, settings).to(context.device)
+        return cls(policy, critic, context.own_mode(config), terms=terms)
 
     def __init__(
         self,

@@ -24,6 +24,9 @@ from striderl.data.noise import NoiseSpec
 from striderl.ops.trajectories import sequence_windows, weave
 from striderl.policies.actor_policy import ActorPolicy
 
+SEQUENCE_BATCHES: Mapping[str, Any] = {"num_steps_per_env": 100, "batch_size": 32, "train_every": 2}
+"""How learners from sequences fill in an `OffPolicyPlan`: a sequence has tens of steps, so few of them are a batch."""
+
 
 @suggests_fields
 @dataclass(frozen=True, kw_only=True)

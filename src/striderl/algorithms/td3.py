@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.critic_kinds import ClippedMeans, CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
@@ -97,6 +98,24 @@ def ddpg_config(*, actor_learning_rate: float = 1e-3, critic_learning_rate: floa
 
 class TD3:
     """Losses, targets and the update of TD3 for a deterministic policy and its Q-functions."""
+
+    Config: ClassVar[type[Any]] = TD3Config
+    summary = "twin delayed deterministic policy gradient from replay, for real-valued actions"
+    loop = OFF_POLICY
+    actions = frozenset({"box"})
+    takes_terms = True
+    policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "head": "deterministic"}
+
+    @classmethod
+    def build_policy(cls, config: Any, context: BuildContext) -> ActorPolicy:
+        """Build the policy alone."""
+        return build_actor(context, "deterministic")
+
+    @classmethod
+    def build(cls, config: Any, context: BuildContext, terms: Sequence[Term] = ()) -> TD3:
+        """Build the learner from its config."""
+        policy = cls.build_policy(config, context)
+        return cls(policy, build_critics(context), context.own_mode(config), terms=terms)
 
     def __init__(
         self,

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from striderl.algorithms.building import OFFLINE, BuildContext, build_critics, refuse_terms
 from striderl.algorithms.critic_kinds import CriticKind
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.td3 import TD3, TD3Config
@@ -44,6 +45,19 @@ class TD3BCConfig(TD3Config):
 
 class TD3BC(TD3):
     """TD3 whose actor is also judged by its distance from the data."""
+
+    Config: ClassVar[type[Any]] = TD3BCConfig
+    summary = "TD3 that stays near a dataset, for real-valued actions"
+    loop = OFFLINE
+    takes_terms = False
+
+    @classmethod
+    def build(cls, config: TD3BCConfig, context: BuildContext, terms: Sequence[Term] = ()) -> TD3BC:
+        """Build the learner from its config; nothing explores, and it takes no terms."""
+        refuse_terms(context, terms)
+        if config.exploration_std != TD3Config.exploration_std:
+            raise ValueError("algorithm.exploration_std has no effect: nothing is collected")
+        return cls(cls.build_policy(config, context), build_critics(context), context.own_mode(config))
 
     def __init__(
         self,

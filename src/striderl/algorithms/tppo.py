@@ -4,7 +4,7 @@
     TPPO(policy, teacher, TPPOConfig(using_ppo=False))      DAgger
     EstimatorTPPO(policy, teacher)                          … with the losses of estimators and adaptors
 
-They are functions that put parts together; what comes out is a `PPO` or a `DAgger`.
+They put parts together; what comes out is a `PPO` or a `DAgger`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from striderl.algorithms.building import ON_POLICY, BuildContext
 from striderl.algorithms.dagger import DAgger, DAggerConfig
-from striderl.algorithms.estimator_ppo import estimations
+from striderl.algorithms.estimator_ppo import build_estimator_policy, estimations
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.distill_config import DistillConfig
-from striderl.algorithms.terms.estimation import Estimation
+from striderl.algorithms.terms.estimation import Estimation, EstimatorConfig
 from striderl.algorithms.terms.resample_memory import ResampleMemory
 from striderl.algorithms.terms.term import Term
 from striderl.collect.teacher import Teacher, TeacherRouter
@@ -107,38 +108,94 @@ class TPPOConfig:
         return [*changed, *(["teacher_samples"] if self.teacher_samples != "leave" else [])]
 
 
-def TPPO(  # noqa: N802  (the name is public API of the seeds)
-    policy: Policy,
-    teacher: Teacher | TeacherRouter,
-    config: TPPOConfig | None = None,
-    terms: Sequence[Term] = (),
-    *,
-    mode: str | ExecutionConfig = "eager",
-    reduce: AllReduce | None = None,
-) -> PPO | DAgger:
-    """Build teacher PPO, or DAgger where `using_ppo` is false; further terms come before distillation."""
-    config = config or TPPOConfig()
-    resample = config.hidden_state_resample_prob
-    memory = [ResampleMemory(probability=resample)] if resample != 0.0 else []
-    all_terms = [*terms, *memory, Distill(teacher, config.distill())]
-    if config.using_ppo:
-        return PPO(policy, config.ppo, all_terms, mode=mode, reduce=reduce)
-    unused = config.without_effect()
-    if unused:
-        _log.warning("using_ppo=False: %s have no effect, because nothing but imitation is learned", ", ".join(unused))
-    return DAgger(policy, config.dagger(), all_terms, mode=mode, reduce=reduce)
+class TPPO:
+    """PPO and imitation of a teacher; what `TPPO(…)` returns is a `PPO`, or a `DAgger` without `using_ppo`."""
+
+    Config = TPPOConfig
+    summary = "PPO and imitation of a teacher, or imitation alone (using_ppo False), on-policy"
+    loop = ON_POLICY
+    takes_terms = True
+    objects = ("teacher",)
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        policy: Policy,
+        teacher: Teacher | TeacherRouter,
+        config: TPPOConfig | None = None,
+        terms: Sequence[Term] = (),
+        *,
+        mode: str | ExecutionConfig = "eager",
+        reduce: AllReduce | None = None,
+    ) -> PPO | DAgger:
+        """Build teacher PPO, or DAgger where `using_ppo` is false; further terms come before distillation."""
+        config = config or TPPOConfig()
+        resample = config.hidden_state_resample_prob
+        memory = [ResampleMemory(probability=resample)] if resample != 0.0 else []
+        all_terms = [*terms, *memory, Distill(teacher, config.distill())]
+        if config.using_ppo:
+            return PPO(policy, config.ppo, all_terms, mode=mode, reduce=reduce)
+        unused = config.without_effect()
+        if unused:
+            _log.warning(
+                "using_ppo=False: %s have no effect, because nothing but imitation is learned", ", ".join(unused)
+            )
+        return DAgger(policy, config.dagger(), all_terms, mode=mode, reduce=reduce)
+
+    @classmethod
+    def build_policy(cls, config: TPPOConfig, context: BuildContext) -> Policy:
+        """Build the policy alone."""
+        return PPO.build_policy(config.ppo, context)
+
+    @classmethod
+    def build(cls, config: TPPOConfig, context: BuildContext, terms: Sequence[Term] = ()) -> PPO | DAgger:
+        """Build the learner from its config and the run's teacher."""
+        policy = cls.build_policy(config, context)
+        return TPPO(policy, context.load("teacher"), config, terms, mode=context.mode, reduce=context.reduce)
 
 
-def EstimatorTPPO(  # noqa: N802  (the name is public API of the seeds)
-    policy: Policy,
-    teacher: Teacher | TeacherRouter,
-    config: TPPOConfig | None = None,
-    terms: Sequence[Term] = (),
-    *,
-    estimation: Estimation | None = None,
-    mode: str | ExecutionConfig = "eager",
-    reduce: AllReduce | None = None,
-) -> PPO | DAgger:
-    """Build teacher PPO with the losses of the policy's estimators and adaptors, all with the settings of one."""
-    added = [*estimations(policy, estimation), *terms]
-    return TPPO(policy, teacher, config, added, mode=mode, reduce=reduce)
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class EstimatorTPPOConfig(TPPOConfig):
+    """Settings of teacher PPO with an estimator."""
+
+    estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
+    """What is estimated, and how."""
+
+
+class EstimatorTPPO:
+    """Teacher PPO with the losses of estimators; what `EstimatorTPPO(…)` returns is a `PPO` or a `DAgger`."""
+
+    Config = EstimatorTPPOConfig
+    summary = "PPO with a teacher whose policy also estimates what it cannot observe, on-policy"
+    loop = ON_POLICY
+    takes_terms = True
+    objects = ("teacher",)
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        policy: Policy,
+        teacher: Teacher | TeacherRouter,
+        config: TPPOConfig | None = None,
+        terms: Sequence[Term] = (),
+        *,
+        estimation: Estimation | None = None,
+        mode: str | ExecutionConfig = "eager",
+        reduce: AllReduce | None = None,
+    ) -> PPO | DAgger:
+        """Build teacher PPO with the losses of the policy's estimators and adaptors, all with the settings of one."""
+        added = [*estimations(policy, estimation), *terms]
+        return TPPO(policy, teacher, config, added, mode=mode, reduce=reduce)
+
+    @classmethod
+    def build_policy(cls, config: EstimatorTPPOConfig, context: BuildContext) -> Policy:
+        """Build the policy with its estimator."""
+        return build_estimator_policy(config.estimator, config.ppo, context)
+
+    @classmethod
+    def build(cls, config: EstimatorTPPOConfig, context: BuildContext, terms: Sequence[Term] = ()) -> PPO | DAgger:
+        """Build the learner from its config and the run's teacher."""
+        policy, teacher = cls.build_policy(config, context), context.load("teacher")
+        estimation = config.estimator.term()
+        return EstimatorTPPO(
+            policy, teacher, config, terms, estimation=estimation, mode=context.mode, reduce=context.reduce
+        )

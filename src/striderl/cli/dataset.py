@@ -81,11 +81,10 @@ def _make_place(folder: Path) -> None:
 
 def _learners(task: str) -> list[str]:
     """Return the algorithms that there are recipes of for learning the task from a dataset."""
+    from striderl.algorithms.building import OFFLINE, facts_of
     from striderl.recipes.table import algorithms_for
-    from striderl.training.algorithm_table import ALGORITHMS
-    from striderl.training.plans import OfflinePlan
 
-    return [name for name in algorithms_for(task) if ALGORITHMS[name].plan is OfflinePlan]
+    return [name for name in algorithms_for(task) if facts_of(name).loop == OFFLINE]
 
 
 def _is_task(source: str) -> bool:

@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from striderl.checkpoint.errors import FileRefused
-from striderl.checkpoint.safe_files import decode_json
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, find_run
 from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, rank_of_torchrun, say
+from striderl.cli.train_flags import overridden, take
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
 
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SETTING = "--env.settings."
 _RANK_TIMEOUT = "--rank-timeout"
-OWN_FLAGS = ("--resume", "--runs", "--algorithm", _RANK_TIMEOUT)
+OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
 """What is said about the folder of a run, without a value."""
@@ -43,34 +41,40 @@ RANK_SECONDS = 600.0
 
 Result = TypeVar("Result")
 
-TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--runs FOLDER] [--SETTING VALUE] …
+TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …] [--SETTING VALUE] …
        striderl train --resume RUN [--SETTING VALUE] …
 
 Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
 
   TASK                  {tasks},
-                        or 'gymnasium:' and any id of Gymnasium
-  --algorithm NAME      another algorithm than the usual one ('striderl list recipes')
+                        any id of Gymnasium (gymnasium:LunarLander-v3), or an env of your own: my_pkg.envs:PointRobot
+  --algorithm NAME      another algorithm than the usual one ('striderl list algorithms'), or my_pkg.trpo:TRPO
+  --terms NAME …        what is learned beside it ('striderl list terms'), or my_pkg.terms:MyTerm
+  --steps 1000000       how long, in steps over all envs
+  --num-envs 64         how many envs learn together
+  --seed 1              another seed
+  --device cuda         where to train
+  --name first_try      the name of the run's folder, instead of the time
   --runs FOLDER         where the folder of the run is made (default: runs)
   --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
                         'striderl resume' has them
   --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)
   --SETTING VALUE       any setting by its place in the config; the most useful:
-      --seed 1                          another seed
-      --env.num-envs 64                 how many envs learn together
-      --env.settings.NAME VALUE         a setting of the task itself
-      --plan.total-steps 1000000        how long
+      --env.NAME VALUE                  a setting of the task itself, such as --env.reward-weights.torques -1e-4
+      --env.settings.NAME VALUE         … of an env of Gymnasium or of your own
       --algorithm.learning-rate 3e-4    settings of the algorithm
+      --terms.rnd.weight 0.5            settings of a term
       --policy.kind lstm                a policy with memory
+      --teacher.run RUN                 what tppo, estimator_tppo, atppo, dagger and the term distill learn from
+      --expert.source FOLDER            what appo, atppo, gail and the terms motion_prior and adversarial imitate
       --dataset FOLDER                  what bc, td3_bc, cql, iql and bcq learn from ('striderl dataset' makes one)
       --logging.trackers tensorboard    further loggers
-      --device cuda                     where to train
 
-'striderl train TASK --help' lists every setting of the task's recipe with its meaning and value.
+'striderl train TASK [--algorithm NAME] [--terms NAME …] --help' lists every setting with its meaning and value.
 
 'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes (ppo, a2c, reinforce), and with
-'resume RUN' goes on with it. --env.num-envs and --plan.total-steps are those of all processes together, not of each:
-the run learns what one process with as many envs would, from minibatches with samples of every process.
+'resume RUN' goes on with it. --num-envs and --steps are those of all processes together, not of each: the run learns
+what one process with as many envs would, from minibatches with samples of every process.
 
 The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM, Ctrl-C and
 a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on
@@ -91,7 +95,7 @@ def train(words: list[str]) -> int:
     # what a policy does with images and discrete observations by itself is shown where it is decided
     logging.getLogger("striderl.policies.component_defaults").setLevel(logging.INFO)
     with StopSignals() as signals:
-        words, given = _take(words, *OWN_FLAGS)
+        words, given = take(words, *OWN_FLAGS)
         if "--resume" in given:
             return _resume_one(given["--resume"], words, given, signals)
         for flag in RESUME_FLAGS:
@@ -104,7 +108,7 @@ def train(words: list[str]) -> int:
             raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
         try:
             config = recipe(words[0], given.get("--algorithm", ""))
-        except KeyError as error:
+        except (KeyError, TypeError, ValueError, ImportError) as error:
             raise UsageError(message_of(error)) from error
         _check_plain_flags(words[1:])
         return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks))
@@ -126,7 +130,7 @@ def resume(words: list[str]) -> int:
         say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
         return 0 if words else 2
     with StopSignals() as signals:
-        words, given = _take(words, _RANK_TIMEOUT)
+        words, given = take(words, _RANK_TIMEOUT)
         if not words:
             raise UsageError("name the run: striderl resume RUN")
         return _resume_one(words[0], [*words[1:], *flags], given, signals)
@@ -211,65 +215,6 @@ def _in_main(ranks: Ranks, function: Callable[[], Result]) -> Result:
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
-def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> RunConfig[Any, Any]:
-    """Return the config with what the flags change; a wrong flag or value raises UsageError."""
-    import tyro
-
-    from striderl.cli.flag_errors import one_line_errors
-    from striderl.training.run_config import RunConfig
-
-    words, settings = _settings(words)
-    if settings:
-        try:
-            config = replace(config, env=replace(config.env, settings={**config.env.settings, **settings}))
-        except ValueError as error:
-            raise UsageError(message_of(error)) from error
-    kind: Any = RunConfig[type(config.algorithm), type(config.plan)]  # type: ignore[misc]
-    with one_line_errors(prog):
-        found: RunConfig[Any, Any] = tyro.cli(
-            kind,
-            default=config,
-            args=words,
-            prog=prog,
-            description=f"Train {config.env.task} with {config.algorithm_name}. Values in brackets are the recipe's.",
-            config=(tyro.conf.FlagConversionOff,),
-        )
-    return found
-
-
-def _take(words: list[str], *flags: str) -> tuple[list[str], dict[str, str]]:
-    """Take flags with one value out of the words, as '--flag value' or '--flag=value'."""
-    left, given, position = [], dict[str, str](), 0
-    while position < len(words):
-        name, equals, value = words[position].partition("=")
-        if name in flags:
-            if not equals:
-                position += 1
-                if position == len(words) or words[position].startswith("--"):
-                    raise UsageError(f"{name} wants a value")
-                value = words[position]
-            given[name] = value
-        else:
-            left.append(words[position])
-        position += 1
-    return left, given
-
-
-def _settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """Take '--env.settings.NAME VALUE' out of the words; values are JSON, and what is not JSON is text."""
-    names = [word.partition("=")[0] for word in words if word.startswith(_SETTING)]
-    left, given = _take(words, *names)
-    return left, {name.removeprefix(_SETTING).replace("-", "_"): _value(text) for name, text in given.items()}
-
-
-def _value(text: str) -> Any:
-    try:
-        value = decode_json(text.encode("utf-8", errors="surrogateescape"), "the command line", constant=float)
-    except FileRefused:
-        return {"True": True, "False": False}.get(text, text)
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _wrapped(text: str) -> str:
     """Return a text as lines that fit under each other in the help."""
     return ("\n" + 24 * " ").join(textwrap.wrap(text, 90))
@@ -285,6 +230,8 @@ def _start(
         config = overridden(usual, words[1:], prog=f"striderl train {words[0]}")
         if config.dataset:  # a run may be resumed from another working directory
             config = replace(config, dataset=str(Path(config.dataset).resolve()))
+        if config.expert.source not in ("", "env"):
+            config = replace(config, expert=replace(config.expert, source=str(Path(config.expert.source).absolute())))
         return _checked(config, ranks)
 
     config = _in_all(ranks, wanted)
@@ -294,7 +241,7 @@ def _start(
 
     def new_folder() -> str:
         try:
-            return str(new_run_folder(config, Path(given.get("--runs", "runs"))).path)
+            return str(new_run_folder(config, Path(given.get("--runs", "runs")), given.get("--name", "")).path)
         except (OSError, ValueError) as error:
             raise UsageError(f"no folder for the run: {message_of(error)}") from error
 
@@ -310,7 +257,7 @@ def _start(
 
 def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:
     """Return the config, or raise when so many processes cannot learn together what it asks for."""
-    from striderl.training.algorithm_table import check_ranks
+    from striderl.training.assembly import check_ranks
 
     try:
         check_ranks(config, ranks.world_size)
@@ -390,10 +337,9 @@ def _trained_with(config: RunConfig[Any, Any], folder: RunFolder) -> tuple[RunCo
 
 
 def _changes(before: RunConfig[Any, Any], config: RunConfig[Any, Any]) -> list[str]:
-    from striderl.training.config_json import to_plain
     from striderl.training.seal import differences
 
-    return differences(to_plain(before), to_plain(config))
+    return differences(before.to_dict(), config.to_dict())
 
 
 def _restore(run: Run, changed: list[str]) -> None:
@@ -474,7 +420,7 @@ def _drive(run: Run) -> int:
         leave_closed_terminal()
         return outcome.exit_code
     say(f"ended: {outcome.reason}")
-    if run.evaluation.result is not None:
+    if run.evaluation is not None and run.evaluation.result is not None:
         result = run.evaluation.result
         say(f"greedy return {result.mean:.1f} over {len(result.returns)} episodes")
     if not outcome.saved:

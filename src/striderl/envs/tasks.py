@@ -3,26 +3,28 @@
 env = make("cartpole", num_envs=8)
 env = make("half_cheetah", num_envs=64, settings={"ctrl_cost_weight": 0.05, "num_threads": 2})
 env = make("parkour", num_envs=64, settings={"lanes": {"kinds": ("crawl",), "levels": 4}})     a part of its config
-env = make("gymnasium:LunarLander-v3", num_envs=8)            any Gymnasium id
+env = make("gymnasium:LunarLander-v3", num_envs=8)            any Gymnasium id; 'LunarLander-v3' will do
+env = make("my_pkg.envs:PointRobot", num_envs=8)              a class or function of one's own, by module and name
+env = make(PointRobot, num_envs=8)                            … or the class, a function, an env object
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from striderl.data.naming import unknown
+from striderl.data.registry import ENVS, GYMNASIUM, OBJECT, full_name, is_reference
 from striderl.envs.vec_env import VecEnv
+from striderl.envs.wrap_env import config_of, configured, wrap_env
 
-ConfigT = TypeVar("ConfigT")
 Build = Callable[[int, str, Mapping[str, Any], int], VecEnv]
 
 
 def make(
-    task: str,
+    task: Any,
     *,
     num_envs: int = 1,
     device: str = "cpu",
@@ -30,22 +32,46 @@ def make(
     filmed: bool = False,
     first_env_index: int = 0,
 ) -> VecEnv:
-    """Build a task with this many envs; `settings` are fields of its config, and a wrong name gets a suggestion.
+    """Build an env: a task by name, a class, a function, or an object; see the top of this module.
 
+    `settings` are fields of its config or arguments of its class, and a wrong name gets a suggestion.
     `filmed` is for `render`: Gymnasium's envs must be told beforehand, the built-in ones need not. `first_env_index` is
     the global number of the first env, where several processes each have a part of the envs.
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise TypeError(f"settings: wanted a dict from name to value, found {type(settings).__name__} {settings!r}")
-    if task.startswith("gymnasium:"):
+    if not isinstance(task, str):
+        return wrap_env(
+            task,
+            num_envs=num_envs if inspect.isclass(task) or not hasattr(task, "step") else 0,
+            device=device,
+            settings=settings,
+            first_env_index=first_env_index,
+            filmed=filmed,
+        )
+    task = full_name(task)
+    if task.startswith(OBJECT):
+        raise KeyError(
+            f"{task!r} was handed over as an object; hand it over again, as in striderl.train(resume=RUN, env=env)"
+        )
+    if task.startswith(GYMNASIUM):
         from striderl.envs.gymnasium.env import GymnasiumEnv
 
         shown = {"render_mode": "rgb_array"} if filmed else {}
         kwargs = {**shown, **(settings or {})}
-        name = task.removeprefix("gymnasium:")
+        name = task.removeprefix(GYMNASIUM)
         return GymnasiumEnv(name, num_envs, device=device, env_kwargs=kwargs, first_env_index=first_env_index)
     if task not in TASKS:
-        raise KeyError(_unknown_task(task))
+        if task not in ENVS.names() and not is_reference(task):
+            raise KeyError(unknown("task", task, [*TASKS, *ENVS.names()], where="striderl"))
+        return make(
+            ENVS.get(task),
+            num_envs=num_envs,
+            device=device,
+            settings=settings,
+            filmed=filmed,
+            first_env_index=first_env_index,
+        )
     for name in ("num_envs", "device"):
         if name in (settings or {}):
             raise ValueError(f"settings: {name!r} is not one of them; give it as make({task!r}, {name}=…)")
@@ -57,9 +83,11 @@ def modules_named(task: str, settings: Mapping[str, Any]) -> list[str]:
 
     'gymnasium:module:Id-v0' names one. So may a setting of such a task, where its env builds another env by its id.
     """
-    inner = task.removeprefix("gymnasium:")
+    if task.startswith(OBJECT):
+        return []
+    inner = task.removeprefix(GYMNASIUM)
     named = [inner] if ":" in inner else []
-    if task.startswith("gymnasium:"):
+    if task.startswith(GYMNASIUM):
         named += [text for text in _texts(settings) if re.match(r"[A-Za-z_][\w.]*:", text)]
     return [name.partition(":")[0] for name in named]
 
@@ -72,30 +100,13 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _unknown_task(task: str) -> str:
-    """Say what a task may be called; somebody who writes a Gymnasium id is shown both ways to have it."""
-    if not re.search(r"-v\d+$", task):
-        return unknown("task", task, TASKS, where="striderl")
-    builtin = {name.replace("_", ""): name for name in TASKS}.get(task.rpartition("-v")[0].lower().replace("_", ""))
-    also = f", or {builtin!r} for the built-in one" if builtin else ""
-    return f"striderl has no task {task!r}. Write 'gymnasium:{task}' for Gymnasium's env{also}."
-
-
-def configured(kind: type[ConfigT], settings: Mapping[str, Any], **given: Any) -> ConfigT:
-    """Build a config from settings by name; an unknown name raises with a suggestion.
-
-    A field that is a config of its own may be given as a table of its settings: what a file or a command line can say.
-    """
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    for name in settings:
-        if name not in names:
-            raise KeyError(unknown("setting", name, names, where=kind.__name__))
-    parts = typing.get_type_hints(kind)
-    built = {
-        name: configured(parts[name], value) if isinstance(value, Mapping) and is_dataclass(parts[name]) else value
-        for name, value in settings.items()
-    }
-    return kind(**{**given, **built})
+def task_config(task: str) -> type[Any] | None:
+    """Return the dataclass of a task's settings; None where it has none, as for ids of Gymnasium."""
+    if task.startswith((GYMNASIUM, OBJECT)):
+        return None
+    if task in TASKS:
+        return CONFIG_OF[task]()
+    return config_of(ENVS.get(task))
 
 
 def _classic(gymnasium_id: str) -> Build:
@@ -107,6 +118,33 @@ def _classic(gymnasium_id: str) -> Build:
         return kind(num_envs, device, config=config, first_env_index=first_env_index)
 
     return build
+
+
+def _classic_config(gymnasium_id: str) -> Callable[[], type[Any]]:
+    def config() -> type[Any]:
+        from striderl.envs.classic_control.tasks import CLASSIC_TASKS
+
+        return type(CLASSIC_TASKS[gymnasium_id].default_config)
+
+    return config
+
+
+def _locomotion_config(name: str) -> Callable[[], type[Any]]:
+    def config() -> type[Any]:
+        from striderl.envs.mujoco.gym_tasks import CONFIGS
+
+        return CONFIGS[name]
+
+    return config
+
+
+def _quadruped_config(name: str) -> Callable[[], type[Any]]:
+    def config() -> type[Any]:
+        from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS
+
+        return QUADRUPED_CONFIGS[name]
+
+    return config
 
 
 def _locomotion(name: str) -> Build:
@@ -148,3 +186,15 @@ TASKS: dict[str, Build] = {
     "parkour": _quadruped("parkour"),
 }
 """Every built-in task."""
+
+CONFIG_OF: dict[str, Callable[[], type[Any]]] = {
+    "cartpole": _classic_config("CartPole-v1"),
+    "pendulum": _classic_config("Pendulum-v1"),
+    "acrobot": _classic_config("Acrobot-v1"),
+    "mountain_car": _classic_config("MountainCar-v0"),
+    "mountain_car_continuous": _classic_config("MountainCarContinuous-v0"),
+    **{name: _locomotion_config(name) for name in ("half_cheetah", "hopper", "walker2d", "ant", "humanoid")},
+    "quadruped": _quadruped_config("quadruped_flat"),
+    **{name: _quadruped_config(name) for name in ("quadruped_rough", "quadruped_blind", "quadruped_depth", "parkour")},
+}
+"""The type of every built-in task's settings."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from striderl.loggers.plots import plot_runs as plot_runs
     from striderl.loggers.plots import read_metrics as read_metrics
     from striderl.loggers.plots import seed_curve as seed_curve
-    from striderl.loggers.table import LOGGERS as LOGGERS
     from striderl.loggers.table import make_loggers as make_loggers
     from striderl.loggers.tensorboard_logger import TensorBoardLogger as TensorBoardLogger
     from striderl.loggers.trackers import MlflowLogger as MlflowLogger
@@ -36,7 +35,7 @@ __getattr__, __dir__, __all__ = lazy(
         "guarded": ["GuardConfig", "Guarded", "guard_all"],
         "logger": ["Logger"],
         "plots": ["RunGroup", "RunMetrics", "group_runs", "plot_runs", "read_metrics", "seed_curve"],
-        "table": ["LOGGERS", "make_loggers"],
+        "table": ["make_loggers"],
         "tensorboard_logger": ["TensorBoardLogger"],
         "trackers": ["MlflowLogger", "NeptuneLogger", "TrackioLogger", "WandbLogger"],
     },

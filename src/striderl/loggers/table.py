@@ -1,12 +1,12 @@
-"""The names of the loggers, as the command line and configs write them."""
+"""How each logger is made for a run folder; their names are in `data/registry.py`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from striderl.data.naming import unknown
+from striderl.data.registry import LOGGERS
 from striderl.loggers.console_logger import ConsoleLogger
 from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.logger import Logger
@@ -21,30 +21,55 @@ def _task(folder: Path) -> str:
     return folder.absolute().parent.name or "striderl"
 
 
-LOGGERS: Mapping[str, Callable[[Path], Logger]] = {
-    "console": lambda folder: ConsoleLogger(title=_task(folder)),
-    "csv": lambda folder: CsvLogger(folder / "metrics.csv"),
-    "jsonl": lambda folder: JsonlLogger(folder / "metrics.jsonl"),
-    "tensorboard": lambda folder: TensorBoardLogger(folder / "tensorboard"),
-    "wandb": lambda folder: WandbLogger(folder),
-    "trackio": lambda folder: TrackioLogger(_task(folder), folder.name),
-    "mlflow": lambda folder: MlflowLogger(folder, experiment=_task(folder), run=folder.name),
-    "neptune": lambda folder: NeptuneLogger(run_id_of(folder)),
-}
-"""Name to a function that makes the logger of a run folder, with its usual settings."""
+def make_console(folder: Path) -> Logger:
+    """Print to the terminal."""
+    return ConsoleLogger(title=_task(folder))
+
+
+def make_csv(folder: Path) -> Logger:
+    """Write metrics.csv."""
+    return CsvLogger(folder / "metrics.csv")
+
+
+def make_jsonl(folder: Path) -> Logger:
+    """Write metrics.jsonl."""
+    return JsonlLogger(folder / "metrics.jsonl")
+
+
+def make_tensorboard(folder: Path) -> Logger:
+    """Write TensorBoard's event files."""
+    return TensorBoardLogger(folder / "tensorboard")
+
+
+def make_wandb(folder: Path) -> Logger:
+    """Log to Weights & Biases."""
+    return WandbLogger(folder)
+
+
+def make_trackio(folder: Path) -> Logger:
+    """Log to trackio."""
+    return TrackioLogger(_task(folder), folder.name)
+
+
+def make_mlflow(folder: Path) -> Logger:
+    """Log to MLflow."""
+    return MlflowLogger(folder, experiment=_task(folder), run=folder.name)
+
+
+def make_neptune(folder: Path) -> Logger:
+    """Log to Neptune."""
+    return NeptuneLogger(run_id_of(folder))
 
 
 def make_loggers(names: Iterable[str], folder: str | Path) -> list[Logger]:
     """Make loggers by name for a run folder; nothing is opened yet.
 
     One that cannot be made (no package, no rights, no credentials) costs a warning and its own rows, as one does that
-    fails later; a name that is in no table raises.
+    fails later; a name that is in no table raises. 'module:Class' is one's own, called with the folder.
     """
     made = []
     for name in names:
-        if name not in LOGGERS:
-            raise KeyError(unknown("logger", name, LOGGERS, where="striderl.loggers"))
-        logger = make_logger(name, LOGGERS[name], Path(folder))
+        logger = make_logger(name, LOGGERS.get(name), Path(folder))
         made += [] if logger is None else [logger]
     return made
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from striderl.policies.q_function import QFunction as QFunction
     from striderl.policies.q_function import QFunctionConfig as QFunctionConfig
     from striderl.policies.run_reader import read_run as read_run
+    from striderl.policies.settings import EncoderSettings as EncoderSettings
+    from striderl.policies.settings import PolicySettings as PolicySettings
     from striderl.policies.stages import NormalizeObs as NormalizeObs
     from striderl.policies.stages import OneHot as OneHot
     from striderl.policies.stages import Override as Override
@@ -132,6 +134,10 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "run_reader": [
             "read_run",
+        ],
+        "settings": [
+            "EncoderSettings",
+            "PolicySettings",
         ],
         "stages": [
             "NormalizeObs",

@@ -8,8 +8,9 @@ from typing import Any
 from striderl.algorithms.a2c import A2CConfig
 from striderl.algorithms.ppo import PPOConfig
 from striderl.algorithms.reinforce import REINFORCEConfig
+from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run_config import (
     CheckpointSettings,
     EnvSettings,
@@ -204,7 +205,7 @@ def mountain_car_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
             normalize_advantage_per_mini_batch=False,
             optimizer_class_name="Adam",
         ),
-        terms=("rnd",),
+        terms={"rnd": RNDConfig()},
         plan=OnPolicyPlan(num_steps_per_env=128, total_steps=1_000_000),
         evaluation=EvaluationSettings(every=10, num_episodes=20, num_envs=20),
         stop=StopSettings(metric="evaluate/return_mean", value=-115.0),
@@ -242,7 +243,7 @@ def mountain_car_continuous_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
             normalize_advantage_per_mini_batch=False,
             optimizer_class_name="Adam",
         ),
-        terms=("rnd",),
+        terms={"rnd": RNDConfig()},
         plan=OnPolicyPlan(num_steps_per_env=128, total_steps=500_000),
         evaluation=EvaluationSettings(every=10, num_episodes=20, num_envs=20),
         stop=StopSettings(metric="evaluate/return_mean", value=90.0),

@@ -14,8 +14,8 @@ from striderl.algorithms.behaviour_cloning import BehaviourCloningConfig
 from striderl.algorithms.cql import CQLConfig
 from striderl.algorithms.iql import IQLConfig
 from striderl.algorithms.td3_bc import TD3BCConfig
+from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OfflinePlan
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run_config import (
     CheckpointSettings,
     EnvSettings,

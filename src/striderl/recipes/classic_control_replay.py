@@ -9,8 +9,8 @@ from striderl.algorithms.dqn import DQNConfig
 from striderl.algorithms.sac import SACConfig
 from striderl.algorithms.td3 import TD3Config
 from striderl.ops.ramps import Ramp
+from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OffPolicyPlan
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run_config import (
     CheckpointSettings,
     EnvSettings,

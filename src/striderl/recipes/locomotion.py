@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from striderl.algorithms.ppo import PPOConfig
+from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run_config import CheckpointSettings, EnvSettings, EvaluationSettings, LoggingSettings, RunConfig
 
 Config = RunConfig[PPOConfig, OnPolicyPlan]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from striderl.algorithms.sac import SACConfig
+from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OffPolicyPlan
-from striderl.training.policy_settings import PolicySettings
 from striderl.training.run_config import CheckpointSettings, EnvSettings, EvaluationSettings, LoggingSettings, RunConfig
 
 

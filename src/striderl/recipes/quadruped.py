@@ -9,8 +9,8 @@ from typing import Any
 from striderl.algorithms.ppo import PPOConfig
 from striderl.algorithms.tppo import TPPOConfig
 from striderl.collect.schedules import CollectorConfig
+from striderl.policies.settings import EncoderSettings, PolicySettings
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.policy_settings import EncoderSettings, PolicySettings
 from striderl.training.run_config import (
     CheckpointSettings,
     EnvSettings,

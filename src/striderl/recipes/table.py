@@ -2,7 +2,7 @@
 
 config = recipe("cartpole")                          the first algorithm that the table has for the task
 config = recipe("cartpole", "a2c")
-config = recipe("gymnasium:LunarLander-v3")          any Gymnasium id: settings that often learn
+config = recipe("gymnasium:LunarLander-v3", "sac")   any Gymnasium id, env of one's own, or algorithm: general settings
 
 A family's file is loaded when one of its recipes is asked for, so the names can be listed in no time; the functions are
 in the family's own table of the same keys.
@@ -10,11 +10,11 @@ in the family's own table of the same keys.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from striderl.data.naming import unknown
+from striderl.data.registry import ALGORITHMS, ENVS, GYMNASIUM, OBJECT, full_name, is_reference
 
 if TYPE_CHECKING:
     from striderl.training.run_config import RunConfig
@@ -94,14 +94,9 @@ RECIPES: dict[Key, Family] = {
 }
 """Every recipe and where it is; of a task with several, the first is what `striderl train TASK` takes."""
 
-GYMNASIUM = "gymnasium:"
-"""How the name of a task of Gymnasium begins."""
-
 
 def algorithms_for(task: str) -> tuple[str, ...]:
-    """Return the algorithms that there are recipes of for a task, the usual one first; none for an unknown task."""
-    if task.startswith(GYMNASIUM):
-        return ("ppo",)
+    """Return the algorithms that there are recipes of for a task, the usual one first; none where all are general."""
     return tuple(algorithm for name, algorithm in RECIPES if name == task)
 
 
@@ -111,25 +106,20 @@ def task_names() -> list[str]:
 
 
 def recipe(task: str, algorithm: str = "") -> RunConfig[Any, Any]:
-    """Return the settings for a task and an algorithm (empty: the usual one); wrong names get a suggestion."""
+    """Return the settings for a task and an algorithm (empty: the usual one); wrong names get a suggestion.
+
+    A pair without a recipe of its own gets the algorithm's defaults around the task's usual envs and evaluations.
+    """
+    task = full_name(task)
     found = algorithms_for(task)
-    if not found:
-        raise KeyError(_unknown_task(task))
-    if algorithm and algorithm not in found:
-        raise KeyError(unknown("recipe with the algorithm", algorithm, found, where=f"the task {task!r}"))
-    if task.startswith(GYMNASIUM):
-        from striderl.recipes.gymnasium import gymnasium_ppo
+    if not found and not task.startswith((GYMNASIUM, OBJECT)) and not is_reference(task) and task not in ENVS.names():
+        raise KeyError(unknown("task", task, [*task_names(), *ENVS.names()], where="striderl"))
+    if algorithm and algorithm not in ALGORITHMS.names() and not is_reference(algorithm):
+        raise KeyError(unknown("algorithm", algorithm, ALGORITHMS.names(), where="striderl"))
+    key = (task, algorithm or (found[0] if found else "ppo"))
+    if key in RECIPES:
+        return RECIPES[key]()[key]()
+    from striderl.recipes.general import general, general_ppo
 
-        return gymnasium_ppo(task)
-    key = (task, algorithm or found[0])
-    return RECIPES[key]()[key]()
-
-
-def _unknown_task(task: str) -> str:
-    """Say what a task may be called; somebody who writes a Gymnasium id is shown both ways to have it."""
-    if not re.search(r"-v\d+$", task):
-        return unknown("task", task, task_names(), where="striderl")
-    plain = task.rpartition("-v")[0].lower().replace("_", "")
-    builtin = [name for name in task_names() if name.replace("_", "") == plain]
-    also = f", or {builtin[0]!r} for the built-in one" if builtin else ""
-    return f"striderl has no task {task!r}. Write '{GYMNASIUM}{task}' for Gymnasium's env{also}."
+    base = RECIPES[task, found[0]]()[task, found[0]]() if found else general_ppo(task)
+    return base if key[1] == base.algorithm_name else general(base, key[1])

@@ -8,7 +8,6 @@ from striderl._lazy import lazy
 
 if TYPE_CHECKING:
     from striderl.training.agent import Agent as Agent
-    from striderl.training.algorithm_table import ALGORITHMS as ALGORITHMS
     from striderl.training.demonstrations import RunStudents as RunStudents
     from striderl.training.distributed import RankLostError as RankLostError
     from striderl.training.distributed import Ranks as Ranks
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
     from striderl.training.plans import OfflinePlan as OfflinePlan
     from striderl.training.plans import OffPolicyPlan as OffPolicyPlan
     from striderl.training.plans import OnPolicyPlan as OnPolicyPlan
-    from striderl.training.policy_settings import EncoderSettings as EncoderSettings
-    from striderl.training.policy_settings import PolicySettings as PolicySettings
     from striderl.training.record import Record as Record
     from striderl.training.run import Outcome as Outcome
     from striderl.training.run import Run as Run
     from striderl.training.run_config import CheckpointSettings as CheckpointSettings
     from striderl.training.run_config import EnvSettings as EnvSettings
     from striderl.training.run_config import EvaluationSettings as EvaluationSettings
+    from striderl.training.run_config import ExpertSettings as ExpertSettings
     from striderl.training.run_config import LoggingSettings as LoggingSettings
     from striderl.training.run_config import RunConfig as RunConfig
     from striderl.training.run_config import StopSettings as StopSettings
+    from striderl.training.run_config import TeacherRun as TeacherRun
     from striderl.training.run_config import read_run_config as read_run_config
     from striderl.training.run_folder import RunFolder as RunFolder
     from striderl.training.run_folder import new_run_folder as new_run_folder
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from striderl.training.runners.two_stage_runner import TwoStageRunner as TwoStageRunner
     from striderl.training.signals import StopSignals as StopSignals
     from striderl.training.sub_policies import load_sub_policy as load_sub_policy
-    from striderl.training.teacher_run import TeacherRun as TeacherRun
     from striderl.training.trainer import Trainer as Trainer
     from striderl.training.video import RecordedVideo as RecordedVideo
     from striderl.training.video import record_video as record_video
@@ -61,9 +59,6 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "agent": [
             "Agent",
-        ],
-        "algorithm_table": [
-            "ALGORITHMS",
         ],
         "demonstrations": [
             "RunStudents",
@@ -94,10 +89,6 @@ __getattr__, __dir__, __all__ = lazy(
             "OfflinePlan",
             "OnPolicyPlan",
         ],
-        "policy_settings": [
-            "EncoderSettings",
-            "PolicySettings",
-        ],
         "record": [
             "Record",
         ],
@@ -109,9 +100,11 @@ __getattr__, __dir__, __all__ = lazy(
             "CheckpointSettings",
             "EnvSettings",
             "EvaluationSettings",
+            "ExpertSettings",
             "LoggingSettings",
             "RunConfig",
             "StopSettings",
+            "TeacherRun",
             "read_run_config",
         ],
         "run_folder": [
@@ -148,9 +141,6 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "sub_policies": [
             "load_sub_policy",
-        ],
-        "teacher_run": [
-            "TeacherRun",
         ],
         "trainer": [
             "Trainer",

@@ -57,6 +57,8 @@ class Agent:
         self.seed = seed
         self.num_samples = 0
         """How often `sample` was called."""
+        self.run: Path | None = None
+        """The folder of the run that the policy comes from, where it comes from one."""
         self._clip = ActionClip(self.policy.action_spec).to(self.device)
         self._noise = _noise_of(self.policy)
         masks = () if isinstance(self.policy, MutexPolicy) else self.policy.head.mask_components
@@ -67,13 +69,36 @@ class Agent:
 
     @classmethod
     def load(
-        cls, run: str | Path, which: str | int = "best", *, device: torch.device | str = "cpu", seed: int = 0
+        cls,
+        run: str | Path,
+        which: str | int = "best",
+        *,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        trust: bool = False,
     ) -> Agent:
-        """Play the policy of a run's folder: the 'best', the 'last', or that of a number of env steps."""
+        """Play the policy of a run's folder: the 'best', the 'last', or that of a number of env steps.
+
+        trust: whether modules of the run's own algorithm or network are imported from a folder that was made elsewhere.
+        """
         from striderl.training.loading import load_run  # a run knows all algorithms; an agent alone needs none
 
-        # of the policy alone nothing is imported that the run names, so there is nothing to trust
-        return cls(load_run(run, which, device=str(device), trust=True).policy, device=device, seed=seed)
+        loaded = load_run(run, which, device=str(device), trust=trust, builds_env=False)
+        agent = cls(loaded.policy, device=device, seed=seed)
+        agent.run = loaded.folder.path
+        return agent
+
+    def save(self, folder: str | Path) -> None:
+        """Copy the agent's run to a folder that does not exist yet: it can be loaded, resumed, evaluated, exported.
+
+        Pictures and videos stay behind. An agent that was made around a policy has no run: save that with
+        `torch.save(policy.state_dict(), …)`, or export it.
+        """
+        from striderl.training.run_folder import copy_run
+
+        if self.run is None:
+            raise ValueError("this agent was not loaded from a run, so there is nothing to copy; export its policy")
+        copy_run(self.run, folder)
 
     def predict(self, obs: Any) -> Any:
         """Return the greedy actions for a dict of arrays, or a flat array of all components in a row, clipped."""

@@ -20,7 +20,6 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,8 @@ from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.load import load_exactly
 from striderl.recording.dagger import Student, StudentPolicy
-from striderl.training.algorithm_table import algorithm_entry
 from striderl.training.config_json import ConfigError
+from striderl.training.loading import build_run_policy
 from striderl.training.run_config import CONFIG_FILE, read_run_config
 from striderl.training.run_folder import RunFolder
 from striderl.training.run_specs import SPECS_FILE, read_specs
@@ -87,11 +86,10 @@ class RunStudents:
         checkpoint = store.load("last")
         if checkpoint.path.name == known:
             return None  # the newest is damaged, and the one before it is at hand
-        config = read_run_config(folder, trust=True)  # the student alone is built: nothing that it names is imported
+        config = read_run_config(folder, builds_env=False)
         obs_spec, action_spec, _ = read_specs(folder)
-        entry = algorithm_entry(config.algorithm_name)
-        policy = entry.policy(replace(config, device="cpu"), obs_spec, action_spec)
-        policy.load_state_dict(entry.weights(checkpoint.state))
+        policy = build_run_policy(config, obs_spec, action_spec)
+        policy.load_state_dict(checkpoint.state["algorithm"]["policy"])
         return Student(policy, int(checkpoint.state.get("iteration", 0)), checkpoint.path.name)
 
     def _of_runner(self, folder: Path, known: str) -> Student | None:

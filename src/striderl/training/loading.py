@@ -6,15 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from striderl.checkpoint.errors import CheckpointMissing
+from striderl.algorithms.building import BuildContext, facts_of
+from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import Checkpoint, CheckpointStore
-from striderl.data.actions import ActuationSpec
+from striderl.collect.teacher import Teacher
+from striderl.data.actions import ActionSpec, ActuationSpec
+from striderl.data.registry import TERMS
+from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
-from striderl.training.algorithm_table import algorithm_entry
-from striderl.training.run_config import RunConfig, check_same_parts, read_run_config
+from striderl.training.run_config import RunConfig, TeacherRun, check_same_parts, read_run_config
 from striderl.training.run_folder import RunFolder
 from striderl.training.run_specs import SPECS_FILE, actuation_of, read_plain_specs, run_layout, specs_of
 from striderl.training.seal import check_digest
@@ -46,14 +49,61 @@ class LoadedRun:
         check_layout(self.layout, now, where=f"the run {self.folder.path}")
 
 
-def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cpu", trust: bool = False) -> LoadedRun:
+def build_run_policy(
+    config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec, *, device: str = "cpu"
+) -> Policy | ActorPolicy:
+    """Build the policy of a run alone, without an env: to load, play, evaluate or export it."""
+    facts = facts_of(config.algorithm_name)
+    context = build_context(replace(config, device=device), obs_spec, action_spec)
+    policy: Policy | ActorPolicy = facts.build.build_policy(config.algorithm, context)
+    return policy
+
+
+def build_context(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec) -> BuildContext:
+    """Return what algorithm and terms are built for, as far as a config and specs tell."""
+    context = BuildContext(
+        obs_spec=obs_spec,
+        action_spec=action_spec,
+        policy=config.policy,
+        name=config.algorithm_name,
+        device=config.device,
+        mode=config.mode,
+        seed=config.seed,
+    )
+    stages: list[Any] = []
+    for name, settings in config.terms.items():
+        make = getattr(TERMS.get(name), "policy_stages", None)
+        stages += make(settings, context) if make is not None else ()
+    return context._replace(stages=tuple(stages))
+
+
+def teacher_of(settings: TeacherRun) -> Teacher:
+    """Freeze the policy of a teacher's run; what is missing or damaged is named."""
+    if not settings.run:
+        raise ValueError("there is no teacher; name its run: --teacher.run FOLDER")
+    which = int(settings.checkpoint) if settings.checkpoint.isdigit() else settings.checkpoint
+    try:
+        policy = load_run(settings.run, which, builds_env=False).policy
+    except (OSError, CheckpointError, ValueError) as error:
+        raise ValueError(f"teacher.run: {error}") from error
+    return Teacher(policy, settings.components)
+
+
+def load_run(
+    folder: str | Path,
+    which: str | int = "best",
+    *,
+    device: str = "cpu",
+    trust: bool = False,
+    builds_env: bool = True,
+) -> LoadedRun:
     """Load a run's policy: the 'best' (the last one, where none was saved as the best), the 'last', or of a step.
 
-    Nothing that the folder names is imported here. But the config that is returned may name a module, which is imported
-    as soon as its task is built: such a run is refused unless this user made it on this machine, or with `trust`.
+    A config that names a module outside the library, which building its parts imports, is refused unless this user made
+    the run on this machine, or with `trust`. Where no env is built (`builds_env` False), that of the env is not asked.
     """
     root = RunFolder(folder)
-    config = read_run_config(root.path, trust=trust)
+    config = read_run_config(root.path, trust=trust, builds_env=builds_env)
     specs = read_plain_specs(root.path)
     obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
     checkpoint = _checkpoint(root, which)
@@ -62,9 +112,8 @@ def load_run(folder: str | Path, which: str | int = "best", *, device: str = "cp
     check_digest(root.path / SPECS_FILE, specs, checkpoint.seal, checkpoint.path)
     if checkpoint.seal:
         check_same_parts(RunConfig.from_stored(checkpoint.config), config, where=str(root.path))
-    entry = algorithm_entry(config.algorithm_name)
-    policy = entry.policy(replace(config, device=device), obs_spec, action_spec)
-    policy.load_state_dict(entry.weights(checkpoint.state))
+    policy = build_run_policy(config, obs_spec, action_spec, device=device)
+    policy.load_state_dict(checkpoint.state["algorithm"]["policy"])
     policy.eval()
     return LoadedRun(
         config=config,

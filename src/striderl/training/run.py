@@ -17,6 +17,7 @@ begin and the log says so (tier B).
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import sys
@@ -34,16 +35,16 @@ from striderl.checkpoint.trust import content_digest
 from striderl.collect.actors.base import Acted, Actor
 from striderl.data import tree
 from striderl.data.naming import unknown
+from striderl.data.registry import CALLBACKS
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.loggers.console_logger import ConsoleLogger
 from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_logger, make_loggers
-from striderl.training.algorithm_entry import Learner
-from striderl.training.algorithm_table import algorithm_entry, check_ranks
-from striderl.training.config_json import ConfigError, to_plain
-from striderl.training.consumers.consumer import Consumer
+from striderl.training.assembly import Learner, build_learner, check_ranks
+from striderl.training.config_json import ConfigError
+from striderl.training.consumers.consumer import Consumer, as_consumer
 from striderl.training.consumers.evaluate import Evaluate
 from striderl.training.consumers.log import Log
 from striderl.training.consumers.progress import Progress
@@ -97,15 +98,18 @@ class Run:
         watchers: Sequence[Consumer] = (),
         accept_changes: bool = False,
         ranks: Ranks | None = None,
+        objects: Mapping[str, Any] | None = None,
     ) -> None:
         """Take the folder's lock and build the parts; what does not fit is named here.
 
         watchers: see every record before it is logged.
+        objects: live parts that a config cannot hold: 'env' (an env, a class or a function), 'teacher', 'expert', …
         accept_changes: whether specs.json is written anew where it is not as the run has left it.
         ranks: the processes that train this run together; rank 0 has the lock and writes.
         """
         self.ranks = ranks if ranks is not None else Ranks()
         check_ranks(config, self.ranks.world_size)
+        self.objects = dict(objects or {})
         self.lock = FolderLock(folder.path) if self.ranks.is_main else None
         try:
             self._build(config, folder, signals, watchers, accept_changes)
@@ -131,8 +135,9 @@ class Run:
         self.signals = signals if signals is not None else StopSignals()
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)
         count, first = self.ranks.shard(config.env.num_envs)
-        self.env = _make_env(config, count, first_env_index=first)
-        self.learner: Learner = algorithm_entry(config.algorithm_name).learner(config, self.env, self.ranks)
+        self.env = self._make_env(count, first_env_index=first)
+        self.learner: Learner = build_learner(config, self.env, self.ranks, self.objects)
+        watchers = [*watchers, *(as_consumer(CALLBACKS.get(name)()) for name in config.callbacks)]
         consumers = self._of_main(watchers, accept_changes) if self.ranks.is_main else []
         self.trainer: Trainer = self.learner.trainer([*consumers, self._save()])
         guard = self.trainer.regime.guard
@@ -143,6 +148,21 @@ class Run:
         self._saved: tuple[Any, ...] = ()
         self._trouble: set[str] = set()
 
+    def _is_live(self) -> bool:
+        """Return whether the run was given an env object rather than something that makes envs."""
+        env = self.objects.get("env")
+        return env is not None and not inspect.isclass(env) and hasattr(env, "step")
+
+    def _make_env(self, num_envs: int, *, filmed: bool = False, first_env_index: int = 0) -> VecEnv:
+        return make(
+            self.objects.get("env", self.config.env.task),
+            num_envs=num_envs,
+            device=self.config.device,
+            settings=self.config.env.settings,
+            filmed=filmed,
+            first_env_index=first_env_index,
+        )
+
     # -- the parts -----------------------------------------------------------------------------------------------------
 
     def _of_main(self, watchers: Sequence[Consumer], accept_changes: bool) -> list[Consumer]:
@@ -152,10 +172,10 @@ class Run:
         self._check_evaluated()
         self.log = Log(*self._loggers())
         for logger in self.log.loggers:
-            logger.config(to_plain(self.config))
+            logger.config(self.config.to_dict())
         return [
             self._time_limit(),
-            self.evaluation,
+            *([] if self.evaluation is None else [self.evaluation]),
             *self._video(),
             *watchers,
             self.log,
@@ -184,10 +204,13 @@ class Run:
         ]
         return [*(each for each in files if each is not None), *make_loggers(settings.trackers, path)]
 
-    def _evaluation(self) -> Evaluate:
+    def _evaluation(self) -> Evaluate | None:
+        """Return the evaluation; there is none around an env object, because it would need a second one."""
         settings = self.config.evaluation
+        if self._is_live():
+            return None
         return Evaluate(
-            _make_env(self.config, min(settings.num_envs, settings.num_episodes)),
+            self._make_env(min(settings.num_envs, settings.num_episodes)),
             Stoppable(self.learner.greedy, self.signals),
             every=settings.every,
             n_episode=settings.num_episodes,
@@ -201,7 +224,7 @@ class Run:
             return []
         return [
             Video(
-                _make_env(self.config, 1, filmed=True),
+                self._make_env(1, filmed=True),
                 Stoppable(self.learner.greedy, self.signals),
                 self.folder.videos,
                 loggers=self.log.loggers,
@@ -236,8 +259,13 @@ class Run:
         config = self.config
         for setting, name in self._metrics_named().items():
             family, _, measured = name.partition("/")
-            if family != "evaluate" or measured in EVALUATED:
+            if family != "evaluate" or (measured in EVALUATED and self.evaluation is not None):
                 continue
+            if self.evaluation is None:
+                raise ValueError(
+                    f"{setting}={name!r} is never logged: an env object cannot be evaluated beside its training; hand "
+                    "over its class or a function that makes it"
+                )
             env = self.evaluation.env
             env.reset(config.evaluation.seed)  # what an env measures is there after a reset
             known = [f"evaluate/{each}" for each in (*EVALUATED, *env.metrics())]
@@ -274,7 +302,7 @@ class Run:
 
     def _write(self, state: dict[str, Any], name: str) -> bool:
         """Write a state to the disk and return whether it is there; a run goes on without."""
-        step, config = int(state["env_steps"]) or int(state["num_updates"]), to_plain(self.config)
+        step, config = int(state["env_steps"]) or int(state["num_updates"]), self.config.to_dict()
         try:
             self._restore_folder()
             seal = {CONFIG_FILE: content_digest(config), SPECS_FILE: content_digest(self._specs)}
@@ -374,7 +402,7 @@ class Run:
 
     def _seal_config(self) -> None:
         """Let config.json be what is trained with: a run that is built in a program may be given another config."""
-        config = to_plain(self.config)
+        config = self.config.to_dict()
         try:
             if content_digest(accepted_content(self.folder.path, CONFIG_FILE)) != content_digest(config):
                 self.folder.write_config(self.config)
@@ -480,17 +508,6 @@ def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells the states of one run apart: several phases may see the same number of env steps."""
     position = state["consumers"]["position"]
     return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
-
-
-def _make_env(config: RunConfig[Any, Any], num_envs: int, *, filmed: bool = False, first_env_index: int = 0) -> VecEnv:
-    return make(
-        config.env.task,
-        num_envs=num_envs,
-        device=config.device,
-        settings=config.env.settings,
-        filmed=filmed,
-        first_env_index=first_env_index,
-    )
 
 
 def _on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

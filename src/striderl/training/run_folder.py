@@ -14,7 +14,10 @@ runs/cartpole/2026-01-31_12-00-00/
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
+import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
@@ -23,12 +26,10 @@ from typing import Any
 from striderl import __version__
 from striderl.checkpoint.safe_files import check_plain, write_json
 from striderl.checkpoint.trust import remember
-from striderl.envs.tasks import modules_named
 from striderl.export.metadata import current_commit
 from striderl.loggers.file_loggers import parts_of
-from striderl.training.config_json import to_plain
 from striderl.training.fault_report import FAULTS_FILE
-from striderl.training.run_config import CONFIG_FILE, RunConfig
+from striderl.training.run_config import CONFIG_FILE, RunConfig, modules_in
 from striderl.training.run_specs import SPECS_FILE
 from striderl.training.seal import SEAL_FILE, write_sealed
 
@@ -74,8 +75,8 @@ class RunFolder:
 
     def write_config(self, config: RunConfig[Any, Any]) -> None:
         """Write the settings, whole or not at all, and seal them; one that names a module is recorded as made here."""
-        content = to_plain(config)
-        if modules_named(config.env.task, config.env.settings):
+        content = config.to_dict()
+        if modules_in(content):
             remember(self.path / CONFIG_FILE, content)
         write_sealed(self.path, CONFIG_FILE, content)
 
@@ -95,11 +96,18 @@ class RunFolder:
                 check_plain(part)
 
 
-def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs") -> RunFolder:
-    """Make the folder <root>/<task>/<time> with the config and the versions; two runs in one second get two."""
+def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs", name: str = "") -> RunFolder:
+    """Make the folder <root>/<task>/<time> with the config and the versions; two runs in one second get two.
+
+    A `name` takes the place of the time; one that is taken raises.
+    """
     task = config.env.task.replace(":", "_").replace("/", "_")
-    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    if name and (Path(name).name != name or name.startswith(".")):
+        raise ValueError(f"the name of a run is the name of its folder, without '/', found {name!r}")
+    stamp = name or time.strftime("%Y-%m-%d_%H-%M-%S")
     parent = Path(root) / task
+    if name and (parent / name).exists():
+        raise FileExistsError(f"{parent / name} exists; choose another name, or go on: striderl resume {parent / name}")
     parent.mkdir(parents=True, exist_ok=True)
     for turn in range(1, 1000):
         folder = RunFolder(parent / (stamp if turn == 1 else f"{stamp}_{turn}"))
@@ -118,3 +126,16 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def copy_run(run: str | Path, folder: str | Path) -> None:
+    """Copy a run to a folder that does not exist yet, whole or not at all; pictures and videos stay behind."""
+    source, target = Path(run), Path(folder)
+    if os.path.lexists(target):
+        raise FileExistsError(f"{str(target)!r} exists; a run is copied to a folder of its own")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as partial:
+        whole = Path(partial) / target.name
+        left_out = shutil.ignore_patterns("videos", "plots", "*.lock", ".*")
+        shutil.copytree(source, whole, ignore=left_out, symlinks=True)
+        os.replace(whole, target)

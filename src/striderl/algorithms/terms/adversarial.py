@@ -18,21 +18,32 @@ terminated has gamma / (1 - gamma) times the absorbing state's with it, so that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from striderl.algorithms.building import DISCRIMINATOR_SEED, BuildContext
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.adversarial_config import AdversarialConfig
 from striderl.algorithms.terms.adversarial_expert import (
     ExpertRows,
+    expert_rows,
     fingerprint,
     order_fingerprint,
     places,
     uniform_numbers,
 )
-from striderl.algorithms.terms.adversarial_features import Features, Steps, mended, minibatch_steps, rollout_steps
+from striderl.algorithms.terms.adversarial_features import (
+    Features,
+    StateAction,
+    StatePair,
+    Steps,
+    mended,
+    minibatch_steps,
+    rollout_steps,
+)
 from striderl.algorithms.terms.adversarial_judge import Judge
 from striderl.algorithms.terms.motion_expert import EnvExpert, Expert
 from striderl.algorithms.terms.term import Read, Term, collected
@@ -44,6 +55,7 @@ from striderl.ops.imitation import expert_loss, policy_loss, style_reward
 from striderl.ops.losses import valid_mean
 from striderl.ops.moments import current_all_reduce
 from striderl.policies.policy import PolicyOutput
+from striderl.storage.replay.replay import Replay
 
 __all__ = ["AdversarialConfig", "AdversarialReward"]
 
@@ -62,8 +74,37 @@ class _Rows(NamedTuple):
     """bool [B]: where the task ended."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdversarialTermConfig(AdversarialConfig):
+    """Settings of an adversarial reward by name: what is looked at, beside the rest."""
+
+    components: tuple[str, ...] = ("policy",)
+    """Components or groups of the observation that the discriminator reads."""
+    features: Literal["state_action", "state_pair"] = "state_action"
+    """What of a step it reads: the observation and the action, or the observations before and after."""
+
+
 class AdversarialReward(Term):
     """Rewards likeness to an expert, and learns to tell it from the policy."""
+
+    Config: ClassVar[type[Any]] = AdversarialTermConfig
+    summary = "rewards steps that a discriminator takes for an expert's (--expert)"
+
+    @classmethod
+    def build(cls, config: Any, context: BuildContext) -> AdversarialReward:
+        """Build the term from its config and the run's expert, a dataset."""
+        features: Features
+        if config.features == "state_action":
+            features = StateAction(context.obs_spec, context.action_spec, config.components)
+        else:
+            features = StatePair(context.obs_spec, config.components)
+        expert = context.load("expert")
+        if isinstance(expert, Replay):
+            expert = expert_rows(expert, features)
+        if not isinstance(expert, ExpertRows):
+            raise TypeError(f"an adversarial reward wants a dataset as the expert, found {type(expert).__name__}")
+        with context.seeded(DISCRIMINATOR_SEED):
+            return AdversarialReward(features, expert, config, device=context.device)
 
     capturable = True
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import BuildContext
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.distill_checks import check_latents, check_target
 from striderl.algorithms.terms.distill_config import KEEP, KL, MAX_LOG_PROB, DistillConfig
@@ -45,6 +46,14 @@ class Distill(Term):
     """Distillation from a teacher or from several; see the picture at the top of this module."""
 
     capturable = True
+
+    Config = DistillConfig
+    summary = "imitates a teacher (--teacher.run) on the states that are visited"
+
+    @classmethod
+    def build(cls, config: DistillConfig, context: BuildContext) -> Distill:
+        """Build the term from its config and the run's teacher."""
+        return cls(context.load("teacher"), config)
 
     def __init__(self, teacher: Teacher | TeacherRouter, config: DistillConfig | None = None) -> None:
         """Take a frozen teacher; what it observes is looked up when an algorithm takes this term."""

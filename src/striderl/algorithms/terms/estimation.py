@@ -11,19 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from striderl.algorithms.building import BuildContext
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Term
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
 from striderl.ops.losses import valid_mean
-from striderl.policies.estimate import PredictStage
+from striderl.policies.estimate import Estimate, PredictStage
 from striderl.policies.policy import Policy, PolicyOutput
+from striderl.policies.stage import StageRecipe
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "mse_loss": functional.mse_loss,
@@ -46,10 +48,59 @@ LOSS_NAMES = {"Estimate": "estimator_loss", "Adapt": "adaptor_loss"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class EstimatorConfig:
+    """An estimator in front of the actor, and the loss that trains it."""
+
+    inputs: tuple[str, ...] = ("policy",)
+    """Components or groups of the observation that it reads."""
+    targets: tuple[str, ...] = ()
+    """Components that it predicts, such as a velocity that only the critic observes; at least one."""
+    hidden_sizes: tuple[int, ...] = (128, 64)
+    """Its hidden layers."""
+    replace_prob: float = 0.0
+    """How often the actor reads the estimate instead of what it observes, per env and step."""
+    weight: float = 1.0
+    """Weight of the loss."""
+    loss: str = "mse_loss"
+    """Which loss of torch.nn.functional."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+
+    def term(self) -> Estimation:
+        """Return the loss."""
+        return Estimation(weight=self.weight, loss=self.loss)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Estimation(Term):
     """Train an estimator on the truth that is observed while training."""
 
     capturable = True
+    Config: ClassVar[type[Any]] = EstimatorConfig
+    summary: ClassVar[str] = "lets the policy estimate components that it cannot observe"
+
+    @classmethod
+    def policy_stages(cls, config: EstimatorConfig, context: BuildContext) -> tuple[StageRecipe, ...]:
+        """Return the estimator that stands in front of the actor."""
+        if not config.targets:
+            raise ValueError(
+                "an estimator wants the components that it predicts: --algorithm.estimator.targets NAME … or "
+                f"--terms.estimation.targets NAME …; observed are {', '.join(context.obs_spec)}"
+            )
+        return (
+            Estimate(
+                obs_components=tuple(context.obs_spec.select(config.inputs)),
+                target_components=config.targets,
+                hidden_sizes=config.hidden_sizes,
+                replace_state_prob=config.replace_prob,
+            ),
+        )
+
+    @classmethod
+    def build(cls, config: EstimatorConfig, context: BuildContext) -> Estimation:
+        """Build the term from its config; the policy has the estimator already."""
+        return config.term()
 
     weight: float = 1.0
     """Weight of the loss."""

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import BuildContext
 from striderl.algorithms.terms.adversarial_features import flat_state, mended, rollout_steps
 from striderl.algorithms.terms.motion_expert import EnvExpert
 from striderl.algorithms.terms.term import Read, Term
@@ -63,6 +65,14 @@ class Mimic(Term):
     """How."""
 
     capturable = True
+
+    Config: ClassVar[type[Any]] = MimicConfig
+    summary: ClassVar[str] = "rewards nearness to the reference motion that the env shows"
+
+    @classmethod
+    def build(cls, config: MimicConfig, context: BuildContext) -> Mimic:
+        """Build the term from its config."""
+        return cls(obs_spec=context.obs_spec, config=config)
 
     @property
     def name(self) -> str:

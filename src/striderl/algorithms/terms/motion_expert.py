@@ -20,6 +20,7 @@ from torch import Tensor
 from striderl.algorithms.terms.adversarial_expert import ExpertRows
 from striderl.data.checked_fields import check_field_types
 from striderl.data.specs import TensorSpec
+from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
 
 
 @runtime_checkable
@@ -77,6 +78,25 @@ class EnvExpert:
                 f"info column {self.column!r} has {list(shown.shape[len(lead) :])} numbers per step, wanted {self.size}"
             )
         return shown.reshape(*lead, self.size).float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipFiles:
+    """Files of motion clips, as a config names them; called with a number of frames they are an expert."""
+
+    files: tuple[str, ...]
+    """Files that `striderl clips` or `save_clip` wrote."""
+    fields: tuple[str, ...]
+    """Which fields make a frame, in the env's order; empty takes the first clip's."""
+    step_dt: float
+    """Seconds from one frame to the next: the env's."""
+    device: str = "cpu"
+    """Where motions are drawn."""
+
+    def __call__(self, num_frames: int) -> AMPLoader:
+        """Load the clips as motions of so many frames."""
+        config = AMPLoaderConfig(time_between_frames=self.step_dt, fields=self.fields, num_frames=num_frames)
+        return AMPLoader(self.files, config, self.device)
 
 
 def as_expert(given: Any) -> Expert | EnvExpert:

@@ -12,23 +12,49 @@ observations, the last step is paid like the one before it and teaches the discr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
+from striderl.algorithms.building import DISCRIMINATOR_SEED, BuildContext
 from striderl.algorithms.terms.adversarial import AdversarialReward
-from striderl.algorithms.terms.motion_expert import as_expert
+from striderl.algorithms.terms.motion_expert import ClipFiles, as_expert
 from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
 from striderl.algorithms.terms.motion_prior_window import FrameMemory, MotionWindow
 from striderl.collect.actors.base import ActingPart
 from striderl.data.specs import ObsSpec
+from striderl.storage.replay.replay import Replay
 
-__all__ = ["MotionPrior", "MotionPriorConfig"]
+__all__ = ["MotionPrior", "MotionPriorConfig", "prior_expert"]
+
+
+def prior_expert(context: BuildContext, config: MotionPriorConfig) -> Any:
+    """Return the run's expert as motions: of a dataset, what was observed before and after each of its steps."""
+    given = context.load("expert")
+    if not isinstance(given, Replay):
+        return given(config.frames) if isinstance(given, ClipFiles) else given
+    if config.frames > 2:
+        raise ValueError(f"a dataset shows motions of 1 or 2 frames, found frames={config.frames}; use clips for more")
+    every = given.read.chronological()
+    rows = given.read.rows(every.index_select(0, given.read.valid(every).nonzero().squeeze(1)))
+    seen = context.obs_spec.select(config.components)
+    frames = [seen.flatten(rows[name]) for name in ("obs", "obs_next")[-config.frames :]]
+    return torch.cat(frames, dim=-1).float().to(context.device)
 
 
 class MotionPrior(AdversarialReward):
     """Rewards motions that look like the expert's; see the picture at the top of this module."""
+
+    Config: ClassVar[type[Any]] = MotionPriorConfig
+    summary = "rewards motions that look like an expert's (--expert)"
+
+    @classmethod
+    def build(cls, config: MotionPriorConfig, context: BuildContext) -> MotionPrior:
+        """Build the term from its config and the run's expert."""
+        expert = prior_expert(context, config)
+        with context.seeded(DISCRIMINATOR_SEED):
+            return cls(context.obs_spec, expert, config, device=context.device)
 
     def __init__(
         self,

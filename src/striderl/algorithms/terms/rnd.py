@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from striderl.algorithms.building import CRITIC_SEED, BuildContext
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.data import tree
@@ -126,6 +127,15 @@ class RandomNetworkDistillation(Term):
     """Reward novelty, and learn what is no longer new."""
 
     capturable = True
+
+    Config = RNDConfig
+    summary = "rewards novelty: random network distillation"
+
+    @classmethod
+    def build(cls, config: RNDConfig, context: BuildContext) -> RandomNetworkDistillation:
+        """Build the term from its config."""
+        with context.seeded(CRITIC_SEED):
+            return cls(context.obs_spec, context.num_envs, config, context.device)
 
     def __init__(
         self, obs_spec: ObsSpec, num_envs: int, config: RNDConfig | None = None, device: torch.device | str = "cpu"

@@ -14,17 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import BuildContext
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.terms.term import Term, collected
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
+from striderl.data.registry import load_reference
 from striderl.ops.losses import valid_mean
 from striderl.policies.policy import Policy, PolicyOutput
 
@@ -70,10 +72,40 @@ class MirrorTable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SymmetryConfig:
+    """Settings of the symmetry term."""
+
+    function: str = ""
+    """'module:name' of a function (obs_spec, action_spec) → (mirror_obs, mirror_act), which mirror what is observed and
+    done; empty where the task has one."""
+    augment: bool = True
+    """Whether all losses of the algorithm also count mirrored samples, with the rollout's log-probs and returns."""
+    mirror_loss_weight: float = 0.0
+    """Weight of the mirror loss; at 0 it is left out."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Symmetry(Term):
     """Learn from mirrored samples, or make the policy act in a mirrored world as in this one, mirrored."""
 
     capturable = True
+    Config: ClassVar[type[Any]] = SymmetryConfig
+    summary: ClassVar[str] = "learns from mirrored samples, or with a mirror loss"
+
+    @classmethod
+    def build(cls, config: SymmetryConfig, context: BuildContext) -> Symmetry:
+        """Build the term from its config; the mirror is the config's function, or an object of the run."""
+        mirror = load_reference(config.function) if config.function else context.load("symmetry")
+        mirror_obs, mirror_act = mirror(context.obs_spec, context.action_spec) if callable(mirror) else mirror
+        return cls(
+            mirror_obs=mirror_obs,
+            mirror_act=mirror_act,
+            augment=config.augment,
+            mirror_loss_weight=config.mirror_loss_weight,
+        )
 
     mirror_obs: MirrorObs
     """Mirrors the components: a function of all of them, or one per component; every component must be named."""

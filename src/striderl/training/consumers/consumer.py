@@ -8,7 +8,7 @@ Consumers look at training and never change it: a run with them and a run withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from striderl.training.record import Record
@@ -87,3 +87,40 @@ def check_mode(mode: str, who: str) -> None:
     """Raise unless the mode is 'max' or 'min'."""
     if mode not in ("max", "min"):
         raise ValueError(f"{who}: mode is 'max' or 'min', found {mode!r}")
+
+
+class Watcher:
+    """A function of records as a consumer: it may return numbers to log, or a reason to stop."""
+
+    def __init__(self, function: Callable[[Record], Mapping[str, float] | str | None]) -> None:
+        """Take the function; anything callable with a record will do."""
+        self.function = function
+
+    def consume(self, record: Record, run: Run) -> Reaction:
+        """Call the function."""
+        found = self.function(record)
+        if isinstance(found, str):
+            return Reaction(stop=found)
+        return NOTHING if found is None else Reaction(metrics=found)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: a function has no state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def as_consumer(callback: Any) -> Consumer:
+    """Return a consumer as it is, and a function of records as one."""
+    if isinstance(callback, Consumer):
+        return callback
+    if callable(callback):
+        return Watcher(callback)
+    raise TypeError(
+        f"a callback is a function of a record, or has consume, state_dict, load_state_dict and close; found "
+        f"{type(callback).__name__}"
+    )

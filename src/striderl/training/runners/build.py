@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from striderl.data.naming import unknown
+from striderl.envs.wrap_env import wrap_env
 from striderl.policies.facade.stateful import StatefulPolicy
-from striderl.training.runners.adopt_env import adopt_env
 from striderl.training.runners.amp_policy_runner import AmpPolicyRunner
 from striderl.training.runners.build_parts import preset_model
 from striderl.training.runners.config_keys import bare_class_name
@@ -42,7 +42,7 @@ def build_runner(
 
 def build_actor_critic(env: Any, class_name: str, policy_cfg: Mapping[str, Any]) -> StatefulPolicy:
     """Build a policy class for what the env gives: sizes, names of components and actions need not be in the config."""
-    vec_env = adopt_env(env, getattr(env, "device", None) or "cpu")
+    vec_env = wrap_env(env, device=getattr(env, "device", None) or "cpu")
     settings = {name: value for name, value in policy_cfg.items() if name != "class_name"}
     sets = resolve_obs_sets({}, vec_env.obs_spec, type(env).__name__)
     return preset_model(bare_class_name(class_name, "class_name"), settings, vec_env, sets)

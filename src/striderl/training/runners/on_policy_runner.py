@@ -23,13 +23,13 @@ from torch import Tensor
 
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.checked_fields import refuse_overrides
+from striderl.envs.wrap_env import wrap_env
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.on_policy import storage_for
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
 from striderl.training.run_lock import FolderLock
-from striderl.training.runners.adopt_env import adopt_env
 from striderl.training.runners.build_motion import motion_info
 from striderl.training.runners.build_parts import build_algorithm, build_policy
 from striderl.training.runners.config_generations import as_dict, read_train_config
@@ -105,7 +105,9 @@ class OnPolicyRunner:
             ranks.world_size,
             ranks.rank,
         )
-        self.vec_env = adopt_env(env, self.device, rank=ranks.rank, info=motion_info(config))
+        self.vec_env = wrap_env(
+            env, device=self.device, info=motion_info(config), first_env_index=ranks.rank * int(env.num_envs)
+        )
         self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
         policy = build_policy(config, self.vec_env, self.device, self.seed)
         self.alg = build_algorithm(config, policy, self.vec_env, env, self.seed, reduce=ranks.reduce)

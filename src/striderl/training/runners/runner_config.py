@@ -26,7 +26,7 @@ from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.algorithms.tppo import TPPOConfig
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
-from striderl.loggers.table import LOGGERS
+from striderl.data.registry import LOGGERS
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.stages import Remember
 
@@ -261,7 +261,7 @@ class RunnerConfig:
     log_interval: int = 1
     """Numbers are written every so many iterations."""
     logger: str = "tensorboard"
-    """Where numbers go when there is a log_dir: a name of `striderl.loggers.table.LOGGERS`, or 'none'."""
+    """Where numbers go when there is a log_dir: a name of `striderl.data.registry.LOGGERS`, or 'none'."""
     seed: int | None = None
     """Decides weights, noise and the order of samples; without one, torch's global generator gives it."""
     mode: str = "auto"
@@ -285,8 +285,8 @@ class RunnerConfig:
             raise TypeError(f"RunnerConfig.algorithm: wanted a PPOConfig, found {type(self.algorithm).__name__}")
         if self.teacher is not None and self.teacher.config.ppo not in (PPOConfig(), self.algorithm):
             raise ValueError("teacher.config.ppo has no effect beside RunnerConfig.algorithm: set the latter alone")
-        if self.logger not in (NO_LOGGER, *LOGGERS):
-            raise ValueError(unknown("logger", self.logger, (NO_LOGGER, *LOGGERS), where="RunnerConfig"))
+        if self.logger not in (NO_LOGGER, *LOGGERS.names()):
+            raise ValueError(unknown("logger", self.logger, (NO_LOGGER, *LOGGERS.names()), where="RunnerConfig"))
         lowest = {
             "num_steps_per_env": (self.num_steps_per_env, 1),
             "log_interval": (self.log_interval, 1),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from striderl.data.registry import LOGGERS
 from striderl.loggers.guarded import Guarded
 from striderl.loggers.logger import Logger
-from striderl.loggers.table import LOGGERS, make_logger
+from striderl.loggers.table import make_logger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
 from striderl.training.runners.runner_config import NO_LOGGER
 
@@ -24,6 +25,6 @@ def make_writer(name: str, log_dir: Path | None) -> Logger:
     if log_dir is None or name == NO_LOGGER:
         return NoLogger()
     # event files lie in the run's folder itself, where people who come from rsl_rl look for them
-    make = TensorBoardLogger if name == "tensorboard" else LOGGERS[name]
+    make = TensorBoardLogger if name == "tensorboard" else LOGGERS.get(name)
     logger = make_logger(name, make, log_dir)
     return NoLogger() if logger is None else Guarded(logger)

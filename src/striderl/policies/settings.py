@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from torch import nn
 
 from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
-from striderl.data.specs import ObsSpec
+from striderl.data.registry import NETWORKS
+from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.encode import Encode
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.q_function import QFunctionConfig
-from striderl.policies.stage import StageRecipe
+from striderl.policies.stage import Flow, Passed, Stage, StageRecipe, flat_features
 from striderl.policies.stages import NormalizeObs, Remember
 
 _STD_HEADS = ("gaussian", "squashed_gaussian")
@@ -85,6 +88,9 @@ class PolicySettings:
     """Give images to the layers as plain numbers; otherwise each without an encoder gets a CNN of its own."""
     one_hot: bool = True
     """Turn Discrete and MultiDiscrete components into one-hot vectors; otherwise they enter as the numbers they are."""
+    network: str = ""
+    """A network of one's own before the hidden layers, 'module:Class': an nn.Module that is made with the number of
+    inputs and has `output_size`; actor and critic have one each."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -97,14 +103,59 @@ class PolicySettings:
             raise ValueError(f"init_std has no effect with head={self.head!r}")
 
 
-def build_policy(settings: PolicySettings, obs_spec: ObsSpec, action_spec: ActionSpec, num_values: int = 1) -> Policy:
-    """Build the policy for these observations and actions; torch's generator decides its first weights."""
+@dataclass(frozen=True, kw_only=True)
+class OwnNetwork:
+    """A network from outside the library, by the name it has in `NETWORKS` or by 'module:Class'."""
+
+    SAVED_NAME: ClassVar[str] = "OwnNetwork"
+
+    network: str
+    """Its name."""
+
+    def build(self, spec: ObsSpec, whole: ObsSpec) -> OwnNetworkStage:
+        """Build the stage."""
+        return OwnNetworkStage(self.network, spec)
+
+
+class OwnNetworkStage(Stage):
+    """All components in a row through that network: [.., inputs] → [.., output_size]."""
+
+    def __init__(self, name: str, spec: ObsSpec) -> None:
+        super().__init__()
+        self.input_spec = spec
+        made = NETWORKS.get(name)(spec.size)
+        size = getattr(made, "output_size", None)
+        if not isinstance(made, nn.Module) or not isinstance(size, int):
+            raise TypeError(
+                f"policy.network={name!r} is an nn.Module made with the number of inputs that has an int attribute "
+                f"output_size, found {type(made).__name__} with output_size={size!r}"
+            )
+        self.network = made
+        self.output_spec = ObsSpec({"features": ComponentSpec(shape=(size,))})
+
+    def forward(self, flow: Flow) -> Passed:
+        """Return the network's output as the one component."""
+        return Passed({"features": self.network(flat_features(flow.obs, self.input_spec, self.network))}, {}, {})
+
+
+def build_policy(
+    settings: PolicySettings,
+    obs_spec: ObsSpec,
+    action_spec: ActionSpec,
+    num_values: int = 1,
+    *,
+    estimators: tuple[StageRecipe, ...] = (),
+) -> Policy:
+    """Build the policy for these observations and actions; torch's generator decides its first weights.
+
+    estimators: stages of the actor that come first.
+    """
     critic_obs = _critic_obs(settings, obs_spec)
     _check_encoders(settings, obs_spec.select([*settings.actor_obs, *critic_obs]))
     config = PolicyConfig(
         actor_obs=settings.actor_obs,
         critic_obs=critic_obs,
-        actor=_stages(settings, obs_spec.select(settings.actor_obs)),
+        actor=_stages(settings, obs_spec.select(settings.actor_obs), estimators),
         critic=_stages(settings, obs_spec.select(critic_obs)),
         actor_hidden_dims=settings.actor_hidden_dims,
         critic_hidden_dims=settings.critic_hidden_dims,
@@ -118,10 +169,17 @@ def build_policy(settings: PolicySettings, obs_spec: ObsSpec, action_spec: Actio
     return Policy(obs_spec, action_spec, config)
 
 
-def actor_config(settings: PolicySettings, obs_spec: ObsSpec, given: Mapping[str, Any]) -> ActorConfig:
-    """Return an actor without a critic, for learners from replay; these keep no memory between steps."""
-    if settings.kind != "mlp":
-        raise ValueError(f"learning from replay is for policies without memory, found policy.kind={settings.kind!r}")
+def actor_config(
+    settings: PolicySettings, obs_spec: ObsSpec, given: Mapping[str, Any], *, memory: bool = False
+) -> ActorConfig:
+    """Return an actor without a critic, for learners from replay; most learn from single steps, without `memory`."""
+    if memory and settings.kind == "mlp":
+        raise ValueError("learning from sequences is for policies with memory: choose policy.kind 'lstm' or 'gru'")
+    if not memory and settings.kind != "mlp":
+        raise ValueError(
+            f"policy.kind={settings.kind!r}: this algorithm learns from single steps of a replay, without memory; "
+            "r2d2 and recurrent_sac learn from sequences"
+        )
     return ActorConfig(
         obs=settings.actor_obs,
         stages=_stages(settings, obs_spec.select(settings.actor_obs)),
@@ -153,12 +211,17 @@ def _critic_obs(settings: PolicySettings, obs_spec: ObsSpec) -> tuple[str, ...]:
     return tuple(name for name in settings.critic_obs if name != "critic" or name in known)
 
 
-def _stages(settings: PolicySettings, seen: ObsSpec) -> tuple[StageRecipe, ...]:
+def _stages(
+    settings: PolicySettings, seen: ObsSpec, estimators: tuple[StageRecipe, ...] = ()
+) -> tuple[StageRecipe, ...]:
     """Return the stages before the hidden layers, for what one of the two sees."""
     stages: list[StageRecipe] = []
     if settings.normalize_obs and any(part.dtype.startswith("float") for part in seen.values()):
         stages.append(NormalizeObs())
     stages += [_encode(encoder) for encoder in settings.encoders if encoder.component in seen]
+    stages += estimators
+    if settings.network:
+        stages.append(OwnNetwork(network=settings.network))
     if settings.kind != "mlp":
         stages.append(Remember(type=settings.kind, hidden_size=settings.memory_size, num_layers=settings.memory_layers))
     return tuple(stages)

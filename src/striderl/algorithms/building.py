@@ -1,0 +1,191 @@
+"""How an algorithm is built from a config: what a class has to have so that a name can stand for it.
+
+    class TRPO:
+        Config = TRPOConfig                     frozen dataclass; its fields are flags of the command line
+        summary = "trust-region policy optimisation, on-policy"
+        loop = "on_policy"                      or "off_policy", "offline"
+
+        @classmethod
+        def build_policy(cls, config, context): return build_actor_critic(context)
+
+        @classmethod
+        def build(cls, config, context, terms): return cls(cls.build_policy(config, context), config, mode=context.mode)
+
+`striderl train cartpole --algorithm my_pkg.trpo:TRPO` then trains it, with run folder, resume, evaluation and export.
+`build_policy` alone is called where a policy is loaded to be played or exported: no env is there, only its specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from striderl.algorithms.terms.term import Term
+from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
+from striderl.data.naming import unknown
+from striderl.data.registry import ALGORITHMS
+from striderl.data.specs import ObsSpec
+from striderl.ops.moments import AllReduce
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.policy import Policy
+from striderl.policies.q_function import QFunction
+from striderl.policies.settings import PolicySettings, actor_config, build_policy, head_settings, q_function_config
+from striderl.policies.stage import StageRecipe
+
+ConfigT = TypeVar("ConfigT")
+
+ON_POLICY, OFF_POLICY, OFFLINE = LOOPS = ("on_policy", "off_policy", "offline")
+"""The training loops: fresh rollouts, replay, a dataset."""
+POLICY_SEED, CRITIC_SEED, DISCRIMINATOR_SEED = 0, 1, 2
+"""What is added to the seed of a run for the first weights: of a policy, of critics and terms, of discriminators."""
+REPLAY_NETWORKS: Mapping[str, Any] = {
+    "normalize_obs": False,
+    "actor_hidden_dims": (256, 256),
+    "critic_hidden_dims": (256, 256),
+    "activation": "relu",
+}
+"""The networks that learners from replay and datasets have unless told."""
+
+
+def _no_object(what: str) -> Any:
+    raise ValueError(f"there is no {what}: this build has none to hand over")
+
+
+class BuildContext(NamedTuple):
+    """What an algorithm or a term is built for."""
+
+    obs_spec: ObsSpec
+    """What is observed."""
+    action_spec: ActionSpec
+    """What is done."""
+    policy: PolicySettings
+    """The networks."""
+    name: str = ""
+    """What the algorithm is called, for errors."""
+    num_envs: int = 1
+    """Envs that learn together in this process."""
+    device: str = "cpu"
+    """Where the networks are."""
+    mode: str = "eager"
+    """How gradient steps are run."""
+    seed: int = 0
+    """The seed of the run."""
+    reduce: AllReduce | None = None
+    """Sums tensors over all processes of a run; None with one process."""
+    stages: tuple[StageRecipe, ...] = ()
+    """Stages that terms put in front of the actor."""
+    load: Callable[[str], Any] = _no_object
+    """Returns the 'teacher' or the 'expert' of the run, or raises with the flag that names one."""
+
+    @contextmanager
+    def seeded(self, role: int = POLICY_SEED) -> Iterator[None]:
+        """Let the seed of the run decide what torch draws inside, and nothing outside."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed + role)
+            yield
+
+    def own_mode(self, config: ConfigT) -> ConfigT:
+        """Return the config of a learner from replay in the run's mode, unless it has one of its own."""
+        mode: str = vars(config)["mode"]
+        return replace(config, mode=mode or self.mode)  # type: ignore[type-var]
+
+
+class AlgorithmFacts(NamedTuple):
+    """What the class of an algorithm says about itself; optional ones have defaults."""
+
+    build: type[Any]
+    """The class."""
+    config: type[Any]
+    """`Config`: the type of its settings."""
+    summary: str
+    """`summary`: what it is, in a line."""
+    loop: str
+    """`loop`: 'on_policy', 'off_policy' or 'offline'."""
+    actions: frozenset[str] = frozenset({"box", "discrete", "dict"})
+    """`actions`: kinds of actions that it learns."""
+    takes_terms: bool = False
+    """`takes_terms`: whether `build` uses terms."""
+    learns_in_ranks: bool = False
+    """`learns_in_ranks`: whether several processes can learn together."""
+    policy_settings: Mapping[str, Any] = {}
+    """`policy_settings`: fields of `PolicySettings` with other defaults: its head, its memory."""
+    loop_settings: Callable[[int], Mapping[str, Any]] = lambda num_envs: {}
+    """`loop_settings`: fields of the loop's plan with other defaults, for a number of envs."""
+    min_envs: int = 1
+    """`min_envs`: envs that its settings are made for, at least; a learner from replay has one otherwise."""
+    objects: tuple[str, ...] = ()
+    """`objects`: what it cannot do without: 'teacher', 'expert'."""
+
+
+_OPTIONAL = tuple(AlgorithmFacts._field_defaults)
+
+
+def facts_of(name: str) -> AlgorithmFacts:
+    """Return what the algorithm of a name says about itself; a class that lacks something is told what."""
+    found = ALGORITHMS.get(name)
+    missing = [each for each in ("Config", "summary", "loop", "build", "build_policy") if not hasattr(found, each)]
+    if missing:
+        raise TypeError(
+            f"algorithm {name!r} is {found!r}, which has no {', '.join(missing)}; striderl/algorithms/building.py "
+            "shows what the class of an algorithm has"
+        )
+    if found.loop not in LOOPS:
+        raise ValueError(unknown("loop", found.loop, LOOPS, where=f"{found.__name__}.loop"))
+    given = {each: getattr(found, each) for each in _OPTIONAL if hasattr(found, each)}
+    return AlgorithmFacts(build=found, config=found.Config, summary=found.summary, loop=found.loop, **given)
+
+
+def kind_of_actions(spec: ActionSpec) -> str:
+    """Return 'box', 'discrete' (one choice) or 'dict' (everything else)."""
+    return "box" if isinstance(spec, BoxSpec) else "discrete" if isinstance(spec, DiscreteSpec) else "dict"
+
+
+_KINDS = {"box": "real-valued actions", "discrete": "one choice", "dict": "actions of several parts"}
+
+
+def check_actions(name: str, facts: AlgorithmFacts, spec: ActionSpec) -> None:
+    """Raise when an algorithm cannot learn such actions; the error lists some that can."""
+    kind = kind_of_actions(spec)
+    if kind in facts.actions:
+        return
+    able = [each for each in ALGORITHMS.names() if kind in facts_of(each).actions and facts_of(each).loop == facts.loop]
+    wanted = " or ".join(_KINDS[each] for each in sorted(facts.actions))
+    raise ValueError(f"{name} learns {wanted}; this task has {_KINDS[kind]}, which {', '.join(able)} learn")
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+
+
+def build_actor_critic(context: BuildContext, num_values: int = 1) -> Policy:
+    """Build actor and critic of an on-policy algorithm; the run's seed decides their first weights."""
+    with context.seeded():
+        return build_policy(
+            context.policy, context.obs_spec, context.action_spec, num_values, estimators=context.stages
+        ).to(context.device)
+
+
+def build_actor(context: BuildContext, head: str = "", *, memory: bool = False) -> ActorPolicy:
+    """Build an actor without a critic; `head` is the one that the algorithm learns with, where it is not free."""
+    settings = context.policy
+    if head and settings.head != head:
+        raise ValueError(f"{context.name} learns with policy.head={head!r}, found {settings.head!r}")
+    config = actor_config(settings, context.obs_spec, head_settings(settings, context.action_spec), memory=memory)
+    with context.seeded():
+        return ActorPolicy(context.obs_spec, context.action_spec, config).to(context.device)
+
+
+def build_critics(context: BuildContext, **changes: Any) -> QFunction:
+    """Build the Q-functions of a learner from replay; `changes` are fields of their `QFunctionConfig`."""
+    config = replace(q_function_config(context.policy, context.obs_spec), **changes)
+    with context.seeded(CRITIC_SEED):
+        return QFunction(context.obs_spec, context.action_spec, config).to(context.device)
+
+
+def refuse_terms(context: BuildContext, terms: Sequence[Term]) -> None:
+    """Raise for terms that an algorithm does not take."""
+    if terms:
+        raise ValueError(f"{context.name} takes no terms, found {[term.name for term in terms]}; ppo does")

@@ -1,0 +1,278 @@
+"""From words to a config: which flags there are for one task, algorithm and list of terms, and what they change.
+
+    --steps 100000 --num-envs 8          short flags      → --plan.total-steps, --env.num-envs
+    --terms rnd symmetry                 terms by name    → --terms.rnd.weight 0.5 --terms.symmetry.augment False
+    --env.reward-weights.torque -1e-4    settings of the task, one number of a table included
+    --algorithm.learning-rate 1e-3       any field of the config, by its place
+
+The flags are the fields of one dataclass, which is put together here: the fields of `RunConfig` with the task's own
+config in the place of `env`, and a field per term.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, field, make_dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import decode_json
+from striderl.cli.terminal import UsageError, message_of
+
+if TYPE_CHECKING:
+    from striderl.training.run_config import RunConfig
+
+SHORT = {"--steps": "--plan.total-steps", "--num-envs": "--env.num-envs"}
+"""Short flags for what everyone sets; --seed, --device and --name are short already."""
+_SETTING = "--env.settings."
+_GIVEN = ("num_envs", "device", "first_env_index")
+"""Fields of a task's config that are not settings: the run gives them."""
+
+
+def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> RunConfig[Any, Any]:
+    """Return the config with what the flags change; a wrong flag or value raises UsageError."""
+    import tyro
+
+    from striderl.cli.flag_errors import one_line_errors
+
+    words, names = take_list(words, "--terms")
+    words, settings = _settings(_written_out(words, config))
+    try:
+        if names is not None:
+            config = replace(config, terms=_terms(names, config))
+        if settings:
+            config = replace(config, env=replace(config.env, settings={**config.env.settings, **settings}))
+        flags = _Flags(config)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(message_of(error)) from error
+    with one_line_errors(prog):
+        found = tyro.cli(
+            flags.kind,
+            default=flags.default,
+            args=words,
+            prog=prog,
+            description=f"Train {config.env.task} with {config.algorithm_name}. Values in brackets are the recipe's.",
+            config=(tyro.conf.FlagConversionOff,),
+        )
+    try:
+        return flags.changed(found)
+    except (ValueError, TypeError) as error:
+        raise UsageError(message_of(error)) from error
+
+
+def _terms(names: list[str], config: RunConfig[Any, Any]) -> dict[str, Any]:
+    from striderl.training.run_config import term_config
+
+    return {name: config.terms[name] if name in config.terms else term_config(name)() for name in names}
+
+
+def _written_out(words: list[str], config: RunConfig[Any, Any]) -> list[str]:
+    """Replace short flags by the settings that they stand for."""
+    from striderl.training.plans import OfflinePlan
+
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "--steps" and isinstance(config.plan, OfflinePlan):
+            raise UsageError(
+                f"{config.algorithm_name} takes no steps in an env; its length is --plan.total-iterations, of "
+                f"{config.plan.num_updates_per_iteration} gradient steps each"
+            )
+        found.append(f"{SHORT.get(name, name)}{equals}{value}")
+    return found
+
+
+def take(words: list[str], *flags: str) -> tuple[list[str], dict[str, str]]:
+    """Take flags with one value out of the words, as '--flag value' or '--flag=value'."""
+    left, given, position = [], dict[str, str](), 0
+    while position < len(words):
+        name, equals, value = words[position].partition("=")
+        if name in flags:
+            if not equals:
+                position += 1
+                if position == len(words) or words[position].startswith("--"):
+                    raise UsageError(f"{name} wants a value")
+                value = words[position]
+            given[name] = value
+        else:
+            left.append(words[position])
+        position += 1
+    return left, given
+
+
+def take_list(words: list[str], flag: str) -> tuple[list[str], list[str] | None]:
+    """Take a flag with any number of values out of the words; None where it is not there."""
+    if not any(word.partition("=")[0] == flag for word in words):
+        return words, None
+    left, values, taking = [], [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == flag:
+            taking = not equals
+            values += [value] if equals else []
+        elif taking and not word.startswith("--"):
+            values.append(word)
+        else:
+            taking = False
+            left.append(word)
+    return left, values
+
+
+def _settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take '--env.settings.NAME VALUE' out of the words; values are JSON, and what is not JSON is text."""
+    names = [word.partition("=")[0] for word in words if word.startswith(_SETTING)]
+    left, given = take(words, *names)
+    return left, {name.removeprefix(_SETTING).replace("-", "_"): _value(text) for name, text in given.items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        value = decode_json(text.encode("utf-8", errors="surrogateescape"), "the command line", constant=float)
+    except FileRefused:
+        return {"True": True, "False": False}.get(text, text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+# -- the dataclass of all flags ----------------------------------------------------------------------------------------
+
+
+class _Flags:
+    """The flags of one config: a dataclass `kind`, its values `default`, and the way back to a config."""
+
+    def __init__(self, config: RunConfig[Any, Any]) -> None:
+        from striderl.envs.tasks import task_config
+
+        self.config = config
+        self._task = task_config(config.env.task)
+        self._usual = None if self._task is None else self._task_defaults()
+        self._keys = {name: name.replace(":", "_").replace(".", "_") for name in config.terms}
+        env_kind, env = self._env()
+        terms_kind = _table({self._keys[name]: value for name, value in config.terms.items()}, "Terms")
+        terms = terms_kind()
+        own = {"env": (env_kind, env), "terms": (terms_kind, terms)}
+        own |= {name: (type(vars(config)[name]), vars(config)[name]) for name in ("algorithm", "plan")}
+        self.kind = _extended(type(config), own)
+        values = {each.name: vars(config)[each.name] for each in dataclasses.fields(config)}
+        self.default = self.kind(**{**values, **{name: value for name, (_, value) in own.items()}})
+
+    def _task_defaults(self) -> Any:
+        from striderl.envs.wrap_env import configured
+
+        assert self._task is not None
+        return configured(self._task, self.config.env.settings)
+
+    def _env(self) -> tuple[type[Any], Any]:
+        """Return the flags of the env: how many, and the settings of the task."""
+        count = {"num_envs": (int, self.config.env.num_envs)}
+        if self._task is None:
+            kind = _extended(type(self.config.env), count, only=("num_envs",))
+            return kind, kind(num_envs=self.config.env.num_envs)
+        own: dict[str, tuple[Any, Any]] = dict(count)
+        for name in self._names():
+            value = getattr(self._usual, name)
+            if _is_table(value):
+                kind = _table(value, name)
+                own[name] = (kind, kind())
+        kind = _extended(self._task, own, only=("num_envs", *self._names()))
+        values = {name: getattr(self._usual, name) for name in self._names()}
+        return kind, kind(**{**values, **{name: value for name, (_, value) in own.items()}})
+
+    def _names(self) -> list[str]:
+        assert self._task is not None
+        return [each.name for each in dataclasses.fields(self._task) if each.name not in _GIVEN and each.init]
+
+    def changed(self, found: Any) -> RunConfig[Any, Any]:
+        """Return the config with the values that were parsed."""
+        settings = dict(self.config.env.settings)
+        if self._task is not None:
+            for name in self._names():
+                value, usual = getattr(found.env, name), getattr(self._usual, name)
+                value = vars(value) if _is_table(usual) else value
+                if value != usual:
+                    settings[name] = _plain(value)
+        values = {each.name: getattr(found, each.name) for each in dataclasses.fields(self.config)}
+        values["terms"] = {name: getattr(found.terms, key) for name, key in self._keys.items()}
+        values["env"] = replace(self.config.env, num_envs=found.env.num_envs, settings=settings)
+        return replace(self.config, **values)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(str(name).isidentifier() for name in value)
+
+
+def _table(values: Mapping[str, Any], name: str) -> type[Any]:
+    """Return a dataclass with a field per entry of a table, whose defaults are the entries."""
+    parts = [(key, type(value), field(default_factory=partial(_same, value))) for key, value in values.items()]
+    return make_dataclass(name, parts, frozen=True, kw_only=True)
+
+
+def _extended(kind: type[Any], own: Mapping[str, tuple[Any, Any]], only: tuple[str, ...] = ()) -> type[Any]:
+    """Return a dataclass with the fields of another, some with other types; `only` leaves the rest out.
+
+    The texts below the fields of the other class stay their help.
+    """
+    import tyro
+
+    hints = typing.get_type_hints(kind)
+    parts: list[tuple[str, Any, Any]] = []
+    names = [each.name for each in dataclasses.fields(kind)]
+    for name in [*names, *(name for name in own if name not in names)]:
+        if only and name not in only:
+            continue
+        hint, default = own[name] if name in own else (hints[name], MISSING)
+        described = typing.Annotated[hint, tyro.conf.arg(help=_help(kind, name))] if _help(kind, name) else hint
+        parts.append(
+            (name, described, field() if default is MISSING else field(default_factory=partial(_same, default)))
+        )
+    return make_dataclass(kind.__name__, parts, frozen=True, kw_only=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as a file can hold it."""
+    from striderl.training.config_json import to_plain
+
+    return to_plain(value) if dataclasses.is_dataclass(value) or isinstance(value, Mapping) else value
+
+
+_HELP: dict[type[Any], dict[str, str]] = {}
+
+
+def _help(kind: type[Any], name: str) -> str:
+    """Return the text below a field of a dataclass, as it stands in the source."""
+    for owner in kind.__mro__:
+        if dataclasses.is_dataclass(owner) and name in inspect.get_annotations(owner):
+            if owner not in _HELP:
+                _HELP[owner] = _texts(owner)
+            return _HELP[owner].get(name, "")
+    return ""
+
+
+def _texts(kind: type[Any]) -> dict[str, str]:
+    """Return field → text for the fields that a class declares itself."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    found = {}
+    for statement, following in pairwise(body):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
+        ):
+            found[statement.target.id] = " ".join(following.value.value.split())
+    return found
