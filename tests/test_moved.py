@@ -76,7 +76,7 @@ def test_a_path_that_became_a_folder_offers_what_the_module_did(tool):
     table = tool.read_table(ROOT / "tools" / "moves.toml")
     for line in table.packages:
         package = importlib.import_module(f"striderl.{line.name}")
-        for module, names in line.names.items():
+        for module, names in {**line.names, **line.kept}.items():
             home = importlib.import_module(f"striderl.{line.name}.{module}")
             assert all(getattr(package, name) is getattr(home, name) for name in names)
 
@@ -131,7 +131,7 @@ TABLE = """
 [[package]]
 name = "low.c"
 doc = "A folder."
-names = { values = ["VALUE"] }
+kept = { values = ["VALUE"] }
 [[module]]
 to = "low.c.values"
 of = ["low.c"]

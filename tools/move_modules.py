@@ -13,7 +13,8 @@
     [[package]]                                 a new folder
     name = "storage.replay"
     doc = '''…'''
-    names = { replay = ["Replay"] }             what it offers itself, where a module of that name became a folder
+    names = { dagger = ["DaggerSaver"] }        what it offers: public names
+    kept = { replay = ["Replay"] }              what a module of that name offered; public elsewhere
     replaces_module = true                      a module of that name only offered what others define, and goes
 
     [names]                                     public names that went from one package to another
@@ -79,6 +80,7 @@ class PackageLine:
     name: str
     doc: str
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     replaces_module: bool = False
     """Whether a module of that name only offered what others define, and goes."""
 
@@ -479,6 +481,8 @@ def apply_package(tree: Tree, line: PackageLine) -> Path | None:
     path.write_text(f'"""{text}{closing}"""\n', encoding="utf-8")
     if line.names:
         path.write_text(f'"""{text}{closing}"""\n' + lazy_text(f"{PACKAGE}.{line.name}", line.names), encoding="utf-8")
+    elif line.kept:
+        path.write_text(f'"""{text}{closing}"""\n' + kept_text(line.kept), encoding="utf-8")
     return path
 
 
@@ -492,6 +496,15 @@ def lazy_text(package: str, table: Mapping[str, Sequence[str]]) -> str:
         "\nfrom __future__ import annotations\n\nfrom typing import TYPE_CHECKING\n\n"
         f"from {PACKAGE}._lazy import lazy\n\nif TYPE_CHECKING:\n{typed}\n"
         f"__getattr__, __dir__, __all__ = lazy(__name__, {ordered!r})\n"
+    )
+
+
+def kept_text(table: Mapping[str, Sequence[str]]) -> str:
+    """Return the table of a folder that finds the names of a module that had its path, and offers none as its own."""
+    ordered = {module: sorted(table[module]) for module in sorted(table)}
+    return (
+        f"\nfrom __future__ import annotations\n\nfrom {PACKAGE}._lazy import lazy\n\n"
+        f"__getattr__ = lazy(__name__, {ordered!r})[0]\n"
     )
 
 
@@ -624,11 +637,14 @@ class Rewriter:
                 new.setdefault(whole[len(package) + 1 :], []).append(name)
         if new == {module: list(names) for module, names in old.items()}:
             return text
-        block = next(node for node in syntax.body if _is_typing_block(node))
         statement = next(node for node in syntax.body if call in ast.walk(node))
+        starts = _offset(text)
+        block = next((node for node in syntax.body if _is_typing_block(node)), None)
+        if block is None:
+            fresh = kept_text(new)
+            return edited(text, [(*_span(text, starts, statement), fresh[fresh.index("__getattr__") :].rstrip())])
         fresh = lazy_text(package, new)
         typed = fresh[fresh.index("if TYPE_CHECKING:") : fresh.index("\n__getattr__")].rstrip()
-        starts = _offset(text)
         return edited(
             text,
             [

@@ -7,13 +7,6 @@ replay ─▶ writer ─▶ rows ◀─ reader ◀─ views                   wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from striderl._lazy import lazy
 
-if TYPE_CHECKING:
-    from striderl.storage.replay.replay import Replay as Replay
-    from striderl.storage.replay.replay import ReplaySample as ReplaySample
-    from striderl.storage.replay.replay import View as View
-
-__getattr__, __dir__, __all__ = lazy(__name__, {"replay": ["Replay", "ReplaySample", "View"]})
+__getattr__ = lazy(__name__, {"replay": ["Replay", "ReplaySample", "View"]})[0]
