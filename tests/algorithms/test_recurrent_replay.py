@@ -35,7 +35,7 @@ from striderl.training.trainer import Trainer
 CUE = MemoryCueConfig(delay=4)
 
 
-def cue_trainer(*, prioritized: bool = False, iterations: int = 8, weights: int = 0, steps: int = 50) -> Trainer:
+def cue_trainer(*, prioritized: bool = False, iterations: int = 5, weights: int = 0, steps: int = 50) -> Trainer:
     torch.manual_seed(weights)
     env = MemoryCue(16, config=CUE)
     kind = Means(rescale=prioritized)

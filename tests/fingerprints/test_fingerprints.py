@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(folder) for folder in (HERE, HERE.parent / "training", HERE.parent / "envs")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "envs"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 import fingerprint
 from cases import CASES
 from fingerprint import difference, digest, measure, read_kept
