@@ -10,6 +10,9 @@ The numbers are not: every test and every shared fixture starts from the same se
 
 from __future__ import annotations
 
+import functools
+import gc
+import importlib.util
 import logging
 import os
 import random
@@ -59,6 +62,19 @@ def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+@pytest.fixture(scope="session")
+def one_operator_table() -> Iterator[None]:
+    """Let torch build its table of ONNX operators once: it does so for every export, a second each time."""
+    if importlib.util.find_spec("onnxscript") is None:
+        yield
+        return
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield
+
+
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
@@ -88,7 +104,10 @@ def seed_everything() -> None:
 
     random.seed(SEED)
     np.random.seed(SEED)
-    torch.manual_seed(SEED)
+    if torch.cuda.is_available():
+        torch.manual_seed(SEED)
+    else:  # the same for the CPU, without a note, with its stack, for each kind of device that may still be found
+        torch.default_generator.manual_seed(SEED)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,6 +124,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.randomly_reset_seed = False  # seeds belong to `seed_everything`; the plugin shuffles
     if not hasattr(config, "workerinput"):
         config.stash[TREE] = tree()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of the garbage collector's rounds: a million objects that stay."""
+    gc.collect()
+    gc.freeze()
 
 
 # -- what a test must leave as it was ----------------------------------------------------------------------------------
@@ -182,6 +207,7 @@ OTHERS = (
     "_TORCHINDUCTOR_",
     "TRITON_CACHE_DIR",
     "TRITON_PTXAS_PATH",
+    "PYGAME_HIDE_SUPPORT_PROMPT",
     "PYOPENGL_PLATFORM",
     "WANDB_SERVICE",
 )

@@ -195,7 +195,7 @@ FAST = {"learning_rate": 0.02, "optimizer_class_name": "Adam", "max_grad_norm": 
 def test_a_bandit_is_learned(seed):
     env = Bandit(32, config=BanditConfig(num_arms=3, contextual=True))
     a2c = A2C(small_policy(env, seed), A2CConfig(**FAST))
-    learn(a2c, env, iterations=100, num_steps=2)
+    learn(a2c, env, iterations=50, num_steps=2)
     assert greedy_returns(a2c.policy, env) == [1.0] * 32
 
 
@@ -204,7 +204,7 @@ def test_a_bandit_is_learned(seed):
 def test_a_chain_is_walked(settings):
     env = Chain(16, config=ChainConfig(num_states=5, max_episode_length=30))
     a2c = A2C(small_policy(env), A2CConfig(gamma=0.8, **FAST, **settings))
-    learn(a2c, env, iterations=100, num_steps=10)
+    learn(a2c, env, iterations=50, num_steps=10)
     played = Collector(env, PolicyActor(a2c.policy)).collect(n_episode=16)
     assert greedy_returns(a2c.policy, env) == [1.0] * 16
     assert sum(played.lengths) / 16 < 7, "the shortest way has 4 steps; a random walk needs about 20"
@@ -215,7 +215,7 @@ def test_time_outs_are_worth_what_would_have_followed():
     # reward 1 for ever, cut every 5 steps: V = 1 / (1 - 0.9) = 10; taking the cut for an end would give 4.1 at most
     env = TimeLimit(8, config=ProbeConfig(num_steps=5))
     a2c = A2C(small_policy(env), A2CConfig(gamma=0.9, **{**FAST, "learning_rate": 0.1}))
-    learn(a2c, env, iterations=250, num_steps=10)
+    learn(a2c, env, iterations=125, num_steps=10)
     assert values_of(a2c.policy, torch.ones(1, 1)).item() == pytest.approx(env.value(0.9), rel=0.02)
     # the fixed point: at the right value, every target is that value
     targets = prepared(a2c, env, 10)

@@ -33,7 +33,7 @@ def test_ppo_imitates_an_expert_whom_the_task_does_not_pay():
 
 @pytest.mark.slow
 def test_sac_imitates_an_expert_whom_the_task_does_not_pay():
-    trainer = sac_trainer(make_term(), iterations=40)
+    trainer = sac_trainer(make_term(), iterations=20)
     assert distance_from_expert(trainer.algorithm.policy) > 0.4
     list(trainer)
     assert distance_from_expert(trainer.algorithm.policy) < 0.15
@@ -41,7 +41,7 @@ def test_sac_imitates_an_expert_whom_the_task_does_not_pay():
 
 @pytest.mark.slow
 def test_with_the_task_alone_the_task_is_learned():
-    trainer = ppo_trainer(make_term(task_weight=1.0, style_weight=0.0), iterations=25)
+    trainer = ppo_trainer(make_term(task_weight=1.0, style_weight=0.0), iterations=13)
     list(trainer)
     # what is paid for is the number s itself: |2 s - 1| away from the expert, 1.23 on average
     assert distance_from_expert(trainer.algorithm.policy) > 1.1

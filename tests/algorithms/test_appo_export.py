@@ -16,6 +16,8 @@ from striderl.policies.presets.amp import AmpActorCritic
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="the extra 'export' is not installed")
 
+pytestmark = pytest.mark.usefixtures("one_operator_table")
+
 
 @pytest.mark.slow
 def test_the_discriminator_is_not_in_the_export(tmp_path):

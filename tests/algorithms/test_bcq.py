@@ -78,7 +78,7 @@ def test_it_finds_what_is_rare_but_better():
     reward = torch.tensor([0.0, 0.5, 1.0])[act]
     for threshold, wanted in ((0.1, 2), (0.3, 1), (0.9, 0)):
         algorithm = learner("bcq", action_spec=DiscreteSpec(n=3), threshold=threshold, rate=1e-2, logit_penalty=1e-3)
-        train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, reward)), 400)
+        train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, reward)), 200)
         assert int(greedy(algorithm, {"obs": ONE})) == wanted
 
 
@@ -91,7 +91,7 @@ def test_values_do_not_follow_choices_that_nobody_made():
     algorithm.target.follow(1.0)
     steps = steps_of(torch.ones(64, 1), torch.zeros(64, dtype=torch.int64), torch.ones(64), terminated=False)
     replay = dataset(algorithm, steps)
-    train(algorithm, replay, 1500)
+    train(algorithm, replay, 750)
     # 1 / (1 - 0.5); the bootstrap of the first steps, before the likelihoods are known, is forgotten again
     assert float(q_values(algorithm, ONE, torch.tensor([0]))) == pytest.approx(2.0, abs=0.1)
     assert int(greedy(algorithm, {"obs": ONE})) == 0
@@ -107,7 +107,7 @@ def test_a_grid_is_crossed_by_the_shortest_path_from_random_moves():
     collector = Collector(env, RandomActor(env.action_spec), CollectorConfig(seed=0))
     replay = Replay(collector.columns(), 2000, 1, picker=algorithm.picker(0), view=algorithm.view())
     collector.collect(n_step=2000, storage=replay)
-    train(algorithm, replay, 800)
+    train(algorithm, replay, 400)
     result = evaluate(Grid(4, config=config), GreedyActor(algorithm.policy), 8, seed=1)
     assert result.mean == pytest.approx(env.optimal_return())
 

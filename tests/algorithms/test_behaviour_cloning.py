@@ -60,7 +60,7 @@ def test_it_copies_the_mix_whatever_it_earned():
     algorithm = learner("bc choices", hidden=())
     act = (torch.arange(200) % 10 == 0).long()
     steps = steps_of(torch.ones(200, 1), act, act.float())
-    train(algorithm, dataset(algorithm, steps), 800, batch_size=128)
+    train(algorithm, dataset(algorithm, steps), 400, batch_size=128)
     probabilities = algorithm.policy.act({"obs": torch.ones(1, 1)}, {}, {})[0].params()["log_probs"].exp()
     torch.testing.assert_close(probabilities, torch.tensor([[0.9, 0.1]]), atol=0.05, rtol=0.0)
 

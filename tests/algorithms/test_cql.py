@@ -111,7 +111,7 @@ def test_the_penalty_moves_no_policy_and_no_temperature():
 @pytest.mark.slow
 def test_it_finds_what_is_rare_but_better():
     algorithm = learner("cql", penalty=0.05)
-    train(algorithm, dataset(algorithm, rare_best()), 800)
+    train(algorithm, dataset(algorithm, rare_best()), 400)
     chosen = float(greedy(algorithm, {"obs": torch.ones(1, 1)}))
     assert 0.2 < chosen < 0.9
 
@@ -123,7 +123,7 @@ def test_actions_that_the_data_does_not_have_are_promised_less():
     found = []
     for penalty in (0.0, 1.0):
         algorithm = learner("cql", penalty=penalty)
-        train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, torch.zeros(200))), 300)
+        train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, torch.zeros(200))), 150)
         pair = q_values(algorithm, torch.ones(2, 1), torch.tensor([[-0.5], [0.5]]))
         found.append(float(pair[0] - pair[1]))
     assert found[1] > found[0] + 0.5
@@ -163,7 +163,7 @@ def test_the_values_of_a_bandit_are_lower_by_the_penalty():
     act = torch.tensor([0] * 7 + [1] * 2 + [2]).repeat(20)
     spec = DiscreteSpec(n=3)
     algorithm = learner("cql choices", hidden=(), action_spec=spec, penalty=0.1, rate=1e-2)
-    train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, reward[act])), 1500, batch_size=200)
+    train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, reward[act])), 750, batch_size=200)
     with torch.no_grad():
         values = algorithm.policy.act({"obs": torch.ones(1, 1)}, {}, {})[0].values[0]
     wanted = reward - 0.1 * (values.softmax(-1) / share - 1.0)
@@ -181,7 +181,7 @@ def test_a_chain_is_walked_to_its_end_from_random_walks():
     steps = steps_of(
         torch.eye(5)[place], act, (after == 4).float(), terminated=after == 4, obs_next=torch.eye(5)[after]
     )
-    train(algorithm, dataset(algorithm, steps), 800)
+    train(algorithm, dataset(algorithm, steps), 400)
     states = torch.eye(5)[:4]
     assert greedy(algorithm, {"obs": states}).tolist() == [1, 1, 1, 1]
     found = q_values(algorithm, states, torch.ones(4, dtype=torch.int64))

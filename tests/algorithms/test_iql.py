@@ -92,7 +92,7 @@ def test_a_step_asks_the_right_networks_in_the_right_order():
 @pytest.mark.slow
 def test_it_finds_what_is_rare_but_better():
     algorithm = learner("iql", expectile=0.9, temperature=10.0)
-    train(algorithm, dataset(algorithm, rare_best()), 800)
+    train(algorithm, dataset(algorithm, rare_best()), 400)
     assert float(greedy(algorithm, {"obs": torch.ones(1, 1)})) > 0.3
 
 
@@ -100,14 +100,14 @@ def test_it_finds_what_is_rare_but_better():
 def test_it_finds_the_choice_that_is_rare_but_better():
     act = (torch.arange(200) % 10 == 0).long()
     algorithm = learner("iql choices", expectile=0.9, temperature=10.0)
-    train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, act.float())), 500)
+    train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, act.float())), 250)
     assert int(greedy(algorithm, {"obs": torch.ones(1, 1)})) == 1
 
 
 @pytest.mark.slow
 def test_at_temperature_zero_it_is_cloning():
     algorithm = learner("iql", temperature=0.0, rate=1e-2)
-    train(algorithm, dataset(algorithm, rare_best()), 500)
+    train(algorithm, dataset(algorithm, rare_best()), 250)
     assert float(greedy(algorithm, {"obs": torch.ones(1, 1)})) == pytest.approx(-0.4, abs=0.07)
 
 
@@ -116,7 +116,7 @@ def test_the_value_is_the_expectile_of_the_data():
     # ends at once, pays 0 or 1 with even odds whatever is done: Q = 1/2, while returns 0 and 1 of two actions give 0.9
     algorithm = learner("iql", expectile=0.9, rate=1e-2, tau=0.5)
     act = torch.where(torch.arange(200) % 2 == 0, 0.5, -0.5).unsqueeze(1)
-    train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, (act[:, 0] > 0).float())), 600)
+    train(algorithm, dataset(algorithm, steps_of(torch.ones(200, 1), act, (act[:, 0] > 0).float())), 300)
     with torch.no_grad():
         assert float(algorithm.value({"obs": torch.ones(1, 1)})) == pytest.approx(0.9, abs=0.05)
 

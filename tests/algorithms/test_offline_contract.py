@@ -57,7 +57,7 @@ def test_a_termination_is_an_end(name):
     place = torch.arange(192) % 3
     obs, following = torch.eye(3)[place], torch.eye(3)[(place + 1) % 3]
     steps = steps_of(obs, actions(name, 192), torch.ones(192), terminated=place == 2, obs_next=following)
-    train(algorithm, dataset(algorithm, steps), 600)
+    train(algorithm, dataset(algorithm, steps), 300)
     found = q_values(algorithm, torch.eye(3), actions(name, 3, seed=1))
     torch.testing.assert_close(found, torch.tensor([1.75, 1.5, 1.0]), atol=0.1, rtol=0.0)
 
@@ -178,7 +178,7 @@ def test_forbidden_choices_are_never_chosen_and_never_valued(name):
     act[::2] = act[::2] % 2
     rew = torch.tensor([0.0, 0.5, 1.0])[act]
     steps = steps_of(torch.ones(count, 1), act, rew, mask=allowed)
-    train(algorithm, dataset(algorithm, steps, MASKED), 300)
+    train(algorithm, dataset(algorithm, steps, MASKED), 150)
     mask = torch.tensor([[True, True, False], [True, False, False], [False, False, True]])
     chosen = greedy(algorithm, {"obs": torch.ones(3, 1), "mask": mask})
     assert bool(mask.gather(1, chosen.unsqueeze(1)).all())

@@ -18,6 +18,8 @@ from striderl.envs.vec_env import VecEnv
 from striderl.execution.capture import CaptureError, check_capture
 
 ROUNDING = 1e-5
+STEPS = 3
+"""A memory is traced step by step, and its third step is like all that follow."""
 
 
 def minibatches(parts: Any) -> list[dict[str, Any]]:
@@ -44,7 +46,7 @@ def captured(ppo: PPO, parts: Any) -> None:
 )
 def test_the_losses_of_ppo(stages, settings):
     env = make_env(16, 4)
-    parts = make_parts(env, make_policy(env, stages, stages), no_terms, **settings)
+    parts = make_parts(env, make_policy(env, stages, stages), no_terms, num_steps=STEPS, **settings)
     captured(parts.ppo, parts)
 
 
@@ -73,7 +75,7 @@ def all_terms(env: VecEnv) -> Sequence[Term]:
 )
 def test_terms_are_what_they_say(stages, terms):
     env = make_env(16, 4)
-    parts = make_parts(env, make_policy(env, stages, (MEMORY,) if MEMORY in stages else ()), terms)
+    parts = make_parts(env, make_policy(env, stages, (MEMORY,) if MEMORY in stages else ()), terms, num_steps=STEPS)
     assert all(term.capturable for term in parts.ppo.terms)
     captured(parts.ppo, parts)
 

@@ -35,7 +35,7 @@ from striderl.training.trainer import Trainer
 CUE = MemoryCueConfig(delay=4)
 
 
-def cue_trainer(*, prioritized: bool = False, iterations: int = 8, weights: int = 0) -> Trainer:
+def cue_trainer(*, prioritized: bool = False, iterations: int = 5, weights: int = 0, steps: int = 50) -> Trainer:
     torch.manual_seed(weights)
     env = MemoryCue(16, config=CUE)
     kind = Means(rescale=prioritized)
@@ -53,9 +53,9 @@ def cue_trainer(*, prioritized: bool = False, iterations: int = 8, weights: int 
     sequence = SequenceConfig(length=10, burn_in=5, state_every=3)
     algorithm = RecurrentDQN(policy, config, kind, sequence=sequence)
     plan = OffPolicyPlan(
-        num_steps_per_env=50,
+        num_steps_per_env=steps,
         batch_size=32,
-        learning_starts=800,
+        learning_starts=16 * steps,
         buffer_size=8000,
         total_iterations=iterations,
     )
@@ -72,11 +72,11 @@ def test_a_cue_is_remembered():
 
 @pytest.mark.slow
 def test_a_run_with_memory_and_priorities_goes_on_bit_for_bit():
-    whole = cue_trainer(prioritized=True, iterations=3)
+    whole = cue_trainer(prioritized=True, iterations=3, steps=12)
     list(whole)
-    first = cue_trainer(prioritized=True, iterations=3)
+    first = cue_trainer(prioritized=True, iterations=3, steps=12)
     next(first)
-    second = cue_trainer(prioritized=True, iterations=3, weights=3)
+    second = cue_trainer(prioritized=True, iterations=3, steps=12, weights=3)
     second.load_state_dict(first.state_dict())
     list(second)
     for name, value in whole.algorithm.policy.state_dict().items():

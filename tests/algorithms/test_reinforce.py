@@ -138,7 +138,7 @@ FAST = {"learning_rate": 0.02, "max_grad_norm": 0.0, **RAW}
 def test_a_bandit_is_learned(baseline):
     env = Bandit(32, config=BanditConfig(num_arms=3, contextual=True))
     algorithm = REINFORCE(small_policy(env), REINFORCEConfig(baseline=baseline, **FAST))
-    learn(algorithm, env, iterations=120, num_steps=2)
+    learn(algorithm, env, iterations=60, num_steps=2)
     assert greedy_returns(algorithm.policy, env) == [1.0] * 32
 
 
@@ -147,7 +147,7 @@ def test_a_bandit_is_learned(baseline):
 def test_a_chain_is_walked(settings):
     env = Chain(16, config=ChainConfig(num_states=5, max_episode_length=30))
     algorithm = REINFORCE(small_policy(env), REINFORCEConfig(gamma=0.8, **{**FAST, **settings}))
-    learn(algorithm, env, iterations=100, num_steps=30)
+    learn(algorithm, env, iterations=50, num_steps=30)
     played = Collector(env, PolicyActor(algorithm.policy)).collect(n_episode=16)
     assert greedy_returns(algorithm.policy, env) == [1.0] * 16
     assert sum(played.lengths) / 16 < 7, "the shortest way has 4 steps; a random walk needs about 20"
@@ -158,7 +158,7 @@ def test_time_outs_are_worth_what_would_have_followed():
     # reward 1 for ever, cut every 5 steps: V = 1 / (1 - 0.9) = 10; taking the cut for an end would give 4.1 at most
     env = TimeLimit(8, config=ProbeConfig(num_steps=5))
     algorithm = REINFORCE(small_policy(env), REINFORCEConfig(gamma=0.9, **{**FAST, "learning_rate": 0.1}))
-    learn(algorithm, env, iterations=250, num_steps=10)
+    learn(algorithm, env, iterations=125, num_steps=10)
     assert values_of(algorithm.policy, torch.ones(1, 1)).item() == pytest.approx(env.value(0.9), rel=0.02)
     targets = prepared(algorithm, env, 10)
     torch.testing.assert_close(targets.returns, torch.full_like(targets.returns, 10.0), rtol=0.02, atol=0.0)

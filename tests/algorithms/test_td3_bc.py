@@ -68,14 +68,14 @@ def test_targets_are_those_of_td3():
 @pytest.mark.slow
 def test_it_finds_what_is_rare_but_better():
     algorithm = learner("td3_bc", bc_alpha=2.5)
-    train(algorithm, dataset(algorithm, rare_best()), 800)
+    train(algorithm, dataset(algorithm, rare_best()), 400)
     assert float(greedy(algorithm, {"obs": torch.ones(1, 1)})) > 0.3
 
 
 @pytest.mark.slow
 def test_without_the_value_it_is_cloning():
     algorithm = learner("td3_bc", bc_alpha=0.0)
-    train(algorithm, dataset(algorithm, rare_best()), 600)
+    train(algorithm, dataset(algorithm, rare_best()), 300)
     assert float(greedy(algorithm, {"obs": torch.ones(1, 1)})) == pytest.approx(-0.4, abs=0.07)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,7 @@ def whole_name(function: ast.expr, known: dict[str, str]) -> str:
     return name.replace("numpy.", "np.", 1) if name.startswith("numpy.") else name
 
 
+@functools.cache
 def all_offences(root: Path) -> list[tuple[str, int, str]]:
     return [
         (path.relative_to(root).as_posix(), line, name)

@@ -183,7 +183,7 @@ def test_a_picture_for_the_window():
 
 
 @pytest.mark.slow
-def test_export(run, tmp_path, capsys):
+def test_export(run, tmp_path, capsys, one_operator_table):
     bundle = tmp_path / "bundle"
     assert main(["export", str(run), "--output", str(bundle), "--formats", "onnx"]) == 0
     assert "policy.onnx" in capsys.readouterr().out

@@ -16,7 +16,7 @@ pytest.importorskip("mujoco", reason="the quadruped is simulated by MuJoCo")
 
 
 @pytest.fixture(autouse=True)
-def short_episodes(monkeypatch):
+def short_episodes(monkeypatch, one_operator_table):
     """Episodes of a second at most, and torch's threads as they were afterwards."""
     config = quadruped_demo()
     short = replace(

@@ -34,7 +34,8 @@ SMALL = [
     *("--env.num-envs", "8", "--plan.num-steps-per-env", "16", "--policy.actor-hidden-dims", "8"),
     *("--evaluation.num-episodes", "2", "--evaluation.every", "6", "--stop.metric", "", "--checkpoints.every", "5"),
 ]
-WITH_RND = ["train", "cartpole", *SMALL, "--plan.total-steps", str(STEPS), "--terms", "rnd"]
+QUICK = ["--algorithm.num-learning-epochs", "2", "--algorithm.num-mini-batches", "2"]
+WITH_RND = ["train", "cartpole", *SMALL, *QUICK, "--plan.total-steps", str(STEPS), "--terms", "rnd"]
 
 
 def run_torchrun(*words: str) -> subprocess.CompletedProcess[str]:
@@ -52,7 +53,7 @@ def take_signals() -> None:
 
 
 def start_ranks(*words: str) -> list[subprocess.Popen[str]]:
-    """Start both processes without torchrun, which keeps their exit codes to itself."""
+    """Start both processes without torchrun, which keeps their exit codes to itself and is a third process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -142,9 +143,10 @@ def test_two_processes_learn_what_one_with_as_many_envs_learns(algorithm, tmp_pa
     words += ["--policy.normalize-obs", "True"]
     if algorithm == "ppo":
         words += ["--algorithm.num-mini-batches", "1"]
-    done = run_torchrun(*words, "--runs", str(tmp_path / "two"))
-    assert done.returncode == 0, done.stderr
+    processes = start_ranks(*words, "--runs", str(tmp_path / "two"))
     assert main([*words, "--runs", str(tmp_path / "one"), "--logging.console", "off"]) == 0
+    codes, _, errors = ends_of(processes)
+    assert codes == [0, 0], errors
     one, two = (the_run(tmp_path / name) for name in ("one", "two"))
     found = dict(tree.items(state_of(two)["algorithm"]["policy"]))
     for path, wanted in tree.items(state_of(one)["algorithm"]["policy"]):
@@ -168,8 +170,8 @@ def test_a_signal_to_one_process_stops_both_and_the_resumed_run_has_the_same_bit
     assert outputs[1] == "" and "SIGINT" not in errors[1] and errors[0].count("SIGINT: saved") == 1
     folder = the_run(tmp_path)
     assert 3 <= len(rows_of(folder)) < 24
-    done = run_torchrun("resume", str(folder))
-    assert done.returncode == 0, done.stderr
+    codes, _, errors = ends_of(start_ranks("resume", str(folder)))
+    assert codes == [0, 0], errors
     assert tree.equal(state_of(folder), state_of(whole))
     assert [row["step"] for row in rows_of(folder)] == [row["step"] for row in rows_of(whole)]
 
@@ -189,6 +191,7 @@ def test_a_signal_in_an_evaluation_stops_both(tmp_path):
     assert state["record"] is not None and state["ranks"][0]["record"] is not None
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_is_not_resumed_by_one(whole, capsys):
     assert main(["resume", str(whole), "--plan.total-steps", "9999"]) == 2
     error = capsys.readouterr().err

@@ -31,6 +31,8 @@ from striderl.policies.stages import NormalizeObs, Override, Remember
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="the extra 'export' is not installed")
 
+pytestmark = pytest.mark.usefixtures("one_operator_table")
+
 OBS = ObsSpec(
     {
         "command": ComponentSpec(shape=(3,), scale=2.0),

@@ -31,6 +31,8 @@ ROBOTS = (
     "parkour",
 )
 
+pytestmark = pytest.mark.usefixtures("one_operator_table")
+
 
 def wild_policy(env: Any) -> Policy:
     """A policy whose actions are often outside of the bounds."""

@@ -16,6 +16,8 @@ from striderl.policies.mutex.classes import ActorCriticFieldMutex
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="the extra 'export' is not installed")
 
+pytestmark = pytest.mark.usefixtures("one_operator_table")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(CASES), ids=lambda kind: kind.__name__)

@@ -1,9 +1,10 @@
-"""Interrupted trainings, to be compared bit for bit with one that was not; `python interrupts.py KIND SEED` is one.
+"""Interrupted trainings, to be compared bit for bit with one that was not; `python interrupts.py SEED` has some.
 
     strike(trainer, place, at)         the `at`-th call at a place raises KeyboardInterrupt, or sends SIGINT
     finished(trainer)                  drive it to its end, going on after every interrupt: records, state, interrupts
 
-As a program it sends its own process SIGINT from a thread, at random times, and prints what it ended with.
+As a program it trains one of each kind while a thread sends its own process SIGINT at random times, and prints a line
+with what each of them ended with.
 """
 
 from __future__ import annotations
@@ -127,11 +128,9 @@ def survived(work: Callable[[], None]) -> None:
             continue
 
 
-def main(kind: str, seed: str) -> int:
-    """Train while a thread sends SIGINT every few milliseconds; print digest, gradient mode and how often."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the parent had
-    torch.set_num_threads(1)
-    dice, over, sent_signals = random.Random(int(seed)), threading.Event(), itertools.count()
+def storm(kind: str, seed: int) -> str:
+    """Train while a thread sends SIGINT every few milliseconds; return digest, gradient mode and how often."""
+    dice, over, sent_signals = random.Random(seed), threading.Event(), itertools.count()
     trainer = trainer_of(kind, 30)
 
     def shoot() -> None:
@@ -150,9 +149,11 @@ def main(kind: str, seed: str) -> int:
     survived(lambda: survived(train))
     survived(lambda: survived(shooter.join))
     survived(lambda: time.sleep(0.02))  # the last one may still come
-    print(digest(without_times(trainer.state_dict())), torch.is_grad_enabled(), next(sent_signals))
-    return 0
+    return f"{digest(without_times(trainer.state_dict()))} {torch.is_grad_enabled()} {next(sent_signals)}"
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the parent had
+    torch.set_num_threads(1)
+    for each in KINDS:
+        print(each, storm(each, int(sys.argv[1])))

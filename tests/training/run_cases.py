@@ -1,4 +1,7 @@
-"""Tiny runs for the tests, and a program that drives one: python run_cases.py KIND FOLDER ITERATIONS [PHASE SIGNAL]."""
+"""Tiny runs for the tests, and a program that drives one: python run_cases.py KIND FOLDER ITERATIONS [PHASE SIGNAL].
+
+Several kinds, with commas between them, are driven one after the other, each in the folder of its name in FOLDER.
+"""
 
 from __future__ import annotations
 
@@ -170,5 +173,7 @@ def main(kind: str, path: str, iterations: str, phase: str = "", number: str = "
 
 
 if __name__ == "__main__":
-    assert signal.SIGTERM
-    sys.exit(main(*sys.argv[1:]))
+    kinds, place, *others = sys.argv[1:]
+    if "," in kinds:
+        sys.exit(max(main(kind, f"{place}/{kind}", *others) for kind in kinds.split(",")))
+    sys.exit(main(kinds, place, *others))

@@ -98,19 +98,32 @@ def test_a_video_is_as_long_as_it_says():
 # -- going on ----------------------------------------------------------------------------------------------------------
 
 
+KINDS = ("cartpole", "pendulum_lstm", "rnd", "dqn", "sac")
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """Ten iterations of every kind here, as they are saved, then ten more in one other process."""
+    root = tmp_path_factory.mktemp("halves")
+    middles = {}
+    for kind in KINDS:
+        assert drive(kind, root / kind, 10) == 0
+        middles[kind] = final_state(root / kind)
+    assert in_a_process(",".join(KINDS), root, 20) == 0
+    return root, middles
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["cartpole", "pendulum_lstm", "rnd", "dqn", "sac"])
-def test_twenty_iterations_are_ten_and_ten_in_another_process(kind, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_twenty_iterations_are_ten_and_ten_in_another_process(kind, halves, tmp_path):
+    root, middle = halves[0], halves[1][kind]
     assert drive(kind, tmp_path / "whole", 20) == 0
-    assert in_a_process(kind, tmp_path / "halves", 10) == 0
-    middle = final_state(tmp_path / "halves")
     assert middle["iteration"] == 10
-    assert in_a_process(kind, tmp_path / "halves", 20) == 0
-    whole, halves = final_state(tmp_path / "whole"), final_state(tmp_path / "halves")
+    whole, both = final_state(tmp_path / "whole"), final_state(root / kind)
     assert whole["iteration"] == 20
-    assert tree.equal(whole, halves)
+    assert tree.equal(whole, both)
     assert not tree.equal(whole["algorithm"], middle["algorithm"])  # the comparison can fail
-    rows = [list(csv.DictReader(RunFolder(tmp_path / name).csv.open())) for name in ("whole", "halves")]
+    rows = [list(csv.DictReader(RunFolder(path).csv.open())) for path in (tmp_path / "whole", root / kind)]
     assert len(rows[0]) == 20 and [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]]
 
 

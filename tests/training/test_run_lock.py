@@ -17,6 +17,7 @@ from run_cases import folder_at, tiny
 from runner_configs import legged_gym
 
 from striderl.checkpoint.errors import FileRefused
+from striderl.cli.main import main
 from striderl.envs.tasks import make
 from striderl.training.distributed import Ranks
 from striderl.training.run import Run
@@ -28,7 +29,6 @@ HOLDER = """
 import os, subprocess, sys, time
 if sys.argv[2] == "planted":
     os.register_at_fork = lambda **hooks: None
-from striderl.training.run_folder import RunFolder
 from striderl.training.run_lock import FolderLock
 lock = FolderLock(sys.argv[1])
 child = os.fork() if sys.argv[2] != "spawned" else subprocess.Popen(["sleep", "60"]).pid
@@ -40,7 +40,7 @@ time.sleep(60)
 """
 
 
-def test_a_second_resume_ends_in_one_line_that_names_the_first(tmp_path):
+def test_a_second_resume_ends_in_one_line_that_names_the_first(tmp_path, capsys):
     config = tiny(iterations=4)
     run = Run(config, folder_at(tmp_path / "run", config))
     run.save()
@@ -52,8 +52,8 @@ def test_a_second_resume_ends_in_one_line_that_names_the_first(tmp_path):
     assert run.drive().exit_code == 0  # the first one is not disturbed
     rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [32, 64, 96, 128]
-    third = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert third.returncode == 0 and "has ended" in third.stdout
+    capsys.readouterr()
+    assert main(words[3:]) == 0 and "has ended" in capsys.readouterr().out
 
 
 def test_a_run_is_built_once_in_a_process(tmp_path):
