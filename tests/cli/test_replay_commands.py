@@ -146,7 +146,6 @@ def test_a_dataset_of_a_run(datasets, tmp_path, capsys):
         (["dataset", "pendulum", "DATA/pendulum"], "exists; a dataset is saved to a folder of its own"),
         (["dataset", "pendulum", "new", "--kind", "meduim"], "Did you mean 'medium'?"),
         (["dataset", "pendulun", "new"], "neither a task nor a run 'pendulun'. Did you mean 'pendulum'?"),
-        (["dataset", "Pendulum-v1", "new"], "For Gymnasium's env write 'gymnasium:Pendulum-v1'."),
         (["dataset", "runs/pendulum", "new"], "the run 'runs/pendulum' does not exist"),
         (["dataset", "pendulum", "/proc/none/new"], "no place for the dataset: no such file or directory"),
         (["dataset", "pendulum", "new", "--num-steps", "0"], "num_steps and num_envs are at least 1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,9 +87,11 @@ def _learners(task: str) -> list[str]:
 
 
 def _is_task(source: str) -> bool:
+    from striderl.data.registry import ENVS, GYMNASIUM, full_name, is_reference
     from striderl.envs.tasks import TASKS
 
-    return source in TASKS or source.startswith("gymnasium:")
+    known = source in TASKS or source in ENVS.names() or is_reference(source)
+    return known or full_name(source).startswith(GYMNASIUM)
 
 
 def _require_source(source: str) -> None:
@@ -104,9 +105,8 @@ def _require_source(source: str) -> None:
         if Path(source).exists() or "/" in source:
             raise
         near = suggestion(source.partition("-v")[0].lower(), TASKS)
-        also = f"For Gymnasium's env write 'gymnasium:{source}'. " if re.search(r"-v\d+$", source) else ""
         listed = ", ".join(map(repr, TASKS))
-        raise UsageError(f"there is neither a task nor a run {source!r}. {near}{also}Tasks: {listed}.") from error
+        raise UsageError(f"there is neither a task nor a run {source!r}. {near}Tasks: {listed}.") from error
 
 
 def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any]]:
