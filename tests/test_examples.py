@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from striderl.data.registry import TERMS
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -65,6 +67,15 @@ def test_the_quadruped_example_runs(monkeypatch):
         example.main()
     on_the_way, end = said.getvalue().splitlines()
     assert on_the_way.split()[:2] == ["4800", "steps"] and "tracking error" in end and "over 2 episodes" in end
+
+
+@pytest.mark.slow
+def test_parts_of_ones_own_are_trained_with(monkeypatch):
+    monkeypatch.setattr(TERMS, "_registered", {})  # where the example puts its term, and gymnasium its variable
+    monkeypatch.setenv("PYGAME_HIDE_SUPPORT_PROMPT", "hide")
+    # any return is enough: the callback stops the run after the first rollout, which has the term's reward in it
+    text = run("own_parts.py", "--enough", "-1000", "--bonus", "1.0")
+    assert text.startswith("best mean return while collecting: -") and text.count("the policy acts [") == 2
 
 
 # -- learning from more than reward: a few steps of each, which learn nothing ----------------------------------------

@@ -1,11 +1,16 @@
-"""The README's code runs as it stands."""
+"""The code of README and docs runs as it stands; the parts of CONTRIBUTING train from the command line."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from pathlib import Path
 
+import gymnasium  # noqa: F401  (its first import sets an environment variable, which a guard would see)
 import pytest
+
+from striderl.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,3 +33,20 @@ def test_every_python_block_of_the_docs_runs(name, code, tmp_path, monkeypatch):
 
 def test_the_readme_has_code():
     assert any(name.startswith("README") for name, _ in blocks())
+
+
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
+COMMANDS = re.findall(r"^    striderl (train my_parts:.*)$", GUIDE, re.M)
+SHORT = "--steps 512 --num-envs 2 --name one --logging.console off --evaluation.every 0 --evaluation.num-episodes 1"
+
+
+@pytest.mark.slow
+def test_the_parts_of_the_guide_train(tmp_path, monkeypatch):
+    (tmp_path / "my_parts.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", GUIDE, re.S)))
+    monkeypatch.chdir(tmp_path)
+    try:
+        for place, command in enumerate(COMMANDS):
+            assert main(shlex.split(f"{command} {SHORT} --runs runs{place}")) == 0, command
+    finally:
+        sys.modules.pop("my_parts", None)
+    assert len(COMMANDS) == 6, "env, algorithm, term, network, logger, callback"
