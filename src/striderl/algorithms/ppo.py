@@ -74,7 +74,7 @@ class PPO:
     @classmethod
     def build(cls, config: PPOConfig, context: BuildContext, terms: Sequence[Term] = ()) -> PPO:
         """Build PPO from its config."""
-        return PPO(cls.build_policy(config, context), config, terms, mode=context.mode, reduce=context.reduce)
+        return cls(cls.build_policy(config, context), config, terms, mode=context.mode, reduce=context.reduce)
 
     def __init__(
         self,
