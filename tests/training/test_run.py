@@ -225,6 +225,7 @@ def test_a_device_that_is_not_there_is_named(device, tmp_path):
 # -- metrics that a setting names --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cartpole", "sac"])
 @pytest.mark.parametrize(
     ("setting", "name", "meant"),
@@ -271,6 +272,7 @@ def test_a_metric_may_come_with_the_first_episode(tmp_path):
 # -- loggers -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LOGGERS if name != "console"])
 @pytest.mark.parametrize("error", [ImportError("no such package"), PermissionError("credentials"), SystemExit("bye")])
 def test_a_logger_that_cannot_be_made_costs_a_warning(name, error, tmp_path, monkeypatch, caplog):
