@@ -90,6 +90,7 @@ def packages() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", packages())
 def test_lazy_names_and_type_checker_names_are_the_same(name):
     package = importlib.import_module(name)
@@ -243,6 +244,7 @@ def test_a_missing_extra_is_named(index, ends_without):
     assert f"pip install 'striderl[{extra}]'" in last_line, errors
 
 
+@pytest.mark.slow
 def test_every_extra_that_the_source_asks_for_is_tried_above_and_exists():
     asked = {
         ast.literal_eval(node.args[1])

@@ -79,6 +79,7 @@ def test_a_cycle_of_three_and_its_tail(counters):
     assert counters.cycles(edges) == [["a", "b", "c"], ["x", "y"]]
 
 
+@pytest.mark.slow
 def test_frames_begin_with_update_and_end_with_the_losses(counters):
     frames = counters.frames_to_losses()
     assert frames[0].endswith("ppo.py:update") and frames[-1].endswith("compute_losses")

@@ -203,6 +203,7 @@ MODULES: dict[str, str] = {
     "ops.triton_scan": "ops.kernels.columns",
     "ops.triton_shuffle": "ops.kernels.columns",
     "policies.transfer.layout": "policies.parameter_layout",
+    "recipes.gymnasium": "recipes.general",
     "storage.packed_rows": "storage.replay.rows",
     "storage.pickers": "storage.replay.samplers",
     "storage.plain_add": "storage.replay.writer",
@@ -230,6 +231,8 @@ MODULES: dict[str, str] = {
     "storage.views": "storage.replay.views",
     "storage.views_hindsight": "storage.replay.views",
     "storage.views_sequence": "storage.replay.views",
+    "training.policy_settings": "policies.settings",
+    "training.runners.adopt_env": "envs.wrap_env",
 }
 """Old path to new path, both without the package's own name."""
 
@@ -247,6 +250,8 @@ NAMES: dict[str, str] = {
     "collect:record_motion": "recording:record_motion",
     "collect:trot_clip": "recording:trot_clip",
     "collect:trot_clips": "recording:trot_clips",
+    "training:EncoderSettings": "policies:EncoderSettings",
+    "training:PolicySettings": "policies:PolicySettings",
 }
 """Public names that another package offers now, 'package:Name' to 'package:Name'."""
 

@@ -153,6 +153,7 @@ def sides(count=512, distance=4.0, seed=0):
     return policy, expert + torch.tensor([distance, 0.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

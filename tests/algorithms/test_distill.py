@@ -209,6 +209,7 @@ def test_a_part_may_not_take_the_policys_names(name):
         PolicyActor(policy, [part])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["real", "kl", "max_log_prob"])
 def test_a_student_that_acts_on_its_mean(target):
     env = HiddenGoal(8)

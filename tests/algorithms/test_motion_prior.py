@@ -85,6 +85,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shown_by_env", [False, True], ids=["drawn", "env"])
 @pytest.mark.parametrize("settings", LOSSES.values(), ids=LOSSES)
 def test_an_expert_that_differs_by_its_mean_only_is_told_apart(settings, shown_by_env):

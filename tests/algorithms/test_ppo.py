@@ -33,6 +33,7 @@ def order(seed: int = 0) -> torch.Generator:
 # -- the ratio starts at 1 ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda: CartPole(6), lambda: Pendulum(6)], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_minibatch_has_ratio_one(kind, make):
@@ -221,6 +222,7 @@ def test_invalid_rows_leave_losses_and_gradients_as_if_they_were_not_there():
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", [NAN, math.inf, 1e30])
 @pytest.mark.parametrize("head", ["gaussian", "squashed_gaussian", "beta"])
 @pytest.mark.parametrize("kind", KINDS)

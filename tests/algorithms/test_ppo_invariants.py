@@ -22,6 +22,7 @@ from striderl.storage.rollout import RolloutStorage
 LSTM = Remember(type="lstm", hidden_size=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("actor", "critic"),
     [

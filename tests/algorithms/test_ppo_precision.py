@@ -44,6 +44,7 @@ LSTM = pytest.param(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "gru", LSTM])
 @pytest.mark.parametrize(
     "env_of", [lambda: scripted(*endings(8, 4)), lambda: CartPole(4)], ids=["continuous", "discrete"]

@@ -157,6 +157,7 @@ def novelty(**settings):
     return RandomNetworkDistillation(env.obs_spec, env.num_envs, config)
 
 
+@pytest.mark.slow
 def test_novelty_of_replayed_steps_is_learned_away():
     algorithm, _, replay = parts(n_step=2, term=novelty(normalize_reward=False, learning_rate=1e-2))
     before = replay.sample(32).data["rew"].clone()

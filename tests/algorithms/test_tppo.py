@@ -243,6 +243,7 @@ def test_settings_that_dagger_does_not_read_are_named(caplog):
     assert "gamma" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_learning_rate_of_dagger_follows_a_scheduler():
     env = HiddenGoal(4)
     ppo = PPOConfig(learning_rate=0.1, lr_scheduler_class_name="StepLR", lr_scheduler={"step_size": 1, "gamma": 0.5})

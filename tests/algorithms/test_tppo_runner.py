@@ -218,6 +218,7 @@ def pendulum_run(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_teacher_from_the_folder_of_a_run(tmp_path):
     path = pendulum_run(tmp_path / "run")
     student = {"rnn_type": "gru", "rnn_hidden_size": 6}
@@ -230,6 +231,7 @@ def test_a_teacher_from_the_folder_of_a_run(tmp_path):
         torch.testing.assert_close(found, wanted.mode().detach())
 
 
+@pytest.mark.slow
 def test_a_runner_with_a_teacher_resumes_bit_for_bit(tmp_path):
     config = st_rl({"class_name": "TPPO", "teacher_policy": goal_teacher(), "teacher_act_prob": 0.5})
     whole, first, second = (OnPolicyRunner(HiddenGoal(4), config) for _ in range(3))

@@ -67,6 +67,7 @@ def test_a_row_changes_no_setting(key):
     assert plan == type(plan)()
 
 
+@pytest.mark.slow
 def test_the_recorded_runs_are_of_todays_rows():
     runs = learning.load_runs(BENCHMARKS / "results" / "learning_defaults.json")
     assert {run["key"] for run in runs} <= set(ROWS)

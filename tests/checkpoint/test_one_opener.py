@@ -97,11 +97,13 @@ def all_offences(root: Path) -> list[tuple[str, int, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_every_file_is_opened_by_the_safe_opener():
     bad = [f"{path}:{line} {name}" for path, line, name in all_offences(SOURCE) if (path, name) not in ALLOWED]
     assert not bad, "use striderl.checkpoint.safe_files, or give a reason above:\n" + "\n".join(bad)
 
 
+@pytest.mark.slow
 def test_every_exception_is_still_needed():
     assert {(path, name) for path, _, name in all_offences(SOURCE)} >= set(ALLOWED)
 

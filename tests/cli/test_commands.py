@@ -72,6 +72,7 @@ def test_settings_of_the_task(tmp_path):
     assert config.env.settings == {"max_episode_length": 5, "sutton_barto_reward": True}
 
 
+@pytest.mark.slow
 def test_resume_goes_on_and_says_when_there_is_nothing_to_do(tmp_path, capsys):
     words = ["train", "cartpole", *TINY, "--runs", str(tmp_path), "--stop.metric", ""]
     assert main(words) == 0

@@ -97,6 +97,7 @@ def test_what_was_learned_is_evaluated_filmed_and_exported(name, datasets, tmp_p
         assert "differs from the policy by" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_play_writes_a_video_where_there_is_no_display(datasets, tmp_path, monkeypatch):
     from striderl.cli.window import NoDisplayError
 

@@ -30,10 +30,12 @@ def result(tmp_path_factory):
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_command_and_every_public_reader_has_a_case(result):
     assert result["missing"] == []
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_without_trust(result):
     cases = {**result["plain"], **result["readers"]}
     assert {name: case["said"] for name, case in cases.items() if case["imported"]} == {}
@@ -41,6 +43,7 @@ def test_nothing_is_imported_without_trust(result):
     assert [name for name, case in cases.items() if any(word in case["said"] for word in wrong)] == []  # really read
 
 
+@pytest.mark.slow
 def test_what_is_refused_names_the_file_the_module_and_the_flag(result):
     for name, case in result["plain"].items():
         if case["trusting"] is not False:
@@ -48,16 +51,19 @@ def test_what_is_refused_names_the_file_the_module_and_the_flag(result):
             assert "config.json" in line and "'payload_module'" in line and "--trust" in line, (name, line)
 
 
+@pytest.mark.slow
 def test_with_trust_it_is_imported(result):
     for name, case in result["trusted"].items():
         wanted = case.get("trusting", True) is True
         assert case["imported"] is wanted, (name, case["said"])
 
 
+@pytest.mark.slow
 def test_a_run_that_was_made_here_needs_no_word_also_as_a_copy(result):
     assert {name: case["imported"] for name, case in result["known"].items()} == {"evaluate": True, "resume": True}
 
 
+@pytest.mark.slow
 def test_the_harness_catches_an_unsafe_reader(result):
     assert result["planted"]["imported"]
 

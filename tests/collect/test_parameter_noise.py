@@ -59,6 +59,7 @@ def test_actions_are_those_of_other_weights_and_stay_until_the_next_draw():
     assert not torch.equal(one, actor.act(obs, {}, {}).actions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["td3", "dqn"])
 def test_a_run_goes_on_bit_for_bit(kind):
     def trainer(weights):

@@ -130,6 +130,7 @@ def test_the_same_task_however_it_is_given(EnvCls, env_kwargs):
     sampler.shutdown()
 
 
+@pytest.mark.slow
 def test_cartpole_with_a_random_agent():
     """Ten batches are what Gymnasium's own env gives for the same actions, and the infos are its episodes."""
     sampler = started(SerialSampler, "CartPole-v1", T=50, B=3, agent=RandomActor(TWO), seed=4)
@@ -394,6 +395,7 @@ def test_bootstrap_value_of_halves():
     sampler.shutdown()
 
 
+@pytest.mark.slow
 def test_an_agent_may_use_its_memory_again():
     """One half's actions are still to be stored when the agent writes those of the other over them."""
 
@@ -411,6 +413,7 @@ def test_an_agent_may_use_its_memory_again():
     sampler.shutdown()
 
 
+@pytest.mark.slow
 def test_affinity_says_how_many_workers_and_where():
     cpus = sorted(os.sched_getaffinity(0))
     one, other = cpus[0], cpus[-1]

@@ -86,6 +86,7 @@ class Columns:
             self.steps.setdefault(int(row[0]), []).append(row[1])
 
 
+@pytest.mark.slow
 def test_asynchronous_steps_whoever_is_ready():
     factories = [functools.partial(Uneven, number, 0.3) for number in range(3)]
     with GymnasiumEnv(factories, workers=WorkerConfig(num_workers=3, start_method="fork")) as env:
@@ -102,6 +103,7 @@ def test_asynchronous_steps_whoever_is_ready():
         assert sum(len(steps) for steps in storage.steps.values()) == 97
 
 
+@pytest.mark.slow
 def test_episodes_under_every_schedule():
     results = []
     for num_workers, schedule in ((0, "together"), (2, "alternating"), (2, "asynchronous")):
@@ -113,6 +115,7 @@ def test_episodes_under_every_schedule():
     assert results[0] == results[1] == results[2] and len(results[0][0]) == 10
 
 
+@pytest.mark.slow
 def test_alternating_overlaps_simulation_and_inference():
     """While one half is simulated the policy acts for the other: both are launched before one is awaited."""
 

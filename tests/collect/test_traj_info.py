@@ -162,6 +162,7 @@ def test_restart_and_resume():
         tracker.resume(own[:1])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), num_envs=st.integers(1, 4), lengths=st.lists(st.integers(1, 6), min_size=1, max_size=3))
 def test_all_at_once_is_one_by_one(data, num_envs, lengths):

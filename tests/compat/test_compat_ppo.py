@@ -168,6 +168,7 @@ def test_a_term_beside_it_equals_the_runner():
     assert tree.equal(weights_of(alg.policy), weights_of(runner.alg.policy))
 
 
+@pytest.mark.slow
 def test_a_teacher_that_acts_beside_it_equals_the_trainer():
     env = pendulum(True)
     settings = PolicyConfig(actor=(Remember(hidden_size=5),), actor_hidden_dims=(8,), critic_hidden_dims=(8,))

@@ -327,6 +327,7 @@ def silent_overrides(kind: type, names: list[str], loop: Callable[[Any], Any]) -
     return [name for name, count in calls.items() if not count]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOOPS, ids=lambda kind: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}")
 def test_an_override_is_called_or_refused(kind: type) -> None:
     assert silent_overrides(kind, overridable(kind), LOOPS[kind]) == []

@@ -125,6 +125,7 @@ def test_valid_after_an_end_when_resets_wait():
     made.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "algo", "agent"),
     [
@@ -209,6 +210,7 @@ class Fixed(nn.Module):
         return self.pi.expand(*observation.shape[:-1], -1), self.v(observation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pi", [(0.99, 0.01), (0.3, 0.7), (1.0, 0.0)])
 @pytest.mark.parametrize("algo", [lambda: PPO(PPOConfig(entropy_coef=0.0)), A2C])
 def test_pi_are_probabilities_in_acting_learning_and_what_is_stored(pi, algo):

@@ -71,6 +71,7 @@ def for_torch(loc, batch):
     return loc
 
 
+@pytest.mark.slow
 @given(nested_dicts(ROWS), INDICES)
 def test_indexing_equals_numpy(nested, loc):
     flat = flatten(nested)
@@ -80,6 +81,7 @@ def test_indexing_equals_numpy(nested, loc):
         same(tree.index(batch, loc_), {key: value[loc_] for key, value in flat.items()})
 
 
+@pytest.mark.slow
 @given(nested_dicts(ROWS), INDICES, st.integers(0, 2**16))
 def test_assignment_equals_numpy(nested, loc, seed):
     rng = np.random.default_rng(seed)
@@ -107,6 +109,7 @@ def test_stack_then_index_gives_the_parts_back(nested, count):
             same(tree.stack([kind(p) for p in parts])[position], flatten(part))
 
 
+@pytest.mark.slow
 @given(nested_dicts(ROWS), st.integers(1, 7))
 def test_split_then_cat_gives_the_whole_back(nested, size):
     for batch in both_kinds(nested):
@@ -119,6 +122,7 @@ def test_split_then_cat_gives_the_whole_back(nested, size):
         same(Batch.cat(merged), flatten(nested))
 
 
+@pytest.mark.slow
 @given(nested_dicts(ROWS), st.floats(-10, 10))
 def test_arithmetic_equals_numpy(nested, number):
     floats = tree.map(lambda leaf: leaf.astype(np.float64), nested)
@@ -132,6 +136,7 @@ def test_arithmetic_equals_numpy(nested, number):
         same(changed, {key: value + number for key, value in flat.items()})
 
 
+@pytest.mark.slow
 @given(nested_dicts(ROWS))
 def test_conversions_round_trip(nested):
     batch = Batch(nested)

@@ -56,6 +56,7 @@ def test_a_block_starts_as_zeros_and_its_arrays_are_views_of_the_same_bytes():
     assert type(bytes_) is np.ndarray and bytes_.flags.writeable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", START_METHODS)
 def test_a_child_writes_into_a_block_and_the_parent_sees_it(method):
     block = SharedBlock(32)
@@ -172,6 +173,7 @@ def test_the_memory_has_no_name_anywhere_so_kill_9_of_parent_and_child_leaves_no
 # -- arrays that carry their block -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", START_METHODS)
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_a_child_writes_into_a_shared_array_and_the_parent_sees_it(method, dtype):
@@ -181,6 +183,7 @@ def test_a_child_writes_into_a_shared_array_and_the_parent_sees_it(method, dtype
     assert array.tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", START_METHODS)
 def test_a_worker_can_be_given_its_own_columns(method):
     array = shared_array((2, 4), "int32")
@@ -213,6 +216,7 @@ def write_what_arrives(connection):
     connection.send("written")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2)])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_arrays_of_size_zero_travel_too(shape, method):

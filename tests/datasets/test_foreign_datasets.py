@@ -233,6 +233,7 @@ def make_lerobot(root: Path, version: str, pictures: str) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "pictures"), [("v2.1", "video"), ("v3.0", "video"), ("v3.0", "image")])
 def test_lerobot_episodes_have_our_names_and_types(tmp_path, version, pictures):
     reader = LeRobotReader(make_lerobot(tmp_path / "toy", version, pictures))
@@ -296,6 +297,7 @@ def changed_info(root: Path, **changes: Any) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 @pytest.mark.parametrize(
     ("template", "reason"),

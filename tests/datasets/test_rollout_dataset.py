@@ -349,6 +349,7 @@ def samples_or_nothing(dataset: RolloutDataset) -> list[tuple[float, float]]:
     return samples(steps) if steps else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_gives_every_sample_once(tmp_path, num_workers):
     lengths = [3, 1, 4, 2, 6]

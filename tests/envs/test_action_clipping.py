@@ -51,6 +51,7 @@ BOUNDARIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_actions_are_clipped_to_the_box_at_every_boundary(boundary):
     with BOUNDARIES[boundary](EchoEnv) as env:

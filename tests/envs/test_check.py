@@ -71,6 +71,7 @@ def test_each_fault_is_named(kind: type) -> None:
         assert re.search(rf"at step {fault.step}\b", message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BREAKERS, ids=lambda kind: kind.__name__)
 def test_collecting_names_the_same_fault_and_never_raises(kind: type) -> None:
     report = check_vec_env(kind(), num_steps=60, collect=True, close=True)
@@ -103,6 +104,7 @@ def test_a_fault_beyond_the_last_step_is_not_seen() -> None:
     assert check_vec_env(ShapeChangesLater(), num_steps=20).ok  # it shows in the 50th step after a reset only
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "words"),
     [

@@ -159,6 +159,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["here", "workers", "vector"])
 @pytest.mark.parametrize(("space", "wrong", "right", "pattern"), CHOICES)
 def test_choices_that_do_not_exist_are_refused_before_any_env_steps(

@@ -34,6 +34,7 @@ for name, entry_point in (("Box", needs_box2d), ("Module", needs_a_module), ("Br
         gymnasium.register(f"Striderl{name}-v0", entry_point)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [HERE, WORKERS], ids=["here", "workers"])
 @pytest.mark.parametrize(
     ("env", "kwargs", "error", "pattern"),

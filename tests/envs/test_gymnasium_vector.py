@@ -20,6 +20,7 @@ from striderl.envs.gymnasium.env import GymnasiumEnv
 from striderl.envs.vec_env import ContractError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_every_autoreset_mode_gives_the_same_transitions(kind: str, mode: AutoresetMode):

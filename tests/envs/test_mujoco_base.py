@@ -198,6 +198,7 @@ def leaves(state: Any) -> list[Any]:
     return [state]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("persistent", "stage"), [(False, 0), (False, VEL), (True, VEL)])
 @pytest.mark.parametrize("used", [False, True], ids=["new object", "used object"])
 def test_two_hundred_steps_are_one_hundred_and_a_save_and_one_hundred(persistent: bool, stage: int, used: bool):

@@ -116,6 +116,7 @@ OTHER_SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_settings_mean_what_they_mean_in_gymnasium(name: str):
     found = compare(name, 150, limit=60, **OTHER_SETTINGS[name])

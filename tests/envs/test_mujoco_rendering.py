@@ -15,6 +15,7 @@ from striderl.envs.mujoco.base import MujocoConfig
 from striderl.envs.mujoco.gym_tasks import CONFIGS, TASKS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_a_frame_of_each_task_shows_the_robot(name: str):
     env = TASKS[name](CONFIGS[name](num_envs=2, num_threads=1, render_height=120, render_width=160))

@@ -301,6 +301,7 @@ def run(env: Any, actions: list[torch.Tensor]) -> list[torch.Tensor]:
     return [*result, *env.metrics().values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_env_continues_to_the_bit(name: str):
     settings = {"max_episode_length": 25, "noise_level": 0.5}
@@ -315,6 +316,7 @@ def test_a_saved_env_continues_to_the_bit(name: str):
         assert torch.equal(one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["quadruped_flat", "quadruped_depth", "parkour"])
 def test_threads_and_company_change_nothing(name: str):
     config = QUADRUPED_CONFIGS[name]

@@ -91,6 +91,7 @@ def test_chain_values_by_hand() -> None:
     assert stays.value(0.9).tolist() == pytest.approx([8.1, 9.0, 10.0, 10.0])
 
 
+@pytest.mark.slow
 @given(num_states=st.integers(2, 7), gamma=st.floats(0.1, 0.97), start=st.integers(0, 6))
 @settings(max_examples=25, deadline=None)
 def test_chain_values_are_what_always_right_earns(num_states: int, gamma: float, start: int) -> None:

@@ -55,6 +55,7 @@ def test_contract_errors_arrive_from_workers():
         GymnasiumEnv(builders, workers=WorkerConfig(num_workers=2, start_method="fork"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_raised_exception_names_everything_and_a_reset_helps(method: str):
     workers = WorkerConfig(num_workers=2, start_method=method)
@@ -96,6 +97,7 @@ def test_a_worker_that_closes_its_wire_is_as_good_as_dead():
         assert time.monotonic() - before < 20.0  # at once, not when the deadline of a minute is over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_restart_marks_the_lost_step_and_nothing_else(method: str, tmp_path: Path):
     fault = Fault(kind="sigkill", phase="step", stamp=str(tmp_path / "stamp"))
@@ -124,6 +126,7 @@ def test_restart_marks_the_lost_step_and_nothing_else(method: str, tmp_path: Pat
         assert later.info["valid"].all() and later.reward.tolist() == [4.0, 4.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_worker_lost_between_steps_costs_one_marked_step():
     workers = WorkerConfig(num_workers=2, start_method="fork", on_failure="restart")
     with GymnasiumEnv(faulty(None), workers=workers) as env:
@@ -418,6 +421,7 @@ def starters(how: str, folder: Path) -> list[Any]:
     return [functools.partial(StarterEnv, how, str(folder), index) for index in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["child", "daemon"])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_an_env_starts_ends_with_close(method: str, how: str, tmp_path: Path):
@@ -428,6 +432,7 @@ def test_what_an_env_starts_ends_with_close(method: str, how: str, tmp_path: Pat
     assert not any(is_running(pid) for pid in started)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["child", "daemon"])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_an_env_starts_ends_when_its_worker_is_killed(method: str, how: str, tmp_path: Path):
@@ -466,6 +471,7 @@ time.sleep(1000.0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["child", "daemon"])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_an_env_starts_ends_when_the_trainer_is_killed(method: str, how: str, tmp_path: Path):

@@ -95,6 +95,7 @@ def test_declared_infos_come_from_workers():
         assert info["log"] == {}
 
 
+@pytest.mark.slow
 def test_halves_stepped_alternately_equal_the_whole():
     def steps_of(part: Any, count: int, rows: slice) -> list[torch.Tensor]:
         found = []
@@ -128,6 +129,7 @@ def test_halves_stepped_alternately_equal_the_whole():
             env.split(5)
 
 
+@pytest.mark.slow
 def test_whichever_is_ready_is_stepped(tmp_path: Path):
     gate = tmp_path / "gate"
     gated = functools.partial(ChainGated, gate)

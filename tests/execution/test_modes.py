@@ -93,6 +93,7 @@ def test_numbers_are_losses_statistics_and_norms(mode):
     assert all(value.shape == () and not value.requires_grad for value in numbers.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [Eager, aot])
 def test_a_broken_gradient_is_skipped_in_every_mode(mode):
     net, updater = small(mode())

@@ -192,6 +192,7 @@ def test_only_what_reaches_the_action_is_an_input(name, exported):
     assert max(value for outputs in bundle.parity.values() for value in outputs.values()) <= 1e-5
 
 
+@pytest.mark.slow
 def test_memory_matters(exported):
     # A recurrent policy that forgot would still pass a one-step check.
     _, bundle = exported("lstm")
@@ -207,6 +208,7 @@ def test_memory_matters(exported):
     np.testing.assert_allclose(runnable.act(obs), first, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_torch_file_runs_without_the_policy(exported):
     policy, bundle = exported("lstm")
     module = torch.export.load(bundle.files["torch"]).module()
@@ -247,6 +249,7 @@ print(json.dumps({"worst": worst, "steps": len(resets), "resets": int(resets.sum
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn", "encoder and estimator"])
 def test_a_bundle_runs_where_neither_striderl_nor_torch_is(name, exported):
     _, bundle = exported(name)
@@ -354,6 +357,7 @@ class BakesIn(Policy):
         return super().act({**obs, "joints": obs["joints"] + torch.zeros(len(obs["joints"]), 1)}, *args)
 
 
+@pytest.mark.slow
 def test_a_fixed_number_of_envs_is_refused(tmp_path):
     policy = BakesIn(OBS, BOX, POLICIES["mlp"][0])
     with pytest.raises(ValueError, match=r"cannot be traced for any number of envs.*write tensor\.shape\[0\]"):
@@ -393,6 +397,7 @@ def test_metadata_that_does_not_fit_is_refused(tmp_path):
 # -- what a bundle tells -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_metadata_is_inside_and_beside(exported):
     onnx = pytest.importorskip("onnx")
     _, bundle = exported("lstm")
@@ -426,6 +431,7 @@ def test_metadata_is_inside_and_beside(exported):
     assert inside["extra"] == {"robot": "test"}
 
 
+@pytest.mark.slow
 def test_the_critic_stays_at_home(exported):
     onnx = pytest.importorskip("onnx")
     _, bundle = exported("lstm")
@@ -436,6 +442,7 @@ def test_the_critic_stays_at_home(exported):
     assert not any("critic" in name or "value_head" in name for name in program.state_dict)
 
 
+@pytest.mark.slow
 def test_images_stay_bytes_and_the_batch_is_free(exported):
     onnx = pytest.importorskip("onnx")
     _, bundle = exported("cnn")
@@ -509,6 +516,7 @@ def test_a_wrong_layout_is_refused_by_name(layout, error, message, exported):
     assert load_bundle(bundle.folder, layout=OBS.select(["joints", "command"])).obs_spec.names == ("command", "joints")
 
 
+@pytest.mark.slow
 def test_a_wrong_observation_is_refused_by_name(exported):
     runnable: ExportedPolicy = load_bundle(exported("cnn")[1].folder)
     obs = {"command": np.zeros((2, 3)), "image": np.zeros((2, 1, 10, 12), np.uint8)}
@@ -546,6 +554,7 @@ def test_one_env_flat_arrays_and_named_parts(exported):
     assert list(hybrid) == ["arm", "gears"] and hybrid["gears"].dtype == np.int64
 
 
+@pytest.mark.slow
 def test_files_of_two_bundles_do_not_mix(tmp_path, exported):
     _, bundle = exported("mlp")
     for path in bundle.folder.iterdir():
@@ -559,6 +568,7 @@ def test_files_of_two_bundles_do_not_mix(tmp_path, exported):
 # -- what an estimator replaces ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_training_layout_is_taken_and_what_is_unused_is_dropped(exported):
     # trained with command, joints and scan; the command is always replaced, so the model wants joints and scan only
     policy, bundle = exported("encoder and estimator")

@@ -62,6 +62,7 @@ def test_every_robot_states_what_it_does_with_actions(task):
         assert stated.joint_damping == (-float(servo.biasprm[2]),) * 12
 
 
+@pytest.mark.slow
 def test_the_robot_is_given_what_the_exported_file_says(tmp_path):
     # what a robot's program does with the file alone: offset + scale · output, within the target's limits
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
@@ -86,6 +87,7 @@ def test_the_robot_is_given_what_the_exported_file_says(tmp_path):
         assert np.abs(output).max() == env.action_spec.high  # some actions were beyond the bounds
 
 
+@pytest.mark.slow
 def test_outputs_obey_the_declared_bounds_in_every_format(tmp_path):
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     spec = BoxSpec(shape=(2,), low=(-0.5, -float("inf")), high=(float("inf"), 0.25))
@@ -105,6 +107,7 @@ def test_outputs_obey_the_declared_bounds_in_every_format(tmp_path):
     assert Agent(policy).predict(obs).tolist() == [[-0.5, 0.25]] * 3
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_null(tmp_path):
     policy = Policy(ObsSpec.from_flat(3), BoxSpec(shape=(2,)), PolicyConfig(actor_hidden_dims=(8,)))
     bundle = export_policy(policy, tmp_path / "b", metadata=ExportMetadata(), formats=("torch",), num_steps=2)

@@ -118,6 +118,7 @@ def check(found, bare, healthy: Path | None = None, spare: float = 20.0):
         assert steps_in(healthy) == ALL_STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_training_does_not_notice(fault, bare, tmp_path):
     """The faulty one comes first and last among the loggers; the local file between them is complete."""

@@ -76,6 +76,7 @@ def test_seeds_of_one_setting_are_put_together(tmp_path):
     assert alone.label == "cartpole", "nothing to be told from"
 
 
+@pytest.mark.slow
 def test_runs_of_one_seed_are_no_further_seeds(tmp_path, caplog):
     # two copies of seed 0 with returns 1 … 5 and 3 … 7, and seed 1 with 2 … 6: seed 0 is 2 … 6 as well
     folders = [

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from tracker_rows import CONFIG, ROWS, film, wandb_rows
 
+from striderl.data.registry import LOGGERS
 from striderl.loggers.guarded import Guarded
-from striderl.loggers.table import LOGGERS, make_loggers
+from striderl.loggers.table import make_loggers
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
 from striderl.loggers.trackers import MlflowLogger, NeptuneLogger, WandbLogger, run_id_of
 
@@ -203,8 +204,8 @@ def test_neptune_offline(tmp_path, monkeypatch):
 
 
 def test_every_name_makes_a_logger_without_opening_anything(tmp_path):
-    loggers = make_loggers(LOGGERS, tmp_path / "cartpole" / "time")
-    assert [type(logger).__name__.removesuffix("Logger").lower() for logger in loggers] == list(LOGGERS)
+    loggers = make_loggers(LOGGERS.names(), tmp_path / "cartpole" / "time")
+    assert [type(logger).__name__.removesuffix("Logger").lower() for logger in loggers] == list(LOGGERS.names())
     for logger in loggers:
         guarded = Guarded(logger)
         guarded.close()

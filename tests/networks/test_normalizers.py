@@ -274,6 +274,7 @@ def test_value_normalizer_round_trip():
     assert constant.normalize(torch.tensor(5.0)) == 0.0
 
 
+@pytest.mark.slow
 def test_updates_and_reading_compile_whole():
     normalizer = EmpiricalNormalization(3, until=100)
     plain = copy.deepcopy(normalizer)

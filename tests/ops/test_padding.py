@@ -46,6 +46,7 @@ def rollouts(draw):
     return torch.tensor(flags).view(num_steps, num_envs)
 
 
+@pytest.mark.slow
 @given(rollouts())
 def test_round_trip_of_nested_data(dones):
     num_steps, num_envs = dones.shape

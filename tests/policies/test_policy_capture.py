@@ -85,6 +85,7 @@ def test_a_step_of_every_class_can_be_captured(kind):
     assert report.max_difference <= 1e-6 and report.backward
 
 
+@pytest.mark.slow
 def test_the_gradient_penalty_and_the_rewards_can_be_captured():
     torch.manual_seed(0)
     discriminator = AMPDiscriminator(6, 2.0, [8, 4], task_reward_lerp=0.5)

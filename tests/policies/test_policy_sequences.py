@@ -176,6 +176,7 @@ def build_trunk(kind: str, encoder: str) -> Policy:
     return Policy(SPEC, BoxSpec(shape=(2,)), config)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(KINDS), st.sampled_from(ENCODERS), windows())
 @settings(max_examples=30)
 def test_a_trunk_that_encodes_and_remembers_runs_sequences_like_steps(kind, encoder, window):

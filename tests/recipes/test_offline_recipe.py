@@ -27,6 +27,7 @@ def test_there_are_at_least_so_many_steps_and_none_is_an_end(behaviours, kind, n
     assert bool(steps["valid"].all())
 
 
+@pytest.mark.slow
 def test_what_followed_a_step_is_what_the_pendulum_does(behaviours):
     steps = all_steps(generate(behaviours, "mix", 6300, seed=1))
     speed, after = steps["obs"]["obs"][:, 2], steps["obs_next"]["obs"][:, 2]

@@ -110,6 +110,7 @@ def test_an_ordinary_step_that_does_not_fit_changes_nothing() -> None:
         assert tree.equal({**before, "generation": 0}, {**replay.state_dict(), "generation": 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("ends", [0.0, 0.04])
 def test_windows_by_numpy_are_windows_by_torch(num_envs: int, ends: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ def test_rows_and_walkers_are_those_of_a_list(history: Any) -> None:
         assert back == (env, p if starts else p - 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(histories())
 def test_samples_are_rows_alive(history: Any) -> None:
@@ -98,6 +99,7 @@ def test_same_seed_same_rows_and_another_seed_others() -> None:
     assert first[0] != first[1]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(histories(), st.booleans())
 def test_a_reloaded_replay_goes_on_bit_for_bit(history: Any, prioritized: bool) -> None:
@@ -125,6 +127,7 @@ def test_a_reloaded_replay_goes_on_bit_for_bit(history: Any, prioritized: bool) 
         other.add(transition(fresh))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(history=histories())
 def test_files_hold_what_memory_holds(history: Any, tmp_path_factory: Any) -> None:

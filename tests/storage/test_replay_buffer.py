@@ -165,6 +165,7 @@ def test_everything_is_as_in_a_list(case: dict[str, Any]) -> None:
             buf.sample(1)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(cases())
 def test_numpy_and_torch_hold_the_same(case: dict[str, Any]) -> None:
@@ -181,6 +182,7 @@ def test_numpy_and_torch_hold_the_same(case: dict[str, Any]) -> None:
     assert two.next(torch.from_numpy(index)).tolist() == one.next(index).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3), cases(), st.data())
 def test_a_vector_buffer_is_as_many_buffers(num: int, case: dict[str, Any], data: Any) -> None:
@@ -406,6 +408,7 @@ def test_reset_keeps_the_memory() -> None:
 # -- saving ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(case=cases(), prioritized=st.booleans())
 def test_a_file_brings_everything_back(case: dict[str, Any], prioritized: bool, tmp_path_factory: Any) -> None:

@@ -129,6 +129,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_a_compressed_bomb_is_refused_before_it_is_unpacked(tmp_path):
     members = saved(tmp_path / "good")
     # a quarter of a gigabyte of zeros, one byte short of its shape; a good part of that would be seen below

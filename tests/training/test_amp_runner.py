@@ -141,6 +141,7 @@ def test_motions_are_those_after_the_step_and_never_of_another_episode():
     )
 
 
+@pytest.mark.slow
 def test_a_runner_resumes_bit_for_bit(tmp_path):
     def clips_runner() -> AmpPolicyRunner:
         return AmpPolicyRunner(Pendulum(3), clip_config())

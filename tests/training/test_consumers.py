@@ -80,6 +80,7 @@ class Memory(Logger):
 # -- training does not notice ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "gru"])
 def test_consumers_never_change_training(kind, tmp_path):
     def everything(policy):

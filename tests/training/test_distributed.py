@@ -87,6 +87,7 @@ def test_two_ranks_with_half_the_envs_are_one_rank(name, two_ranks, in_float64):
                 torch.testing.assert_close(ours[number], wanted[number], rtol=0.0, atol=1e-12, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_in_one_rank_is_skipped_by_all(two_ranks):
     for each in two_ranks:
         skipped = [int(numbers["skipped_updates"]) for numbers in each["broken"]["numbers"]]
@@ -95,6 +96,7 @@ def test_a_gradient_that_is_not_finite_in_one_rank_is_skipped_by_all(two_ranks):
         assert all(bool(leaf.isfinite().all()) for leaf in tree.leaves(each["broken"]["state"]["policy"]))
 
 
+@pytest.mark.slow
 def test_the_learning_rate_moved(two_ranks):
     # else the test above would not have shown that ranks agree about it
     assert float(two_ranks[0]["minibatches"]["numbers"][-1]["learning_rate"]) != pytest.approx(1e-3)
@@ -141,6 +143,7 @@ os._exit(3)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_stopped_rank_is_named_when_the_limit_is_over(stopped):
     # stopped in the midst of collectives; rank 0 also holds the store in which the ranks leave their signs of life

@@ -108,16 +108,19 @@ def ppo_return(build: Any, iterations: int, **settings: Any) -> float:
     return learned_return(GymnasiumEnv(build, 2), policy, Trainer(algorithm, collector, plan))
 
 
+@pytest.mark.slow
 def test_a_linear_policy_solves_the_chain_with_one_hot_alone():
     # six steps, one reward each; a line through 0, 1, 2 gets at most two of three states right
     assert ppo_return(ChainEnv, 60, **LINEAR) == 6.0
     assert ppo_return(ChainEnv, 60, **LINEAR, one_hot=False) <= 4.0
 
 
+@pytest.mark.slow
 def test_a_cnn_reads_the_corner():
     assert ppo_return(CornerEnv, 15, **LINEAR) == 4.0
 
 
+@pytest.mark.slow
 def test_dqn_learns_the_chain():
     env = GymnasiumEnv(ChainEnv, 2)
     torch.manual_seed(0)
@@ -140,6 +143,7 @@ def case(kind: str, task: str, iterations: int) -> Any:
     return replace(config, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "task"), [("gymnasium", "Corner"), ("gymnasium", "Chain"), ("dqn", "Corner"), ("sac", "Walk")]
 )
@@ -166,6 +170,7 @@ def test_a_run_is_saved_resumed_loaded_and_exported(kind, task, tmp_path):
     assert max(bundle.parity["torch"].values()) <= 1e-5
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_what_is_done_by_default(tmp_path, caplog):
     from striderl.cli.main import main
 

@@ -72,6 +72,7 @@ def check(kind: str, uninterrupted: dict[str, Ended], point: tuple[str, bool, in
     return "" if ended.records == uninterrupted[kind].records else f"{point}: other records"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_an_error_anywhere_the_bits_are_the_same(kind, uninterrupted):
     found = [check(kind, uninterrupted, point, raised) for seed in range(2) for point in points(kind, RAISES, seed)]
@@ -79,6 +80,7 @@ def test_after_an_error_anywhere_the_bits_are_the_same(kind, uninterrupted):
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_ctrl_c_anywhere_the_bits_are_the_same(kind, uninterrupted):
     found = [check(kind, uninterrupted, point, sent) for point in points(kind, SENDS, 7)]

@@ -87,6 +87,7 @@ def test_the_harness_notices_a_collector_without_quarantine(monkeypatch):
     assert all(poison_envs("cartpole", "reward", env=1, step=10, values=(math.nan, 1e30)))
 
 
+@pytest.mark.slow
 def test_the_harness_notices_an_optimiser_that_steps_anyway(monkeypatch):
     monkeypatch.setattr(parameter_groups, "is_broken", lambda length: False)
     assert all(poison_gradients("cartpole", 5, values=(math.nan, math.inf)))
@@ -294,6 +295,7 @@ def sick_run(path, monkeypatch, kind="cartpole", envs=range(4), iterations=6, **
     return Run(config, folder_at(path, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cartpole", "pendulum_lstm", "dqn", "sac"])
 @pytest.mark.parametrize("iterations", [2, 6])
 def test_a_run_without_valid_samples_is_no_success(tmp_path, monkeypatch, kind, iterations):

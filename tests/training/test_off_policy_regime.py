@@ -70,6 +70,7 @@ def test_steps_and_updates_are_counted(kind):
     assert "td_error" not in {name.removeprefix("train/") for name in records[0].metrics}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_run_goes_on_bit_for_bit(kind):
     whole = make_trainer(kind)
@@ -121,6 +122,7 @@ def test_offline_learns_from_a_filled_replay_alone():
     assert not same(before, weights_of(trainer))
 
 
+@pytest.mark.slow
 def test_offline_goes_on_bit_for_bit():
     source = make_trainer("td3")
     list(source)

@@ -171,6 +171,7 @@ def test_a_learner_that_decides_by_a_count_of_its_own_is_not_recorded(caplog):
 VIEWS = [None, OneStep(), SingleStep(0.9), NStep(3, gamma=0.9), FrameStack(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: type(view).__name__)
 def test_sampling_on_the_device_gives_the_samples_of_the_replay(view):
     one, two = (make_trainer("td3", recorded=False).regime for _ in range(2))

@@ -225,6 +225,7 @@ def test_a_device_that_is_not_there_is_named(device, tmp_path):
 # -- metrics that a setting names --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cartpole", "sac"])
 @pytest.mark.parametrize(
     ("setting", "name", "meant"),
@@ -271,6 +272,7 @@ def test_a_metric_may_come_with_the_first_episode(tmp_path):
 # -- loggers -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LOGGERS.names() if name != "console"])
 @pytest.mark.parametrize("error", [ImportError("no such package"), PermissionError("credentials"), SystemExit("bye")])
 def test_a_logger_that_cannot_be_made_costs_a_warning(name, error, tmp_path, monkeypatch, caplog):
@@ -281,7 +283,7 @@ def test_a_logger_that_cannot_be_made_costs_a_warning(name, error, tmp_path, mon
     if name in files:
         monkeypatch.setattr(run_module, files[name], lambda path, **settings: fails(path))
     else:
-        monkeypatch.setitem(table.LOGGERS, name, fails)
+        monkeypatch.setattr(table, f"make_{name}", fails)
     trackers = () if name in files else (name,)
     config = tiny(iterations=1, logging=LoggingSettings(console="off", trackers=trackers))
     folder = folder_at(tmp_path / "run", config)

@@ -129,6 +129,7 @@ def test_a_signal_in_the_last_iteration_leaves_the_end_on_the_disk(tmp_path, ref
     assert state_digest(tmp_path / "run") == references("cartpole").state
 
 
+@pytest.mark.slow
 def test_a_warm_up_is_left_between_its_pieces(tmp_path, references):
     saved = stopped_at(tmp_path / "run", 0, "warmup")
     assert saved["phase"] == "warmup" and saved["env_steps"] == 32  # 8 of 16 steps in each of 4 envs

@@ -40,6 +40,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_second_resume_ends_in_one_line_that_names_the_first(tmp_path, capsys):
     config = tiny(iterations=4)
     run = Run(config, folder_at(tmp_path / "run", config))
@@ -56,6 +57,7 @@ def test_a_second_resume_ends_in_one_line_that_names_the_first(tmp_path, capsys)
     assert main(words[3:]) == 0 and "has ended" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_is_built_once_in_a_process(tmp_path):
     config = tiny(iterations=1)
     folder = folder_at(tmp_path / "run", config)
@@ -77,6 +79,7 @@ def test_a_run_that_cannot_be_built_gives_its_folder_free(tmp_path):
     Run(config, folder).close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["forked", "spawned", "planted"])
 def test_a_killed_trainer_leaves_no_lock_though_its_worker_lives(tmp_path, kind):
     words = [sys.executable, "-c", HOLDER, str(tmp_path), kind]
@@ -108,6 +111,7 @@ def test_the_file_names_the_holder_and_nobody_after_the_end(tmp_path):
     assert not lock.held and (tmp_path / LOCK_FILE).read_bytes() == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 5000, b"\xff\xfe", b'{"pid": 1}', b"3"])
 def test_a_holder_without_a_readable_name_is_refused_all_the_same(tmp_path, content):
     with (tmp_path / LOCK_FILE).open("wb") as file:
@@ -138,6 +142,7 @@ def test_a_file_system_without_locks_costs_a_warning(tmp_path, monkeypatch, capl
     lock.release()
 
 
+@pytest.mark.slow
 def test_a_run_whose_folder_was_deleted_locks_the_new_one(tmp_path):
     config = tiny(iterations=1)
     run = Run(config, folder_at(tmp_path / "run", config))
@@ -152,6 +157,7 @@ def test_a_run_whose_folder_was_deleted_locks_the_new_one(tmp_path):
 # -- runners -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_runner_holds_its_log_dir_while_it_learns(tmp_path):
     env, config = make("pendulum", num_envs=4), legged_gym()
     held = []

@@ -170,6 +170,7 @@ def test_counts_that_make_no_sense():
 # -- by hand -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [False, True])
 def test_steps_by_hand_equal_learn(memory):
     one, other = make_runner(memory=memory), make_runner(memory=memory)
@@ -203,6 +204,7 @@ def test_steps_go_on_from_observations_of_somebody_else():
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_save_load_and_go_on_equals_not_stopping(tmp_path):
     one, other = make_runner(), make_runner(seed=9)
     one.learn(2)

@@ -183,6 +183,7 @@ def test_a_resume_with_a_link_in_the_run_folder_is_refused_and_the_target_untouc
             read_run_config(folder.path) if name == "config.json" else read_specs(folder.path)
 
 
+@pytest.mark.slow
 def test_the_command_line_refuses_to_resume_through_a_link_in_one_sentence(tmp_path):
     assert main("cartpole", str(tmp_path / "run"), "5") == 0
     target = tmp_path / "target"
@@ -216,6 +217,7 @@ def test_a_link_in_the_place_of_the_faults_costs_a_warning_in_a_running_training
         report.resume_at(1, 1)
 
 
+@pytest.mark.slow
 def test_a_run_rotates_its_logs_and_resumes_exactly_across_parts(tmp_path, monkeypatch):
     small = LoggingSettings(console="off", file_megabytes=1)
     monkeypatch.setattr("striderl.training.run.MEGABYTE", 4_000)

@@ -93,11 +93,13 @@ def unnoticed(path, number, names, seed, read):
 # -- flips -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_flip_goes_unnoticed_where_the_policy_is_read(run):
     assert unnoticed(run, 600, SEALED, 1, lambda path: load_run(path, "last")) == 0
     assert load_run(run, "last").step == 128
 
 
+@pytest.mark.slow
 def test_no_flip_goes_unnoticed_where_a_run_is_resumed(run):
     config = read_run_config(run)
 
@@ -108,6 +110,7 @@ def test_no_flip_goes_unnoticed_where_a_run_is_resumed(run):
     assert read_run_config(run) == config
 
 
+@pytest.mark.slow
 def test_the_flips_would_be_noticed_if_they_were_not(run, monkeypatch):
     monkeypatch.setattr(seal, "_differences_from_seal", lambda *_: [])
     monkeypatch.setattr("striderl.training.loading.check_digest", lambda *_: None)
@@ -121,6 +124,7 @@ def test_a_flip_in_the_seal_itself_is_noticed(run):
             load_run(run, "last")
 
 
+@pytest.mark.slow
 def test_without_the_seal_the_checkpoint_vouches(run):
     (run / "seal.json").unlink()
     assert load_run(run, "last").step == 128
@@ -213,6 +217,7 @@ def test_a_changed_specs_file_is_written_anew_with_the_flag(run):
     assert load_run(run, "last").step == 160
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -48,6 +48,7 @@ def student(folder, iterations=2, kind="pendulum_lstm", **changes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("using_ppo", [True, False], ids=["tppo", "dagger"])
 def test_a_run_learns_from_the_run_of_its_teacher(teacher, tmp_path, using_ppo):
     config = student(teacher, algorithm={"using_ppo": using_ppo})

@@ -91,6 +91,7 @@ def test_a_state_may_be_taken_in_the_middle_of_an_iteration(kind, phase):
     assert same_state(whole, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "gru", "lstm"])
 def test_every_iteration_starts_with_ratio_one(kind):
     # with memory, the update must begin where the rollout began: in the middle of episodes

@@ -65,6 +65,7 @@ def test_a_film_may_go_on_over_episodes_and_ends_after_its_steps(tmp_path):
     assert len(imageio.imread(film.path)) >= 5  # the format joins equal neighbours
 
 
+@pytest.mark.slow
 def test_a_film_runs_at_the_speed_of_the_env(tmp_path):
     env = CartPole(1)
     assert env.step_dt == pytest.approx(0.02)

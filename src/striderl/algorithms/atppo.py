@@ -46,7 +46,7 @@ class ATPPOConfig:
 
 
 class ATPPO:
-    """Teacher PPO with a motion prior; what `ATPPO(…)` returns is a `PPO`."""
+    """PPO with a teacher and a motion prior; what `ATPPO(…)` returns is a `PPO`."""
 
     Config = ATPPOConfig
     summary = "PPO with a teacher that is also rewarded for moving like an expert, on-policy"

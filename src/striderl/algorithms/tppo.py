@@ -109,7 +109,7 @@ class TPPOConfig:
 
 
 class TPPO:
-    """PPO and imitation of a teacher; what `TPPO(…)` returns is a `PPO`, or a `DAgger` without `using_ppo`."""
+    """The teacher PPO of st_rl: `TPPO(…)` returns a `PPO` with `Distill`, or a `DAgger` without `using_ppo`."""
 
     Config = TPPOConfig
     summary = "PPO and imitation of a teacher, or imitation alone (using_ppo False), on-policy"

@@ -60,7 +60,7 @@ Train a policy. The recipe of the task has settings that learn; every one of the
                         'striderl resume' has them
   --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)
   --SETTING VALUE       any setting by its place in the config; the most useful:
-      --env.NAME VALUE                  a setting of the task itself, such as --env.reward-weights.torques -1e-4
+      --env.NAME VALUE                  a setting of the task itself, such as --env.reward-weights.alive 0.2
       --env.settings.NAME VALUE         … of an env of Gymnasium or of your own
       --algorithm.learning-rate 3e-4    settings of the algorithm
       --terms.rnd.weight 0.5            settings of a term
