@@ -201,7 +201,7 @@ def test_hybrid_actions_are_learned():
     storage = RolloutStorage(collector.columns(), 16, 16, final_obs=env.obs_spec)
     ppo = PPO(policy, PPOConfig(**{**USUAL, "gamma": 0.5, "entropy_coef": 0.0}))
     earned = []
-    for iteration in range(50):
+    for iteration in range(30):
         storage.clear()
         collector.collect(n_step=256, storage=storage)
         prepared = ppo.prepare(storage, initial_state={}, last_obs=collector.current_obs, last_state={})

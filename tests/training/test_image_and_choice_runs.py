@@ -111,13 +111,13 @@ def ppo_return(build: Any, iterations: int, **settings: Any) -> float:
 @pytest.mark.slow
 def test_a_linear_policy_solves_the_chain_with_one_hot_alone():
     # six steps, one reward each; a line through 0, 1, 2 gets at most two of three states right
-    assert ppo_return(ChainEnv, 60, **LINEAR) == 6.0
-    assert ppo_return(ChainEnv, 60, **LINEAR, one_hot=False) <= 4.0
+    assert ppo_return(ChainEnv, 30, **LINEAR) == 6.0
+    assert ppo_return(ChainEnv, 30, **LINEAR, one_hot=False) <= 4.0
 
 
 @pytest.mark.slow
 def test_a_cnn_reads_the_corner():
-    assert ppo_return(CornerEnv, 15, **LINEAR) == 4.0
+    assert ppo_return(CornerEnv, 10, **LINEAR) == 4.0
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_dqn_learns_the_chain():
     torch.manual_seed(0)
     policy = q_policy(env.obs_spec, env.action_spec, ActorConfig(hidden_dims=()))
     algorithm = DQN(policy, DQNConfig(learning_rate=1e-2, gamma=0.5, target_every=10))
-    plan = OffPolicyPlan(num_steps_per_env=4, batch_size=32, learning_starts=32, buffer_size=400, total_iterations=120)
+    plan = OffPolicyPlan(num_steps_per_env=4, batch_size=32, learning_starts=32, buffer_size=400, total_iterations=70)
     collector = Collector(env, algorithm.actor(), CollectorConfig(seed=0))
     trainer = Trainer(algorithm, collector, plan)
     assert learned_return(GymnasiumEnv(ChainEnv, 1), policy, trainer) == 6.0

@@ -238,7 +238,7 @@ def test_a_device_that_is_not_there_is_named(device, tmp_path):
     ],
 )
 def test_a_metric_that_is_not_logged_ends_the_run_at_once(kind, setting, name, meant, tmp_path):
-    config = tiny(kind, iterations=12)
+    config = tiny(kind, iterations=4)
     config = replace(config, env=replace(config.env, settings={"max_episode_length": 6}))  # an episode per iteration
     field = "metric" if setting == "stop" else "best"
     config = replace(config, **{setting: replace(getattr(config, setting), **{field: name})})
@@ -250,7 +250,7 @@ def test_a_metric_that_is_not_logged_ends_the_run_at_once(kind, setting, name, m
     mended = replace(config, **{setting: replace(getattr(config, setting), **{field: "evaluate/return_mean"})})
     mended = replace(mended, stop=replace(mended.stop, value=1e9))
     again = Run(mended, folder_at(tmp_path / "run", mended))
-    assert again.restore() and again.drive().exit_code == 0 and again.trainer.iteration == 12
+    assert again.restore() and again.drive().exit_code == 0 and again.trainer.iteration == 4
 
 
 def test_a_metric_of_evaluations_is_known_before_the_first(tmp_path):
