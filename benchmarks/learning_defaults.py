@@ -33,6 +33,7 @@ from striderl.algorithms import (
     DQN,
     IQL,
     PPO,
+    R2D2,
     REINFORCE,
     SAC,
     TD3,
@@ -60,6 +61,7 @@ from striderl.algorithms import (
     Means,
     MotionPriorConfig,
     Quantiles,
+    R2D2Config,
     RecurrentDQN,
     RecurrentSAC,
     SACConfig,
@@ -238,6 +240,12 @@ def _recurrent_dqn(env: VecEnv, where: Where) -> RecurrentDQN:
     return RecurrentDQN(network, DQNConfig(mode=where.mode), kind)
 
 
+def _r2d2(env: VecEnv, where: Where) -> R2D2:
+    config, kind = R2D2Config(mode=where.mode), Means(rescale=True)
+    network = q_policy(env.obs_spec, env.action_spec, ActorConfig(stages=(Remember(),)), kind).to(where.device)
+    return R2D2(network, config, kind, sequence=config.sequence)
+
+
 def _actor(env: VecEnv, where: Where, head: str, *stages: Any) -> ActorPolicy:
     return ActorPolicy(env.obs_spec, env.action_spec, ActorConfig(head=head, stages=stages)).to(where.device)
 
@@ -358,7 +366,7 @@ ROWS: Mapping[str, DefaultRow] = {
     ),
     "gail": _balance(
         "GAIL (`AdversarialReward` on PPO)",
-        "AdversarialReward",
+        "AdversarialReward GAIL",
         _on_policy(_gail),
         100_000,
         **EIGHT,
@@ -383,13 +391,14 @@ ROWS: Mapping[str, DefaultRow] = {
     ),
     "dagger": _swing_up("DAgger", "DAgger", _on_policy(_dagger), 100_000, **TAUGHT),
     "dqn": _balance("DQN", "DQN", _off_policy(_q_learner(Means)), 50_000),
-    "c51": _balance("C51", "Atoms", _off_policy(_q_learner(lambda: Atoms(low=LOW, high=HIGH))), 50_000, **ATOMS),
-    "qr_dqn": _balance("QR-DQN", "Quantiles", _off_policy(_q_learner(Quantiles)), 50_000),
-    "iqn": _balance("IQN", "ImplicitQuantiles", _off_policy(_q_learner(ImplicitQuantiles)), 50_000),
-    "rainbow": _balance("Rainbow", "rainbow", _off_policy(_rainbow), 50_000, **ATOMS),
+    "c51": _balance("C51", "Atoms C51", _off_policy(_q_learner(lambda: Atoms(low=LOW, high=HIGH))), 50_000, **ATOMS),
+    "qr_dqn": _balance("QR-DQN", "Quantiles QRDQN", _off_policy(_q_learner(Quantiles)), 50_000),
+    "iqn": _balance("IQN", "ImplicitQuantiles IQN", _off_policy(_q_learner(ImplicitQuantiles)), 50_000),
+    "rainbow": _balance("Rainbow", "rainbow Rainbow", _off_policy(_rainbow), 50_000, **ATOMS),
     "recurrent_dqn": _balance(
         "recurrent DQN", "RecurrentDQN", _off_policy(_recurrent_dqn), 50_000, given="an LSTM, rescaled values"
     ),
+    "r2d2": _balance("R2D2", "R2D2", _off_policy(_r2d2), 50_000, given="an LSTM"),
     "discrete_sac": _balance(
         "discrete SAC",
         "DiscreteSAC discrete_sac",
@@ -398,30 +407,30 @@ ROWS: Mapping[str, DefaultRow] = {
     ),
     "ddpg": _swing_up(
         "DDPG",
-        "ddpg",
+        "ddpg DDPG",
         _off_policy(lambda e, w: ddpg(e.obs_spec, e.action_spec, config=replace(ddpg_config(), mode=w.mode))),
     ),
     "td3": _swing_up("TD3", "TD3", _off_policy(_td3)),
     "sac": _swing_up("SAC", "SAC", _off_policy(_sac)),
     "redq": _swing_up(
-        "REDQ", "redq", _off_policy(lambda e, w: redq(e.obs_spec, e.action_spec, config=SACConfig(mode=w.mode)))
+        "REDQ", "redq REDQ", _off_policy(lambda e, w: redq(e.obs_spec, e.action_spec, config=SACConfig(mode=w.mode)))
     ),
     "tqc": _swing_up(
-        "TQC", "tqc", _off_policy(lambda e, w: tqc(e.obs_spec, e.action_spec, config=SACConfig(mode=w.mode)))
+        "TQC", "tqc TQC", _off_policy(lambda e, w: tqc(e.obs_spec, e.action_spec, config=SACConfig(mode=w.mode)))
     ),
     "crossq": _swing_up(
         "CrossQ",
         "CrossQ crossq",
         _off_policy(lambda e, w: crossq(e.obs_spec, e.action_spec, config=CrossQConfig(mode=w.mode))),
     ),
-    "fast_td3": _swing_up("FastTD3", "fast_td3", _fast(fast_td3), 200_000, **RETURNS),
-    "fast_sac": _swing_up("FastSAC", "fast_sac", _fast(fast_sac), 200_000, **RETURNS),
+    "fast_td3": _swing_up("FastTD3", "fast_td3 FastTD3", _fast(fast_td3), 200_000, **RETURNS),
+    "fast_sac": _swing_up("FastSAC", "fast_sac FastSAC", _fast(fast_sac), 200_000, **RETURNS),
     "recurrent_sac": _swing_up("recurrent SAC", "RecurrentSAC", _off_policy(_recurrent_sac), given="LSTMs"),
-    "bc": _swing_up("behaviour cloning", "BehaviourCloning", _offline(_bc), **SWUNG),
+    "bc": _swing_up("behaviour cloning", "BehaviourCloning BC", _offline(_bc), **SWUNG),
     "td3_bc": _swing_up("TD3+BC", "TD3BC", _offline(_td3_bc), **SWUNG),
     "cql": _swing_up("CQL", "CQL", _offline(_cql), **SWUNG),
     "cql_choices": _balance("CQL for choices", "Conservative", _offline(_q_learner(Conservative)), 20_000, **CLONED),
     "iql": _swing_up("IQL", "IQL", _offline(_iql), **SWUNG),
-    "bcq": _balance("BCQ", "Imitated", _offline(_bcq), 20_000, **CLONED),
+    "bcq": _balance("BCQ", "Imitated BCQ", _offline(_bcq), 20_000, **CLONED),
 }
 """The rows, in the order of the table."""

@@ -23,6 +23,10 @@ import striderl.algorithms as algorithms  # noqa: E402
 
 PARTS = {
     # not algorithms: what is handed to one
+    "BuildContext",
+    "build_actor",
+    "build_actor_critic",
+    "build_critics",
     "Distill",
     "EnvExpert",
     "Estimation",

@@ -29,6 +29,7 @@ import torch
 from poison import digest
 from run_cases import final_state, folder_at, take_signals, tiny
 
+from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.group import EnvGroup
 from striderl.training.consumers.chain import Chain
@@ -187,7 +188,7 @@ def config_of(kind: str, iterations: int, **changes: Any) -> Any:
     changes.setdefault("evaluation", replace(config.evaluation, every=3))
     changes.setdefault("checkpoints", replace(config.checkpoints, every=1))
     if kind == "pendulum_lstm":
-        changes.setdefault("terms", ("rnd",))
+        changes.setdefault("terms", {"rnd": RNDConfig()})
     if kind in ("cartpole", "pendulum_lstm"):
         changes.setdefault("plan", replace(config.plan, warmup_steps=16))
     return replace(config, **changes)

@@ -343,7 +343,7 @@ def test_things_that_are_no_configs_or_no_envs():
         OnPolicyRunner(IsaacLabTwoFake(), 3)
     with pytest.raises(ValueError, match="neither 'runner'"):
         OnPolicyRunner(IsaacLabTwoFake(), {"num_steps_per_env": 4})
-    with pytest.raises(TypeError, match="a runner wants a VecEnv"):
+    with pytest.raises(TypeError, match="wanted an env: a VecEnv"):
         OnPolicyRunner(object(), runner_configs.isaac_lab_two())
     own = RunnerConfig(obs_groups={"actor": ("policy",)})
     with pytest.raises(ValueError, match="obs_groups beside a PolicyConfig"):

@@ -225,7 +225,7 @@ def test_a_changed_specs_file_is_written_anew_with_the_flag(run):
         ({"policy__actor_hidden_dims": [32]}, "actor_hidden_dims: [16] → [32]"),
         ({"policy__activation": "relu"}, "activation: 'elu' → 'relu'"),
         ({"policy__kind": "lstm"}, "kind: 'mlp' → 'lstm'"),
-        ({"terms": ["rnd"]}, "goes on with terms"),
+        ({"terms": {"rnd": {}}}, "goes on with terms"),
         ({"env__task": "acrobot"}, "another layout"),
         ({"plan__num_steps_per_env": 16}, ""),
         ({"algorithm__num_mini_batches": 1}, ""),

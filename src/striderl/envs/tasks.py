@@ -105,7 +105,7 @@ def task_config(task: str) -> type[Any] | None:
     if task.startswith((GYMNASIUM, OBJECT)):
         return None
     if task in TASKS:
-        return CONFIG_OF[task]()
+        return CONFIG_OF[task]() if task in CONFIG_OF else None
     return config_of(ENVS.get(task))
 
 

@@ -106,7 +106,10 @@ class OnPolicyRunner:
             ranks.rank,
         )
         self.vec_env = wrap_env(
-            env, device=self.device, info=motion_info(config), first_env_index=ranks.rank * int(env.num_envs)
+            env,
+            device=self.device,
+            info=motion_info(config),
+            first_env_index=ranks.rank * int(getattr(env, "num_envs", 0)),
         )
         self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
         policy = build_policy(config, self.vec_env, self.device, self.seed)
