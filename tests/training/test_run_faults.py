@@ -22,6 +22,7 @@ from killed_runs import BUGS, Reference, config_of, kill_runs, signal_runs, stat
 from run_cases import folder_at, take_signals
 
 from striderl.checkpoint.store import CheckpointStore
+from striderl.training.distributed import Ranks
 from striderl.training.run import Run
 from striderl.training.run_folder import RunFolder
 
@@ -127,6 +128,26 @@ def test_a_signal_in_the_last_iteration_leaves_the_end_on_the_disk(tmp_path, ref
     assert saved["phase"] == "absorb" and saved["iteration"] == 5
     go_on(tmp_path / "run")
     assert state_digest(tmp_path / "run") == references("cartpole").state
+
+
+def test_a_signal_while_the_processes_agree_waits_until_all_know_it(tmp_path, monkeypatch):
+    # the other processes have been told of no signal and begin the next phase; this one must not stop before it
+    config = config_of("cartpole", 6)
+    run = Run(config, folder_at(tmp_path / "run", config))
+    events: list[Any] = []
+    advance, largest = run.trainer.advance, Ranks.largest
+
+    def agree(ranks: Ranks, number: int) -> int:
+        agreed = largest(ranks, number)
+        events.append(agreed)
+        if len(events) == 5:
+            run.signals.received = int(signal.SIGTERM)
+        return agreed
+
+    monkeypatch.setattr(Ranks, "largest", agree)
+    run.trainer.advance = lambda: events.append(advance()) or events[-1]
+    assert run.drive().exit_code == 143
+    assert events[4] == 0 and isinstance(events[5], str) and events[6:] == [15, 15]
 
 
 @pytest.mark.slow

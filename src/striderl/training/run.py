@@ -410,9 +410,10 @@ class Run:
             _log.error("%s is not written: %s. Training goes on", self.folder.path / CONFIG_FILE, error)
 
     def _asked_to_stop(self) -> bool:
-        """Return whether a signal has come, to any of the processes."""
-        self.signals.follow(self.ranks.largest(self.signals.received))
-        return bool(self.signals.received)
+        """Return whether a signal has come, to any of the processes; all of them return the same."""
+        agreed = self.ranks.largest(self.signals.received)
+        self.signals.follow(agreed)
+        return bool(agreed)  # a signal that came in the meantime is known to this process alone, and waits for its turn
 
     def _advance(self) -> None:
         try:
