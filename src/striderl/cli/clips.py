@@ -156,7 +156,7 @@ def _trot(words: list[str]) -> int:
 
 def _record(words: list[str]) -> int:
     options = parse(RecordOptions, words, command="clips record", description="Record what a run's greedy policy does.")
-    from striderl.cli.runs import load
+    from striderl.cli.runs import env_of, load
     from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.datasets.motion.clip_files import save_clip
     from striderl.envs.quadruped.base import MOTION_SPEC
@@ -164,12 +164,11 @@ def _record(words: list[str]) -> int:
     from striderl.recording.motion import quadruped_recorder_config, record_motion
 
     loaded = load(options.run, options.checkpoint, trust=options.trust)
-    task = loaded.config.env
+    task = loaded.env
     config = quadruped_recorder_config(
         skip_seconds=options.skip_seconds, min_seconds=options.min_seconds, seed=options.seed
     )
-    with make(task.task, settings=task.settings) as env:
-        loaded.check_env(env)
+    env_of(loaded).close()
     # a run may have been trained without motions, or with some of their fields; all are recorded
     whole = {**task.settings, "observe_motion": True, "motion_fields": MOTION_SPEC.names}
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from striderl.cli.options import Trust, parse
-from striderl.cli.runs import find_run, load
+from striderl.cli.runs import env_of, find_run, load
 from striderl.cli.terminal import UsageError, message_of, say
 
 if TYPE_CHECKING:
@@ -137,22 +137,15 @@ def _of_run(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any
     _require_source(options.source)
     loaded = load(options.source, options.checkpoint, trust=options.trust)
 
-    from striderl.checkpoint.errors import LayoutMismatch
     from striderl.collect.actors.behaviours import BehaviourActor, Sample
-    from striderl.envs.tasks import make
     from striderl.recipes.offline import record_steps
 
     if options.kind:
         raise UsageError("--kind is for a task; a run has one policy, which --checkpoint chooses")
-    settings = loaded.config.env
-    try:
-        env = make(settings.task, num_envs=options.num_envs, settings=settings.settings)
-        loaded.check_env(env)
-    except (ImportError, KeyError, ValueError, RuntimeError, LayoutMismatch) as error:
-        raise UsageError(message_of(error)) from error
+    env, task = env_of(loaded, num_envs=options.num_envs), loaded.env.task
     replay = record_steps(env, [BehaviourActor(loaded.policy, Sample())], options.num_steps, seed=options.seed)
-    about = {"task": settings.task, "run": loaded.folder.path.name, "step": loaded.step, "seed": options.seed}
-    return settings.task, replay, env, about
+    about = {"task": task, "run": loaded.folder.path.name, "step": loaded.step, "seed": options.seed}
+    return task, replay, env, about
 
 
 def _save(folder: str, replay: Replay, env: VecEnv, about: dict[str, Any]) -> None:

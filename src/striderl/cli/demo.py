@@ -109,7 +109,7 @@ def _evaluated(loaded: LoadedRun, episodes: int) -> str:
     from striderl.envs.tasks import make
     from striderl.training.evaluation import evaluate
 
-    with make(loaded.config.env.task, num_envs=episodes, settings=loaded.config.env.settings) as env:
+    with make(loaded.env.task, num_envs=episodes, settings=loaded.env.settings) as env:
         numbers = evaluate(env, GreedyActor(loaded.policy), episodes, seed=1).numbers()
         longest = env.max_episode_length
     return (
@@ -128,7 +128,7 @@ def _video(loaded: LoadedRun, seconds: float) -> Path:
     from striderl.training.video import record_video
 
     ahead = CommandConfig(forward=(0.8, 0.8), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing=0.0)
-    with make(loaded.config.env.task, num_envs=1, settings={"commands": ahead}) as env:
+    with make(loaded.env.task, num_envs=1, settings={"commands": ahead}) as env:
         steps = num_video_steps(seconds, env.step_dt)
         return record_video(env, GreedyActor(loaded.policy), loaded.folder.videos / "walk.mp4", steps, 7).path
 
@@ -144,7 +144,7 @@ def _exported(loaded: LoadedRun) -> str:
 
     folder = export_loaded(loaded, loaded.folder.export, formats=("onnx",), overwrite=False).folder
     exported, agent, worst = load_bundle(folder), Agent(loaded.policy), 0.0
-    with make(loaded.config.env.task, num_envs=4) as env:
+    with make(loaded.env.task, num_envs=4) as env:
         obs = env.reset(seed=3)
         for _ in range(100):
             arrays = {name: value.numpy() for name, value in obs.items()}

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from striderl.cli.options import Run, Trust, parse
-from striderl.cli.runs import load
-from striderl.cli.terminal import UsageError, message_of, say
+from striderl.cli.options import Env, Run, Trust, parse
+from striderl.cli.runs import env_of, load
+from striderl.cli.terminal import UsageError, say
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class EvaluateOptions:
     """The seed of the envs."""
     json: bool = False
     """Print the numbers as JSON."""
+    env: Env = ""
     trust: Trust = False
 
 
@@ -57,16 +58,9 @@ def evaluate_run(words: list[str]) -> int:
 
 
 def _play(loaded: Any, options: EvaluateOptions) -> dict[str, float]:
-    from striderl.checkpoint.errors import LayoutMismatch
     from striderl.collect.actors.policy_actor import GreedyActor
-    from striderl.envs.tasks import make
     from striderl.training.evaluation import evaluate
 
-    env = loaded.config.env
-    try:
-        built = make(env.task, num_envs=min(options.num_envs, options.episodes), settings=env.settings)
-        loaded.check_env(built)
-    except (ImportError, KeyError, ValueError, RuntimeError, LayoutMismatch) as error:
-        raise UsageError(message_of(error)) from error
+    built = env_of(loaded, options.env, num_envs=min(options.num_envs, options.episodes))
     with built:
         return evaluate(built, GreedyActor(loaded.policy), options.episodes, options.seed).numbers()

@@ -54,8 +54,8 @@ def export_loaded(loaded: LoadedRun, folder: Path, *, formats: tuple[str, ...], 
     from striderl.export.golden_trace import ParityError
     from striderl.export.metadata import ExportMetadata
 
-    counted = "num_updates" if loaded.config.dataset else "env_steps"
-    extra = {"task": loaded.config.env.task, counted: loaded.step}
+    counted = "num_updates" if loaded.config is not None and loaded.config.dataset else "env_steps"
+    extra = {"task": loaded.env.task, counted: loaded.step}
     try:
         return export_policy(
             loaded.policy,

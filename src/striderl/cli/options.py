@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 import tyro
 
 from striderl.cli.flag_errors import one_line_errors
-from striderl.cli.runs import TRUST
+from striderl.cli.runs import ENV, TRUST
 
 OptionsT = TypeVar("OptionsT")
 
@@ -15,6 +15,8 @@ Run = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """A run on the command line."""
 Runs = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN …")]
 """Several of them."""
+Env = Annotated[str, tyro.conf.arg(help=ENV)]
+"""The env that a run is played in."""
 Trust = Annotated[bool, tyro.conf.arg(help=TRUST)]
 """Whether code that the files of a run name is imported."""
 

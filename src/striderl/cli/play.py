@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from striderl.cli.options import Run, Trust, parse
-from striderl.cli.runs import load
+from striderl.cli.options import Env, Run, Trust, parse
+from striderl.cli.runs import env_of, load
 from striderl.cli.terminal import UsageError, message_of, say
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class ViewOptions:
     """The seed of the env."""
     output: str = ""
     """The video's file, .mp4 or .gif; in the run's folder 'videos' unless given."""
+    env: Env = ""
     trust: Trust = False
 
 
@@ -40,7 +41,7 @@ def play(words: list[str]) -> int:
     loaded = load(options.run, options.checkpoint, trust=options.trust)
     if not options.output:
         try:
-            with Window(f"{loaded.config.env.task}, {loaded.step:,} steps") as window:
+            with Window(f"{loaded.env.task}, {loaded.step:,} steps") as window:
                 return _show(loaded, options, window)
         except NoDisplayError as error:
             say(f"no window ({error}); writing a video instead")
@@ -71,7 +72,7 @@ def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
 
     path = Path(options.output) if options.output else loaded.folder.videos / f"{name}_{loaded.step}.mp4"
     try:
-        with _env(loaded) as env:
+        with env_of(loaded, options.env, filmed=True) as env:
             steps = num_video_steps(options.seconds, env.step_dt)
             video = record_video(env, GreedyActor(loaded.policy), path, steps, options.seed)
     except (ImportError, RuntimeError, OSError) as error:
@@ -88,7 +89,7 @@ def _show(loaded: LoadedRun, options: ViewOptions, window: Any) -> int:
     from striderl.training.run import num_video_steps
 
     actor = GreedyActor(loaded.policy)
-    with _env(loaded) as env, torch.no_grad():
+    with env_of(loaded, options.env, filmed=True) as env, torch.no_grad():
         obs, state = env.reset(seed=options.seed), actor.initial_state(1, env.device)
         duration = env.step_dt or 0.04
         for _ in range(num_video_steps(options.seconds, env.step_dt)):
@@ -101,15 +102,3 @@ def _show(loaded: LoadedRun, options: ViewOptions, window: Any) -> int:
             state = actor.initial_state(1, env.device) if bool(step.done[0]) else acted.state
             time.sleep(max(0.0, duration - (time.perf_counter() - began)))
     return 0
-
-
-def _env(loaded: LoadedRun) -> Any:
-    from striderl.checkpoint.errors import LayoutMismatch
-    from striderl.envs.tasks import make
-
-    try:
-        env = make(loaded.config.env.task, num_envs=1, settings=loaded.config.env.settings, filmed=True)
-        loaded.check_env(env)
-        return env
-    except (ImportError, KeyError, ValueError, RuntimeError, LayoutMismatch) as error:
-        raise UsageError(message_of(error)) from error

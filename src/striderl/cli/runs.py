@@ -10,6 +10,7 @@ from striderl.cli.terminal import UsageError, message_of
 from striderl.data.naming import suggestion
 
 if TYPE_CHECKING:
+    from striderl.envs.vec_env import VecEnv
     from striderl.training.loading import LoadedRun
 
 CONFIG = "config.json"
@@ -19,6 +20,8 @@ ROOT = Path("runs")
 CHECKPOINTS = ("best", "last")
 """Which checkpoints have a name; all have a number."""
 
+ENV = "Another env to play in than the run's own, by name: a task, an id of Gymnasium, 'my_pkg.envs:make_env'."
+"""What --env does, wherever a run is played."""
 TRUST = (
     "Import the module that the run's files name, such as 'gymnasium:MODULE:ID'. Look at it first: importing runs "
     "code. Runs that this user made on this machine need no such word."
@@ -64,6 +67,32 @@ def load(run: str | Path, checkpoint: str, *, trust: bool = False) -> LoadedRun:
         return load_run(folder, int(checkpoint) if checkpoint.isdigit() else checkpoint, trust=trust)
     except (CheckpointError, OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise UsageError(f"{folder}: {message_of(error)}") from error
+
+
+def check_named(folder: Path, task: str) -> None:
+    """Raise for the env of a run that was handed over as an object: a command has to be told what makes one."""
+    from striderl.data.registry import OBJECT
+
+    if task.startswith(OBJECT):
+        raise UsageError(
+            f"{folder} was trained on an env object, a {task.removeprefix(OBJECT)}, which no file can make again; "
+            "name what makes one: --env my_pkg.envs:make_env"
+        )
+
+
+def env_of(loaded: LoadedRun, env: str = "", *, num_envs: int = 1, filmed: bool = False) -> VecEnv:
+    """Build the env of a run, or another one by name, which must show and take the same."""
+    from striderl.checkpoint.errors import LayoutMismatch
+    from striderl.envs.tasks import make
+
+    check_named(loaded.folder.path, env or loaded.env.task)
+    settings = {} if env else loaded.env.settings
+    try:
+        built = make(env or loaded.env.task, num_envs=num_envs, settings=settings, filmed=filmed)
+        loaded.check_env(built)
+    except (ImportError, KeyError, ValueError, TypeError, RuntimeError, LayoutMismatch) as error:
+        raise UsageError(message_of(error)) from error
+    return built
 
 
 def _near(name: str) -> str:

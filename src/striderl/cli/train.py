@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from striderl.cli.runs import ACCEPT_CHANGES, TRUST, find_run
+from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, rank_of_torchrun, say
 from striderl.cli.train_flags import overridden, take
 from striderl.recipes.table import recipe, task_names
@@ -36,6 +36,8 @@ OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
 """What is said about the folder of a run, without a value."""
+RUNNER_FLAGS = ("--max-iterations", "--env", "--device")
+"""What `resume` takes for the log_dir of a runner, with a value each."""
 RANK_SECONDS = 600.0
 """How long the processes of torchrun wait for each other: longer than an evaluation, a video or a save takes."""
 
@@ -87,7 +89,13 @@ Go on with a run from its newest good checkpoint, as if it had never been stoppe
   RUN                   the folder of a run, or of several (runs/cartpole: the newest of them)
   --trust               {trust}
   --accept-changes      {accept_changes}
-  --SETTING VALUE       change a setting from here on, such as --plan.total-steps 2000000 for a run that has ended"""
+  --SETTING VALUE       change a setting from here on, such as --plan.total-steps 2000000 for a run that has ended
+
+The log_dir of a runner (OnPolicyRunner and the others) is a run as well:
+
+  --max-iterations N    how many iterations there are in all; those of its train_cfg unless given
+  --env NAME            the env, where the folder cannot name it: a task, or what makes one, my_pkg.envs:make_env
+  --device cuda         where to train"""
 
 
 def train(words: list[str]) -> int:
@@ -282,6 +290,11 @@ def _check_same_config(config: RunConfig[Any, Any], ranks: Ranks) -> None:
 def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
     path = _in_main(ranks, lambda: str(find_run(name)))
 
+    from striderl.training.runners.log_dir import is_log_dir
+
+    if is_log_dir(path):
+        return _resume_runner(path, words, signals, ranks)
+
     from striderl.training.run_config import RunConfig, read_run_config
     from striderl.training.run_folder import RunFolder
 
@@ -324,6 +337,50 @@ def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> 
     if config != before:
         _in_main(ranks, lambda: _write_config(run, config))
     return _drive(run)
+
+
+def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
+    """Go on with the log_dir of a runner."""
+    if ranks.world_size > 1:
+        raise UsageError(f"{path} is the log_dir of a runner; in several processes it is resumed by its own program")
+    trust = "--trust" in words
+    words, given = take([word for word in words if word != "--trust"], *RUNNER_FLAGS)
+    if words:
+        raise UsageError(
+            f"{path} is the log_dir of a runner, which goes on with the settings it has; the flags are "
+            f"{', '.join(RUNNER_FLAGS)} and --trust, found {words[0]}"
+        )
+
+    from striderl.checkpoint.errors import CheckpointError
+    from striderl.envs.tasks import make
+    from striderl.training.runners.build import resume_runner
+    from striderl.training.runners.log_dir import read_log_dir
+
+    try:
+        about = read_log_dir(path, trust=trust, builds_env="--env" not in given)
+        check_named(Path(path), given.get("--env", about.env.task))
+        env = make(given["--env"], num_envs=about.env.num_envs, device=about.device) if "--env" in given else None
+        runner = resume_runner(path, env=env, device=given.get("--device", ""), trust=trust)
+    except (CheckpointError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} cannot be resumed: {message_of(error)}") from error
+    text = given.get("--max-iterations", str(runner.config.max_iterations))
+    left = (int(text) if text.isdigit() else 0) - runner.current_learning_iteration
+    if left <= 0:
+        runner.close()
+        raise UsageError(
+            f"{path} has finished {runner.current_learning_iteration} iterations; more goes on: --max-iterations N"
+        )
+    runner.should_stop = lambda: bool(signals.received)
+    say(f"{about.env.task} with {about.runner}, from iteration {runner.current_learning_iteration}: {path}")
+    try:
+        runner.learn(left)
+    finally:
+        runner.close()
+    if signals.received:
+        complain(f"{signals.name}: saved; 'striderl resume {path}' goes on")
+        return signals.exit_code
+    say(f"ended after {runner.current_learning_iteration} iterations")
+    return 0
 
 
 def _trained_with(config: RunConfig[Any, Any], folder: RunFolder) -> tuple[RunConfig[Any, Any], list[str]]:

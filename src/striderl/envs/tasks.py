@@ -50,6 +50,14 @@ def make(
             filmed=filmed,
         )
     task = full_name(task)
+    env = _named(task, num_envs, device, settings or {}, filmed, first_env_index)
+    env.made_as = (task, dict(settings or {}))
+    return env
+
+
+def _named(
+    task: str, num_envs: int, device: str, settings: Mapping[str, Any], filmed: bool, first_env_index: int
+) -> VecEnv:
     if task.startswith(OBJECT):
         raise KeyError(
             f"{task!r} was handed over as an object; hand it over again, as in striderl.train(resume=RUN, env=env)"
@@ -58,7 +66,7 @@ def make(
         from striderl.envs.gymnasium.env import GymnasiumEnv
 
         shown = {"render_mode": "rgb_array"} if filmed else {}
-        kwargs = {**shown, **(settings or {})}
+        kwargs = {**shown, **settings}
         name = task.removeprefix(GYMNASIUM)
         return GymnasiumEnv(name, num_envs, device=device, env_kwargs=kwargs, first_env_index=first_env_index)
     if task not in TASKS:
@@ -73,9 +81,9 @@ def make(
             first_env_index=first_env_index,
         )
     for name in ("num_envs", "device"):
-        if name in (settings or {}):
+        if name in settings:
             raise ValueError(f"settings: {name!r} is not one of them; give it as make({task!r}, {name}=…)")
-    return TASKS[task](num_envs, device, settings or {}, first_env_index)
+    return TASKS[task](num_envs, device, settings, first_env_index)
 
 
 def modules_named(task: str, settings: Mapping[str, Any]) -> list[str]:

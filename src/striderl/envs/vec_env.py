@@ -99,6 +99,8 @@ class VecEnv(ABC):
     """Seconds of simulated time per step; 0 when time has no meaning."""
     actuation: ActuationSpec | None = None
     """What the env does with an action before its actuators, for a run's files and exports; None where unknown."""
+    made_as: tuple[str, Mapping[str, Any]] | None = None
+    """The task's name and settings, where `make` built the env by a name: by them it can be built again."""
     first_env_index: int = 0
     """The global index of env 0, when several processes each hold a part of the envs; seeds follow it."""
 

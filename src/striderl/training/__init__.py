@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from striderl.training.runners.amp_policy_runner import AmpPolicyRunner as AmpPolicyRunner
     from striderl.training.runners.build import build_actor_critic as build_actor_critic
     from striderl.training.runners.build import build_runner as build_runner
+    from striderl.training.runners.build import resume_runner as resume_runner
     from striderl.training.runners.inference import InferencePolicy as InferencePolicy
     from striderl.training.runners.on_policy_runner import OnPolicyRunner as OnPolicyRunner
     from striderl.training.runners.runner_config import MotionSettings as MotionSettings
@@ -117,6 +118,7 @@ __getattr__, __dir__, __all__ = lazy(
         "runners.build": [
             "build_actor_critic",
             "build_runner",
+            "resume_runner",
         ],
         "runners.inference": [
             "InferencePolicy",

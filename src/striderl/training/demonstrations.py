@@ -6,8 +6,9 @@
 
     training_policy_logdir is
       the folder of a run      config.json, specs.json, checkpoints/step_…           it says everything itself
-      a runner's log_dir       model_0/ model_50/ … or model_50.pt, and config.json with the runner's train_cfg; or give
-                               RunStudents the train_cfg, or a student of the right shape, which is then copied
+      a runner's log_dir       config.json, specs.json, model_0/ model_50/ …          it says everything itself
+      that of another library  model_50.pt, and config.json with the train_cfg; or give RunStudents the train_cfg, or a
+                               student of the right shape, which is then copied
 
 The trainer may write at the same time: a checkpoint that is not whole yet, or was deleted between two looks, is passed
 over until the next look. Nothing is read again before there is a newer one.
@@ -42,6 +43,7 @@ from striderl.training.run_folder import RunFolder
 from striderl.training.run_specs import SPECS_FILE, read_specs
 from striderl.training.runners.build_parts import build_policy
 from striderl.training.runners.config_generations import read_train_config, without_functions
+from striderl.training.runners.log_dir import is_log_dir, read_log_dir
 from striderl.training.runners.partial_load import weights_in
 from striderl.training.runners.run_files import load_state
 
@@ -68,7 +70,7 @@ class RunStudents:
     def __call__(self, folder: Path, known: str) -> Student | None:
         """Return the newest student, or None while there is no other one that can be read."""
         try:
-            if self._policy is None and (folder / SPECS_FILE).is_file():
+            if self._policy is None and (folder / SPECS_FILE).is_file() and not is_log_dir(folder):
                 return self._of_run(folder, known)
             return self._of_runner(folder, known)
         except _NOT_NOW as error:
@@ -109,6 +111,10 @@ class RunStudents:
 
     def _model(self, folder: Path) -> StudentPolicy:
         """Return a student of the right shape, built once."""
+        if self._policy is None and self._train_cfg is None and is_log_dir(folder):
+            obs_spec, action_spec, _ = read_specs(folder)
+            with torch.random.fork_rng(devices=[]):
+                self._policy = Policy(obs_spec, action_spec, read_log_dir(folder, builds_env=False).policy)
         if self._policy is None:
             given = self._train_cfg if self._train_cfg is not None else without_functions(_saved_config(folder))
             config = read_train_config(given)

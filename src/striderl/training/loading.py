@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from striderl.algorithms.building import BuildContext, facts_of
 from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
@@ -17,9 +19,13 @@ from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
-from striderl.training.run_config import RunConfig, TeacherRun, check_same_parts, read_run_config
+from striderl.policies.transfer.load import load_exactly
+from striderl.training.run_config import EnvSettings, RunConfig, TeacherRun, check_same_parts, read_run_config
 from striderl.training.run_folder import RunFolder
 from striderl.training.run_specs import SPECS_FILE, actuation_of, read_plain_specs, run_layout, specs_of
+from striderl.training.runners.log_dir import checkpoint_of, is_log_dir, read_log_dir
+from striderl.training.runners.partial_load import weights_in
+from striderl.training.runners.run_files import load_state
 from striderl.training.seal import check_digest
 
 
@@ -27,8 +33,10 @@ from striderl.training.seal import check_digest
 class LoadedRun:
     """A policy and where it comes from."""
 
-    config: RunConfig[Any, Any]
-    """The settings of the run."""
+    env: EnvSettings
+    """Its task."""
+    config: RunConfig[Any, Any] | None = None
+    """All settings of the run; None for the log_dir of a runner."""
     folder: RunFolder
     """Its folder."""
     policy: Policy | ActorPolicy
@@ -44,7 +52,7 @@ class LoadedRun:
 
     def check_env(self, env: VecEnv) -> None:
         """Raise LayoutMismatch, with every difference by name, for an env that shows or takes something else."""
-        normalized = self.config.policy.normalize_obs
+        normalized = self.config is not None and self.config.policy.normalize_obs
         now = run_layout(env.obs_spec, env.action_spec, normalize_obs=normalized)
         check_layout(self.layout, now, where=f"the run {self.folder.path}")
 
@@ -101,8 +109,11 @@ def load_run(
 
     A config that names a module outside the library, which building its parts imports, is refused unless this user made
     the run on this machine, or with `trust`. Where no env is built (`builds_env` False), that of the env is not asked.
+    The log_dir of a runner is a run as well: its checkpoints are numbered by iterations, and the best is the last.
     """
     root = RunFolder(folder)
+    if is_log_dir(root.path):
+        return _load_log_dir(root, which, device=device, trust=trust, builds_env=builds_env)
     config = read_run_config(root.path, trust=trust, builds_env=builds_env)
     specs = read_plain_specs(root.path)
     obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
@@ -116,12 +127,33 @@ def load_run(
     policy.load_state_dict(checkpoint.state["algorithm"]["policy"])
     policy.eval()
     return LoadedRun(
+        env=config.env,
         config=config,
         folder=root,
         policy=policy,
         step=checkpoint.step,
         step_dt=step_dt,
         layout=layout,
+        actuation=actuation_of(specs),
+    )
+
+
+def _load_log_dir(root: RunFolder, which: str | int, *, device: str, trust: bool, builds_env: bool) -> LoadedRun:
+    about = read_log_dir(root.path, trust=trust, builds_env=builds_env)
+    specs = read_plain_specs(root.path)
+    obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
+    state = load_state(checkpoint_of(root.path, which))
+    with torch.random.fork_rng(devices=[]):
+        policy = Policy(obs_spec, action_spec, about.policy)
+    load_exactly(policy, weights_in(state))
+    policy.to(device).eval()
+    return LoadedRun(
+        env=about.env,
+        folder=root,
+        policy=policy,
+        step=int(state["trainer"]["env_steps"]) if "trainer" in state else 0,
+        step_dt=step_dt,
+        layout=run_layout(obs_spec, action_spec, normalize_obs=False),
         actuation=actuation_of(specs),
     )
 

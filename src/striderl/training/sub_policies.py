@@ -7,12 +7,11 @@ ActorCriticFieldMutex(env.obs_spec, None, env.action_spec, sub_policy_paths=["ru
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from striderl.policies.mutex.runs import SubPolicy
 from striderl.policies.policy import Policy
 from striderl.training.loading import load_run
-from striderl.training.run_config import RunConfig
+from striderl.training.run_config import EnvSettings
 
 COMMAND = "command"
 """The component in which the quadruped tasks show what is asked for."""
@@ -20,24 +19,22 @@ COMMAND = "command"
 
 def load_sub_policy(folder: str | Path, which: str | int = "best") -> SubPolicy:
     """Return the policy of a run: the 'best', the 'last', or that of a number of env steps."""
-    # of the policy alone nothing is imported that the run names, so there is nothing to trust
-    run = load_run(folder, which, trust=True)
+    run = load_run(folder, which, builds_env=False)
     if not isinstance(run.policy, Policy):
-        raise TypeError(
-            f"the run {str(folder)!r} learned with {run.config.algorithm_name}; a mutex joins on-policy runs"
-        )
+        learned = "" if run.config is None else f" learned with {run.config.algorithm_name}"
+        raise TypeError(f"the run {str(folder)!r}{learned} has no critic; a mutex joins on-policy runs")
     spec = run.policy.obs_spec
     cmd_scale = float(spec[COMMAND].scale) if COMMAND in spec else None
-    return SubPolicy(run.policy, _action_scale(run.config), cmd_scale)
+    return SubPolicy(run.policy, _action_scale(run.env), cmd_scale)
 
 
-def _action_scale(config: RunConfig[Any, Any]) -> float:
+def _action_scale(env: EnvSettings) -> float:
     """Return what the task multiplies actions by; 1 where it takes them as they are."""
-    given = config.env.settings.get("action_scale")
+    given = env.settings.get("action_scale")
     if given is not None:
         return float(given)
-    if not config.env.task.startswith(("quadruped", "parkour")):
+    if not env.task.startswith(("quadruped", "parkour")):
         return 1.0
     from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS  # only this family scales, and it wants MuJoCo
 
-    return QUADRUPED_CONFIGS[config.env.task].action_scale
+    return QUADRUPED_CONFIGS[env.task].action_scale

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from striderl.data.naming import unknown
+from striderl.envs.tasks import make
 from striderl.envs.wrap_env import wrap_env
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.training.runners.amp_policy_runner import AmpPolicyRunner
 from striderl.training.runners.build_parts import preset_model
 from striderl.training.runners.config_keys import bare_class_name
+from striderl.training.runners.log_dir import checkpoint_of, read_log_dir
 from striderl.training.runners.obs_sets import resolve_obs_sets
 from striderl.training.runners.on_policy_runner import OnPolicyRunner
 from striderl.training.runners.two_stage_runner import TwoStageRunner
@@ -38,6 +40,28 @@ def build_runner(
     if bare not in RUNNERS:
         raise ValueError(unknown("runner", bare, RUNNERS, where="the table of runners"))
     return RUNNERS[bare](env, train_cfg, log_dir, device)
+
+
+def resume_runner(
+    log_dir: str | Path, *, env: Any = None, device: str = "", trust: bool = False, map_location: Any = None
+) -> OnPolicyRunner:
+    """Build the runner of a log_dir again and load its newest checkpoint; `learn` then goes on.
+
+    env: wanted where the folder cannot name the one that was trained on; otherwise in place of that one.
+    trust: import modules that the folder names though it was made elsewhere.
+    """
+    about = read_log_dir(log_dir, trust=trust, builds_env=env is None)
+    if about.objects:
+        raise ValueError(
+            f"{str(log_dir)!r} was trained with objects that no file can hold: {', '.join(about.objects)}. Build the "
+            f"runner with them in a program and call runner.load({str(checkpoint_of(Path(log_dir), 'last'))!r})"
+        )
+    where = device or about.device
+    if env is None:
+        env = make(about.env.task, num_envs=about.env.num_envs, device=where, settings=about.env.settings)
+    runner = build_runner(about.runner, env, about.train_cfg, log_dir, where)
+    runner.load(checkpoint_of(Path(log_dir), "last"), map_location=map_location)
+    return runner
 
 
 def build_actor_critic(env: Any, class_name: str, policy_cfg: Mapping[str, Any]) -> StatefulPolicy:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from striderl.training.runners.config_generations import as_dict, read_train_con
 from striderl.training.runners.git_state import store_code_state
 from striderl.training.runners.hand_rollout import HandRollout, Stepped
 from striderl.training.runners.inference import InferencePolicy
+from striderl.training.runners.log_dir import write_log_dir
 from striderl.training.runners.log_tags import as_block, tags_of, tags_over_time
 from striderl.training.runners.metrics import METRICS, Metric
 from striderl.training.runners.partial_load import (
@@ -51,8 +52,9 @@ from striderl.training.runners.partial_load import (
 )
 from striderl.training.runners.ranks import join_ranks, rank_consumers
 from striderl.training.runners.run_files import checkpoint_path, load_state, save_state
+from striderl.training.runners.runner_config import RunnerConfig
 from striderl.training.runners.trials import report_to_trial
-from striderl.training.runners.writers import make_writer
+from striderl.training.runners.writers import make_table, make_writer
 from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class OnPolicyRunner:
                 f"train_cfg has settings of pretraining, which {type(self).__name__} does not do; use TwoStageRunner"
             )
         self.cfg = train_cfg if isinstance(train_cfg, Mapping) else as_dict(train_cfg)
+        self._train_cfg = train_cfg
         self.env, self.device = env, torch.device(device)
         self.log_dir = None if log_dir is None else Path(log_dir)
         self.ranks = ranks = join_ranks(self.device)
@@ -124,7 +127,10 @@ class OnPolicyRunner:
         """What `evaluation` measures, by name; entries may be added."""
         self.metrics: dict[str, float | None] = {}
         """What it measured last; None where the env does not offer it."""
+        self.should_stop: Callable[[], bool] = lambda: False
+        """Asked after every iteration; when it says True, `learn` saves and returns."""
         self.writer = self.logger = make_writer(config.logger, self.log_dir if ranks.is_main else None)
+        self._table = make_table(self.log_dir if ranks.is_main else None)
         self._writes = ranks.is_main and self.log_dir is not None
         self._lock: FolderLock | None = None
         self._repositories: list[Path] = []
@@ -156,9 +162,10 @@ class OnPolicyRunner:
                 if record.iteration % self.config.log_interval == 0 or not left:
                     self.log({"record": record})
                 pruned = trial is not None and report_to_trial(trial, self._objective(record), record.iteration)
-                if self._writes and self._is_save_due(record.iteration, last=pruned or not left):
+                ends = pruned or not left or self.should_stop()
+                if self._writes and self._is_save_due(record.iteration, last=ends):
                     self.save(checkpoint_path(self.log_dir or "", record.iteration))
-                if pruned:
+                if ends:
                     break
         return self.metrics_velrmsd, self.metrics_CoT
 
@@ -172,6 +179,7 @@ class OnPolicyRunner:
         if self._writes and self.log_dir is not None:
             # a folder that cannot be made is better found now than after the first hours
             self.log_dir.mkdir(parents=True, exist_ok=True)
+            self._describe_run(self.log_dir)
             store_code_state(self.log_dir, self._repositories)
 
     init_writter = init_writer
@@ -223,6 +231,7 @@ class OnPolicyRunner:
     def close(self) -> None:
         """Finish the log and close the envs; calling it twice is fine."""
         self.writer.close()
+        self._table.close()
         self.trainer.close()
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -235,6 +244,7 @@ class OnPolicyRunner:
         measured = {f"Metrics/{name}": value for name, value in self.metrics.items() if value is not None}
         tags = {**tags_of(record), **measured}
         self.writer.log(record.iteration, tags)
+        self._table.log(record.env_steps, record.metrics)
         if self.config.logger == "tensorboard":
             self.writer.log(int(self._seconds), tags_over_time(tags))
         if _log.isEnabledFor(logging.INFO):
@@ -293,6 +303,7 @@ class OnPolicyRunner:
             self.trainer.load_state_dict(state["trainer"])
             self.seed, self._seconds = self.trainer.seed, float(state["seconds"])
             self.writer.resume_at(self.current_learning_iteration)
+            self._table.resume_at(self.trainer.env_steps)
         else:
             load_some(self.trainer, state, wanted, strict=strict)
         return state.get("infos")
@@ -322,6 +333,19 @@ class OnPolicyRunner:
         finally:
             self._lock.release()
             self._lock = None
+
+    def _describe_run(self, log_dir: Path) -> None:
+        """Write what `striderl evaluate`, `play`, `export` and `resume` read of the log_dir beside its checkpoints."""
+        given = self._train_cfg
+        write_log_dir(
+            log_dir,
+            runner=type(self).__name__,
+            env=self.vec_env,
+            user_env=self.env,
+            policy=self.alg.policy.config,
+            train_cfg=given if isinstance(given, RunnerConfig) else as_dict(given),
+            device=self.device,
+        )
 
     def _load_changed(self, change: Manipulator, state: Mapping[str, Any], *, strict: bool) -> None:
         source = {WEIGHTS: weights_in(state), "iter": state.get("iter", 0), "infos": state.get("infos")}

@@ -2,7 +2,8 @@
 
 Teacher(policy)                                                    as it is
 {"teacher_ac_path": "runs/walk/2026-…"}                            a run's folder: it says everything itself
-{"teacher_ac_path": "logs/walk/model_1500", "class_name": …, …}    a runner's checkpoint, or its log_dir: the newest
+{"teacher_ac_path": "logs/walk"}                                   a runner's log_dir as well: the newest checkpoint
+{"teacher_ac_path": "logs/walk/model_1500", "class_name": …, …}    one checkpoint of it, or an older log_dir
 {"teacher_ac_path": "old/model_1500.pt", "class_name": …, …}       rsl_rl's or st_rl's file, with its normaliser
 {"teachers": [{…}, {…}], "component": "skill"}                     several, routed by an observation component
 """
@@ -26,6 +27,7 @@ from striderl.training.loading import load_run
 from striderl.training.run_specs import SPECS_FILE
 from striderl.training.runners.config_keys import Keys
 from striderl.training.runners.config_policy import read_preset
+from striderl.training.runners.log_dir import is_log_dir
 from striderl.training.runners.partial_load import weights_in
 from striderl.training.runners.run_files import load_state
 from striderl.training.runners.runner_config import PresetSettings
@@ -44,8 +46,7 @@ def load_teacher(
     which: the 'best', the 'last', or that of a number of env steps.
     components: other names that the student's env has for what the teacher observes.
     """
-    # of the policy alone nothing is imported that the run names, so there is nothing to trust
-    return Teacher(load_run(folder, which, trust=True).policy, components)
+    return Teacher(load_run(folder, which, builds_env=False).policy, components)
 
 
 def build_teacher(given: Any, make_policy: MakePolicy) -> Teacher | TeacherRouter:
@@ -75,6 +76,8 @@ def _from_path(keys: Keys, make_policy: MakePolicy) -> Teacher:
     if (path / SPECS_FILE).is_file():
         which = keys.take("which", "best")
         keys.take("class_name")
+        if is_log_dir(path):
+            keys.rest()  # settings of its class, which the folder knows itself
         keys.finish()
         return load_teacher(path, which, components=components)
     return Teacher(_from_weights(_newest(path), read_preset(keys.rest(), "teacher_policy"), make_policy), components)

@@ -13,9 +13,7 @@ With pretrain_iterations = -1 there is no second stage: DAgger from disk, while 
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +24,6 @@ from torch import Tensor
 
 from striderl.algorithms.dagger import DAgger
 from striderl.algorithms.ppo import PPO
-from striderl.checkpoint.safe_files import write_text
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.envs.vec_env import VecEnv
@@ -35,7 +32,6 @@ from striderl.policies.run_reader import WEIGHTS
 from striderl.training.consumers.consumer import Consumer
 from striderl.training.on_policy import storage_for
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.run_config import CONFIG_FILE
 from striderl.training.runners.build_parts import build_algorithm
 from striderl.training.runners.config_generations import read_train_config
 from striderl.training.runners.dataset_env import PREFIX, DatasetEnv, not_recorded
@@ -75,6 +71,7 @@ class TwoStageRunner(OnPolicyRunner):
         config = with_recorded_teacher(read_train_config(train_cfg))
         pretrain = pretrain_of(config)
         super().__init__(env, config, log_dir, device)
+        self._train_cfg = train_cfg
         if isinstance(train_cfg, Mapping):
             self.cfg = train_cfg
         self.rollout_dataset = RolloutDataset(
@@ -259,26 +256,15 @@ class TwoStageRunner(OnPolicyRunner):
         self.vec_env.close()
 
     def _offer_first_weights(self) -> None:
-        """Save the policy before the first recording is read: whoever records with the newest student waits for it.
-
-        Beside it the config, by which `RunStudents` builds the student; one with objects in it has to be given there.
-        """
+        """Save the policy before the first recording is read: whoever records with the newest student waits for it."""
         if not self._writes or self.log_dir is None or self._reads or self.current_learning_iteration:
             return
-        path, config = checkpoint_path(self.log_dir, 0), self.log_dir / CONFIG_FILE
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        self._describe_run(self.log_dir)  # by which `RunStudents` builds the student
+        path = checkpoint_path(self.log_dir, 0)
         if not path.exists():
             weights = dict(self.alg.policy.state_dict())
             save_state(path, {WEIGHTS: weights, "iter": 0, "infos": None}, iteration=0)
-        if not os.path.lexists(config) and (text := _as_json(self.cfg)):
-            write_text(config, text)
-
-
-def _as_json(config: Mapping[str, Any]) -> str:
-    """Return a config as text; empty where it holds objects."""
-    try:
-        return json.dumps(dict(config), indent=2) + "\n"
-    except TypeError:
-        return ""
 
 
 def _keep_units(before: PPO, after: PPO) -> None:
