@@ -69,8 +69,8 @@ def run(kind: str, mode: str) -> dict[str, Any]:
         torch.cuda.synchronize()
         seen.append(1e3 * (time.perf_counter() - started) / ROUNDS)
     kept = sorted(seen[3:])
-    regime: Any = trainer.regime
-    recorded = regime._learner.recorded
+    loop: Any = trainer.loop
+    recorded = loop._learner.recorded
     return {
         "round_ms": kept[len(kept) // 2],
         "range_ms": [kept[0], kept[-1]],

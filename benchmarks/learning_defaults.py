@@ -278,7 +278,7 @@ def _offline(make: Callable[[VecEnv, Where], Any]) -> Build:
             folder,
             env.obs_spec,
             env.action_spec,
-            picker=algorithm.picker(where.seed),
+            sampler=algorithm.sampler(where.seed),
             view=algorithm.view(),
             placement=Placement(device=where.device),
         )

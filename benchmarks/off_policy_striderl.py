@@ -13,7 +13,7 @@ from striderl.data.transition import Transition, transition_columns
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.storage.replay.replay import Replay
-from striderl.training.regimes.off_policy import Learner
+from striderl.training.loops.off_policy import Learner
 
 
 def update(task: Task, mode: str = "eager") -> Work:
@@ -28,7 +28,7 @@ def update(task: Task, mode: str = "eager") -> Work:
         transition_columns(obs_spec, action_spec, {}, {}),
         NUM_STEPS,
         1,
-        picker=algorithm.picker(0),
+        sampler=algorithm.sampler(0),
         view=algorithm.view(),
     )
     _fill(replay, steps_of(task))

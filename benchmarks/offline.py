@@ -102,7 +102,7 @@ def learned(name: str, folder: Path, specs: Specs, seed: int, updates: int) -> f
     """Train one learner on one dataset and return what its policy earns without chance."""
     torch.manual_seed(seed)
     algorithm = LEARNERS[name](specs)
-    replay = load_dataset(folder, *specs, picker=algorithm.picker(seed), view=algorithm.view())
+    replay = load_dataset(folder, *specs, sampler=algorithm.sampler(seed), view=algorithm.view())
     plan = OfflinePlan(num_updates_per_iteration=updates, batch_size=128, total_iterations=1)
     list(Trainer(algorithm, replay, plan, seed=seed))
     env = make(TASK, num_envs=20)

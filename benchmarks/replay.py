@@ -63,15 +63,15 @@ def striderl_calls(row: str) -> Call:
 
     envs = 8 if "8 envs" in row else 1
     columns = transition_columns(ObsSpec.from_flat(OBS), BoxSpec(shape=(ACT,), low=-1.0, high=1.0), {}, {})
-    picker = Prioritized() if row.startswith("prioritized") else Uniform()
+    sampler = Prioritized() if row.startswith("prioritized") else Uniform()
     view = NStep(3, gamma=0.99) if "3-step" in row else None
-    replay = Replay(columns, SIZE, envs, picker=picker, view=view)
+    replay = Replay(columns, SIZE, envs, sampler=sampler, view=view)
     for part in (replay.steps, replay.frames):
         part.arena.blocks["float32"].uniform_()
     replay.steps.arena.data["valid"].fill_(True)
     replay.cursor.set(np.full(envs, SIZE // envs), np.zeros(envs))
     for first in range(0, SIZE, 1000):
-        picker.written(replay.read, first, 1000, True)
+        sampler.written(replay.read, first, 1000, True)
     given = {key: torch.from_numpy(value) for key, value in arrays(envs).items()}
     no = given["done"]
     step = Transition(
@@ -85,7 +85,7 @@ def striderl_calls(row: str) -> Call:
     error = torch.rand(BATCH)
 
     def sample_and_update() -> None:
-        replay.update_priorities(replay.sample(BATCH).ticket, error)
+        replay.update_priorities(replay.sample(BATCH).handle, error)
 
     return sample_and_update
 

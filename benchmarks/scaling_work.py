@@ -67,18 +67,18 @@ def table_env(num_envs: int, device: str) -> TableEnv:
 def replay(kind: str, size: int, batch: int, device: str) -> Work:
     """Return one sample of a full replay, and for 'prioritized' the update of its priorities."""
     columns = transition_columns(ObsSpec.from_flat(OBS), BoxSpec(shape=(ACT,)), {}, {})
-    picker = Prioritized() if kind == "prioritized" else Uniform()
+    sampler = Prioritized() if kind == "prioritized" else Uniform()
     view = NStep(3, gamma=0.99) if kind == "3-step" else None
-    made = Replay(columns, size, 1, placement=Placement(device=device), picker=picker, view=view)
+    made = Replay(columns, size, 1, placement=Placement(device=device), sampler=sampler, view=view)
     for part in (made.steps, made.frames):
         part.arena.blocks["float32"].uniform_()
     made.steps.arena.data["valid"].fill_(True)
     made.cursor.set(np.array([size]), np.zeros(1, np.int64))
-    picker.written(made.read, 0, size, True)
+    sampler.written(made.read, 0, size, True)
     error = torch.rand(batch, device=device)
 
     def sample_and_update() -> None:
-        made.update_priorities(made.sample(batch).ticket, error)
+        made.update_priorities(made.sample(batch).handle, error)
 
     return Work(sample_and_update if kind == "prioritized" else lambda: made.sample(batch), batch)
 

@@ -25,7 +25,7 @@ from striderl.collect import Collector, CollectorConfig, GreedyActor
 from striderl.envs import VecEnv, make
 from striderl.policies import Estimate, NormalizeObs, Policy, PolicyConfig, Remember
 from striderl.training import OnPolicyPlan, Trainer, evaluate
-from striderl.training.consumers import Save
+from striderl.training.callbacks import Save
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "examples_estimator.json"
 VELOCITY = "base_lin_vel"
@@ -84,7 +84,7 @@ def build(arguments: argparse.Namespace) -> Trainer:
         algorithm,
         Collector(env, algorithm.actor(), CollectorConfig(seed=arguments.seed, decorrelation_steps=ages)),
         OnPolicyPlan(num_steps_per_env=24, total_steps=8 * 24 * 2 if arguments.quick else arguments.steps),
-        consumers=[Save(keep, every=50)],
+        callbacks=[Save(keep, every=50)],
         seed=arguments.seed,
     )
     if store.steps():

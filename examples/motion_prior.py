@@ -32,7 +32,7 @@ from striderl.envs.quadruped.trot import TrotConfig
 from striderl.policies import NormalizeObs, Policy, PolicyConfig
 from striderl.recording import quadruped_loader_config, quadruped_recorder_config, record_motion, trot_clip, trot_clips
 from striderl.training import OnPolicyPlan, Trainer, evaluate
-from striderl.training.consumers import Save
+from striderl.training.callbacks import Save
 from striderl.training.video import record_video
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "examples_motion_prior.json"
@@ -128,7 +128,7 @@ def build(name: str, arguments: argparse.Namespace) -> Trainer:
             CollectorConfig(seed=arguments.seed, decorrelation_steps=0 if arguments.quick else 999),
         ),
         OnPolicyPlan(num_steps_per_env=24, total_steps=8 * 24 * 2 if arguments.quick else arguments.steps),
-        consumers=[Save(keep, every=50)],
+        callbacks=[Save(keep, every=50)],
         seed=arguments.seed,
     )
     if store.steps():

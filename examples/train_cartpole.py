@@ -14,7 +14,7 @@ from striderl.collect import Collector, CollectorConfig, GreedyActor, PolicyActo
 from striderl.envs import make
 from striderl.policies import Policy, PolicyConfig
 from striderl.training import OnPolicyPlan, Trainer
-from striderl.training.consumers import Evaluate, Stop, Threshold
+from striderl.training.callbacks import Evaluate, Stop, Threshold
 
 
 def train(seed: int, steps: int) -> float:
@@ -45,7 +45,7 @@ def train(seed: int, steps: int) -> float:
         algorithm,
         Collector(env, PolicyActor(policy), CollectorConfig(seed=seed)),
         OnPolicyPlan(num_steps_per_env=128, total_steps=steps),
-        consumers=[evaluation, Stop(Threshold("evaluate/return_mean", 475.0))],
+        callbacks=[evaluation, Stop(Threshold("evaluate/return_mean", 475.0))],
         seed=seed,
     )
     for record in trainer:

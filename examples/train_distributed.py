@@ -16,8 +16,8 @@ from striderl.collect import Collector, CollectorConfig, GreedyActor, PolicyActo
 from striderl.envs.classic_control.cartpole import CartPole
 from striderl.policies import Policy, PolicyConfig
 from striderl.training import OnPolicyPlan, Trainer
-from striderl.training.consumers import Evaluate, Stop, Threshold
-from striderl.training.consumers.ranks import KeepTogether, PoolEpisodes
+from striderl.training.callbacks import Evaluate, Stop, Threshold
+from striderl.training.callbacks.ranks import KeepTogether, PoolEpisodes
 from striderl.training.distributed import Ranks, setup
 
 
@@ -48,7 +48,7 @@ def train(ranks: Ranks, num_envs: int, steps: int, seed: int, save: Path | None)
         algorithm,
         Collector(env, PolicyActor(policy), CollectorConfig(seed=seed)),
         OnPolicyPlan(num_steps_per_env=128, total_steps=steps // ranks.world_size),
-        consumers=[PoolEpisodes(ranks), *watching, KeepTogether(ranks, algorithm)],
+        callbacks=[PoolEpisodes(ranks), *watching, KeepTogether(ranks, algorithm)],
         seed=seed,
     )
     for record in trainer:

@@ -201,3 +201,15 @@ def test_parts_that_need_each_other_while_imported_are_refused(small, tool):
     path.write_text(path.read_text() + "\n\nPLACE = ROOT\n")
     with pytest.raises(tool.MoveError, match="need each other"):
         tool.apply(tree, table)
+
+
+def test_arguments_under_their_old_names():
+    @_moved.renamed_arguments({"picker": "sampler"})
+    def function(size: int, *, sampler: str = "uniform") -> tuple[int, str]:
+        return size, sampler
+
+    with pytest.warns(DeprecationWarning, match="the argument picker is now sampler"):
+        assert function(3, picker="prioritized") == (3, "prioritized")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert function(3, sampler="prioritized") == (3, "prioritized")

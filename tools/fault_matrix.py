@@ -44,8 +44,9 @@ from fault_rows import (
 )
 from faulty_envs import DEATHS, HANGS, RAISES  # found through the path that fault_rows sets
 
-from striderl.envs.workers import handle, lifeline
+from striderl.envs.workers import handle
 from striderl.envs.workers import handle as crew
+from striderl.envs.workers import parent_watchdog as lifeline
 
 
 def some(cases: list, count: int, dice: random.Random) -> list:

@@ -9,13 +9,17 @@ asked for.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 PACKAGE = "striderl"
 
@@ -28,19 +32,21 @@ MODULES: dict[str, str] = {
     "collect.acting_part": "collect.actors.base",
     "collect.behaviour_actor": "collect.actors.behaviours",
     "collect.behaviours": "collect.actors.behaviours",
-    "collect.collected": "collect.delivery",
+    "collect.collected": "collect.surplus",
     "collect.collector_config": "collect.schedules",
-    "collect.compiled_acting": "collect.recorded_steps",
+    "collect.compiled_acting": "collect.graphed_rollout",
     "collect.dagger_saver": "recording.dagger",
+    "collect.delivery": "collect.surplus",
     "collect.demonstration_saver": "recording.demonstrations",
-    "collect.episode_tally": "collect.delivery",
+    "collect.episode_tally": "collect.surplus",
     "collect.motion_recorder": "recording.motion",
     "collect.noise_source": "collect.group",
     "collect.parameter_noise": "collect.actors.parameter_noise",
     "collect.policy_actor": "collect.actors.policy_actor",
     "collect.quadruped_clips": "recording.motion",
+    "collect.recorded_steps": "collect.graphed_rollout",
     "collect.recorded_teacher": "collect.teacher",
-    "collect.recorder": "collect.recorded_steps",
+    "collect.recorder": "collect.graphed_rollout",
     "collect.sampler_agents": "collect.samplers.agents",
     "collect.sampler_collectors": "collect.samplers.collectors",
     "collect.sampler_decorrelation": "collect.samplers.collectors",
@@ -153,6 +159,7 @@ MODULES: dict[str, str] = {
     "envs.sampling": "envs.check.probe",
     "envs.workers.config": "envs.workers.pool",
     "envs.workers.crew": "envs.workers.handle",
+    "envs.workers.lifeline": "envs.workers.parent_watchdog",
     "execution.allocator": "execution.updater",
     "execution.capture_cuda": "execution.capture",
     "execution.joint_program": "execution.traced",
@@ -231,12 +238,32 @@ MODULES: dict[str, str] = {
     "storage.views": "storage.replay.views",
     "storage.views_hindsight": "storage.replay.views",
     "storage.views_sequence": "storage.replay.views",
+    "training.consumers": "training.callbacks",
+    "training.consumers.chain": "training.callbacks.chain",
+    "training.consumers.consumer": "training.callbacks.callback",
+    "training.consumers.evaluate": "training.callbacks.evaluate",
+    "training.consumers.log": "training.callbacks.log",
+    "training.consumers.progress": "training.callbacks.progress",
+    "training.consumers.ranks": "training.callbacks.ranks",
+    "training.consumers.save": "training.callbacks.save",
+    "training.consumers.stop": "training.callbacks.stop",
+    "training.consumers.stop_rules": "training.callbacks.stop",
+    "training.consumers.video": "training.callbacks.video",
     "training.policy_settings": "policies.settings",
+    "training.recorded_updates": "training.graphed_updates",
+    "training.regimes": "training.loops",
+    "training.regimes.choose": "training.loops.choose",
+    "training.regimes.off_policy": "training.loops.off_policy",
+    "training.regimes.offline": "training.loops.offline",
+    "training.regimes.on_policy": "training.loops.on_policy",
+    "training.regimes.regime": "training.loops.loop",
     "training.runners.adopt_env": "envs.wrap_env",
 }
 """Old path to new path, both without the package's own name."""
 
 NAMES: dict[str, str] = {
+    "collect.actors:Acted": "collect.actors:ActorOutput",
+    "collect:Acted": "collect:ActorOutput",
     "collect:DaggerSaver": "recording:DaggerSaver",
     "collect:DemonstrationSaver": "recording:DemonstrationSaver",
     "collect:LoadStudent": "recording:LoadStudent",
@@ -250,6 +277,8 @@ NAMES: dict[str, str] = {
     "collect:record_motion": "recording:record_motion",
     "collect:trot_clip": "recording:trot_clip",
     "collect:trot_clips": "recording:trot_clips",
+    "storage:Picker": "storage:Sampler",
+    "storage:Ticket": "storage:SampleHandle",
     "training:EncoderSettings": "policies:EncoderSettings",
     "training:PolicySettings": "policies:PolicySettings",
 }
@@ -292,6 +321,24 @@ def moved_name(package: str, name: str) -> Any:
         stacklevel=3,
     )
     return getattr(importlib.import_module(f"{PACKAGE}.{home}"), new_name)
+
+
+def renamed_arguments(names: Mapping[str, str]) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """Let a function take arguments by their old names, {old: new}, as well; each use gets a warning."""
+
+    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        @functools.wraps(function)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            for old, new in names.items():
+                if old in kwargs:
+                    kwargs[new] = kwargs.pop(old)
+                    text = f"the argument {old} is now {new}; the old name will go in a later version"
+                    warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def install() -> None:

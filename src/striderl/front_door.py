@@ -62,7 +62,7 @@ def train(
     trust: with `resume`: import modules that the folder names though it was made elsewhere.
     """
     from striderl.training.agent import Agent
-    from striderl.training.consumers.consumer import as_consumer
+    from striderl.training.callbacks.callback import as_callback
     from striderl.training.run import Run
     from striderl.training.run_folder import RunFolder, new_run_folder
     from striderl.training.signals import StopSignals
@@ -82,7 +82,7 @@ def train(
         folder = None
     config = _changed(config, steps, num_envs, seed, device, terms, settings, dataset)
     callbacks = list(callbacks)
-    watchers = [as_consumer(each) for each in callbacks if not isinstance(each, str)]
+    watchers = [as_callback(each) for each in callbacks if not isinstance(each, str)]
     config = replace(config, callbacks=(*config.callbacks, *(each for each in callbacks if isinstance(each, str))))
     if folder is None:
         folder = new_run_folder(config, runs, name)

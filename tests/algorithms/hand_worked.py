@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from ppo_rollouts import ACTION
 
-from striderl.algorithms.ppo import PPO, Prepared
+from striderl.algorithms.ppo import PPO, RolloutBatch
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.envs.toy import Script, Scripted
@@ -21,14 +21,14 @@ class HandWorked(NamedTuple):
     collector: Collector
     storage: RolloutStorage
 
-    def collect(self) -> Prepared:
+    def collect(self) -> RolloutBatch:
         """Play the script from its beginning and prepare it."""
         self.storage.clear()
         self.collector.reset(0)
         self.collector.collect(n_step=self.storage.num_steps, storage=self.storage)
         return self.prepare()
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> RolloutBatch:
         return self.ppo.prepare(
             self.storage, initial_state={}, last_obs=self.collector.current_obs, last_state=self.collector.current_state
         )

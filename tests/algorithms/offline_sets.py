@@ -123,7 +123,7 @@ def rare_best(count: int = 400) -> dict[str, Any]:
 
 def dataset(algorithm: Any, steps: dict[str, Any], obs_spec: ObsSpec | None = None, seed: int = 0) -> Replay:
     obs = obs_spec or ObsSpec.from_flat(steps["obs"]["obs"].shape[-1])
-    return replay_of(steps, obs, algorithm.policy.action_spec, picker=algorithm.picker(seed), view=algorithm.view())
+    return replay_of(steps, obs, algorithm.policy.action_spec, sampler=algorithm.sampler(seed), view=algorithm.view())
 
 
 def train(algorithm: Any, replay: Replay, num_updates: int, batch_size: int = 64) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.ppo import PPO, PPOConfig, RolloutBatch
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
     collector: Collector
     storage: RolloutStorage
 
-    def collect(self) -> Prepared:
+    def collect(self) -> RolloutBatch:
         """Collect one rollout and prepare it."""
         self.storage.clear()
         self.collector.ready()
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
         self.collector.collect(n_step=envs * steps, storage=self.storage)
         return self.prepare(initial)
 
-    def prepare(self, initial: dict[str, torch.Tensor]) -> Prepared:
+    def prepare(self, initial: dict[str, torch.Tensor]) -> RolloutBatch:
         return self.ppo.prepare(
             self.storage,
             initial_state=initial,
@@ -107,7 +107,7 @@ def endings(steps: int, envs: int, *, seed: int = 0, rate: float = 0.2) -> tuple
     )
 
 
-def whole_minibatch(ppo: PPO, prepared: Prepared) -> dict[str, Any]:
+def whole_minibatch(ppo: PPO, prepared: RolloutBatch) -> dict[str, Any]:
     """The minibatch that holds everything, in some order."""
     one = PPO(ppo.policy, dataclasses.replace(ppo.config, num_learning_epochs=1, num_mini_batches=1))
     return next(iter(one.minibatches(prepared, torch.Generator().manual_seed(0))))

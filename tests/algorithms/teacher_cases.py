@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.dagger import DAgger, Gathered
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.ppo import PPO, PPOConfig, RolloutBatch
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import Teacher
@@ -100,7 +100,7 @@ class Loop(NamedTuple):
     collector: Collector
     storage: RolloutStorage | QueueRolloutStorage
 
-    def collect(self) -> Prepared | Gathered:
+    def collect(self) -> RolloutBatch | Gathered:
         """Collect one rollout and prepare it."""
         self.storage.clear()
         self.collector.ready()

@@ -80,7 +80,7 @@ def learn(parts: Parts) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor
     """The numbers of one update, and the policy's weights after it."""
     prepared = parts.collect()
     numbers = parts.ppo.update(prepared, order())
-    parts.ppo.absorb(prepared.columns)
+    parts.ppo.update_normalization(prepared.columns)
     return numbers, {name: value.clone() for name, value in parts.ppo.policy.state_dict().items()}
 
 

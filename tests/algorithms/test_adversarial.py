@@ -96,7 +96,7 @@ def test_samples_that_do_not_count_have_no_reward_and_do_no_harm():
     assert found["style_reward"].tolist() == [[3.0, 0.0]]
     assert found["task_reward_correction"].tolist() == [[-1.0, 0.0]]
     before = term.judge.normalizer.statistics.mean.clone()
-    term.absorb(columns)
+    term.update_normalization(columns)
     assert bool(term.judge.normalizer.statistics.mean.isfinite().all()) and not torch.equal(
         before, term.judge.normalizer.statistics.mean
     )
@@ -173,7 +173,7 @@ def test_an_expert_that_differs_by_its_mean_only_is_told_apart(config):
     updater = Updater(term.groups)
     columns = rollout(policy[None, :, :1], act=policy[None, :, 1:])
     for _ in range(10):
-        term.absorb(columns)
+        term.update_normalization(columns)
         for start in range(0, 512, 64):
             rows = policy[start : start + 64]
             numbers = updater.step(lambda given: (term.losses(given, None), {}), minibatch_of(rows))
@@ -196,7 +196,7 @@ def test_the_normaliser_learns_once_from_both_sides_alike_and_never_when_read():
     term.reward(Read(columns, {"obs": torch.zeros(64, 1)}))
     term.losses(minibatch_of(policy), None)
     assert torch.equal(before, term.judge.normalizer.statistics.count)
-    term.absorb(columns)
+    term.update_normalization(columns)
     assert float(term.judge.normalizer.statistics.count) == 1.0 + 64 + 64
     wanted = (64 * policy.double().mean(0) + 65 * expert.double().mean(0)) / 129
     torch.testing.assert_close(term.judge.normalizer.mean, wanted, atol=1e-6, rtol=1e-6)
@@ -204,11 +204,11 @@ def test_the_normaliser_learns_once_from_both_sides_alike_and_never_when_read():
 
 def test_the_ring_of_earlier_samples_keeps_the_newest_that_count():
     term = linear_term(1.0, 0.0, replay_size=4)
-    term.absorb(rollout([[[1.0]], [[2.0]], [[math.nan]]], valid=[[True], [True], [False]]))
+    term.update_normalization(rollout([[[1.0]], [[2.0]], [[math.nan]]], valid=[[True], [True], [False]]))
     assert int(term.judge.num_earlier) == 2 and term.judge.earlier[:2, 0].tolist() == [1.0, 2.0]
-    term.absorb(rollout([[[3.0]], [[4.0]], [[5.0]]]))
+    term.update_normalization(rollout([[[3.0]], [[4.0]], [[5.0]]]))
     assert sorted(term.judge.earlier[:, 0].tolist()) == [2.0, 3.0, 4.0, 5.0]
-    term.absorb(rollout([[[6.0]]] * 9))
+    term.update_normalization(rollout([[[6.0]]] * 9))
     assert term.judge.earlier[:, 0].tolist() == [6.0] * 4
     assert bool(term.judge.earlier.isfinite().all())
 
@@ -220,7 +220,7 @@ def test_a_share_of_the_policy_samples_is_drawn_from_earlier_ones(share):
     assert term._policy_side(now, torch.tensor(3))[0].unique().tolist() == [2.0], (
         "while there are none, those at hand are taken"
     )
-    term.absorb(rollout(torch.full((4, 2, 1), 5.0)))
+    term.update_normalization(rollout(torch.full((4, 2, 1), 5.0)))
     rows, counts = term._policy_side(now, torch.tensor(3))
     assert bool(counts.all()) and float((rows[:, 0] == 5.0).float().mean()) == pytest.approx(share, abs=0.03)
     masked = {**now, "valid": torch.zeros(4000, dtype=torch.bool)}
@@ -254,7 +254,7 @@ def test_neither_side_has_a_gradient_in_the_other():
 @pytest.mark.slow
 def test_the_losses_can_be_captured():
     term = make_term(replay_size=8, penalty_at="between")
-    term.absorb(rollout(torch.randn(4, 2, 1), act=torch.randn(4, 2, 1)))
+    term.update_normalization(rollout(torch.randn(4, 2, 1), act=torch.randn(4, 2, 1)))
     one, two = (minibatch_of(torch.randn(16, 2)) for _ in range(2))
 
     def numbers(given):
@@ -269,7 +269,7 @@ def test_saved_and_loaded_it_goes_on_bit_for_bit():
         for number in range(first, last):
             rows = torch.randn(16, 2, generator=torch.Generator().manual_seed(number))
             updater.step(lambda given: (term.losses(given, None), {}), minibatch_of(rows))
-            term.absorb(rollout(rows[None, :, :1], act=rows[None, :, 1:]))
+            term.update_normalization(rollout(rows[None, :, :1], act=rows[None, :, 1:]))
 
     term = make_term(replay_size=32)
     updater = Updater(term.groups)
@@ -308,7 +308,7 @@ def test_a_compiled_step_is_the_eager_step():
     for number in range(2):
         rows = torch.randn(16, 2, generator=torch.Generator().manual_seed(number))
         for term in terms:
-            term.absorb(seen)
+            term.update_normalization(seen)
         one, two = (updater.step(function, minibatch_of(rows)) for updater, function in zip(updaters, functions))
         for name, value in one.items():
             torch.testing.assert_close(two[name], value, atol=1e-5, rtol=1e-4)
@@ -321,6 +321,6 @@ def test_both_sides_weigh_the_same_with_several_processes():
     term = linear_term(1.0, 0.0)
     before = float(term.judge.normalizer.statistics.count)
     with pooled(lambda value: 2 * value):
-        term.absorb(rollout([[[2.0], [2.0], [2.0], [9.0]]], valid=[[True, True, True, False]]))
+        term.update_normalization(rollout([[[2.0], [2.0], [2.0], [9.0]]], valid=[[True, True, True, False]]))
     assert float(term.judge.normalizer.statistics.count) == before + 6.0 + 6.0
     assert float(term.judge.normalizer.mean[0]) == pytest.approx(2.0 * 6.0 / 13.0)

@@ -189,7 +189,7 @@ def test_pairs_on_ppo_learn_from_the_very_first_rollout(absorbing, replay_size):
     assert prepared.labels["adversarial"]["rows"].shape == (8, 4, term.judge.normalizer.mean.shape[0])
     numbers = parts.ppo.update(prepared, torch.Generator().manual_seed(0))
     assert any(not torch.equal(value, before[name]) for name, value in term.judge.network.state_dict().items())
-    parts.ppo.absorb(prepared.columns)
+    parts.ppo.update_normalization(prepared.columns)
     assert int(term.judge.num_earlier) == 0 if not replay_size else int(term.judge.num_earlier) > 0
     assert all(bool(value.isfinite()) for value in numbers.values())
 

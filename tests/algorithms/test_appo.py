@@ -72,7 +72,7 @@ def test_mimic_is_paid_beside_style():
     ppo = APPO(make_policy(env), EnvExpert(shape=(4,)), config)
     trainer = make_trainer(ppo, env, iterations=1)
     (record,) = trainer
-    assert set(trainer.regime.storage.data["obs_next"]) == {"motion", "speed"}
+    assert set(trainer.loop.storage.data["obs_next"]) == {"motion", "speed"}
     assert 0.0 < record.metrics["train/mimic_reward"] <= 0.3
 
 
@@ -88,7 +88,7 @@ def test_a_teachers_labels_stay_its_own():
     assert {term.name for term in algorithm.terms} == {"motion_prior", "distill"}
     trainer = make_trainer(algorithm, env, iterations=2)
     records = list(trainer)
-    data = trainer.regime.storage.data
+    data = trainer.loop.storage.data
     wanted, _, _ = teacher.policy.act({name: value.flatten(0, 1) for name, value in data["obs"].items()}, {}, {})
     torch.testing.assert_close(data["policy"]["distill"]["label"].flatten(0, 1), wanted.mode().detach())
     acted = data["policy"]["distill"]["acted"]

@@ -105,7 +105,7 @@ def test_a_grid_is_crossed_by_the_shortest_path_from_random_moves():
         "bcq", obs_spec=env.obs_spec, action_spec=env.action_spec, hidden=(32,), gamma=0.9, threshold=0.1, tau=0.2
     )
     collector = Collector(env, RandomActor(env.action_spec), CollectorConfig(seed=0))
-    replay = Replay(collector.columns(), 2000, 1, picker=algorithm.picker(0), view=algorithm.view())
+    replay = Replay(collector.columns(), 2000, 1, sampler=algorithm.sampler(0), view=algorithm.view())
     collector.collect(n_step=2000, storage=replay)
     train(algorithm, replay, 400)
     result = evaluate(Grid(4, config=config), GreedyActor(algorithm.policy), 8, seed=1)

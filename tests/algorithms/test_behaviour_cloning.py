@@ -81,7 +81,7 @@ def test_normalisers_learn_from_the_data():
     steps = steps_of(torch.full((8, 1), 100.0), torch.zeros(8, 1), torch.zeros(8))
     sample = dataset(algorithm, steps).sample(8)
     algorithm.update(sample.data, None, UpdateNoise({}, 8, 0, torch.device("cpu")).at(0))
-    algorithm.absorb(sample.data)
+    algorithm.update_normalization(sample.data)
     saved = algorithm.state_dict()["policy"]
     assert any(value.numel() == 1 and float(value) == 100.0 for name, value in saved.items() if name.endswith("mean"))
 

@@ -50,10 +50,10 @@ def test_defect_26_the_teacher_sees_raw_observations_through_its_own_normaliser(
     env = HiddenGoal(4)
     teacher = random_teacher(env, actor=(NormalizeObs(),))
     seen = {name: 5.0 + 3.0 * torch.randn(100, *spec.shape) for name, spec in env.obs_spec.items()}
-    teacher.policy.train().absorb(seen)  # it was trained where goals are about 5
+    teacher.policy.train().update_normalization(seen)  # it was trained where goals are about 5
     teacher.policy.eval()
     parts, columns = collected(teacher)
-    parts.algorithm.absorb(columns)  # the student's normaliser learns something else
+    parts.algorithm.update_normalization(columns)  # the student's normaliser learns something else
     columns = parts.collect().columns
     rows = {name: value.flatten(0, 1) for name, value in columns["obs"].items()}
     wanted, _, _ = teacher.policy.act(rows, {}, {})
@@ -72,8 +72,8 @@ def test_a_teacher_with_a_memory_remembers_within_episodes_only():
     resets = torch.cat([torch.zeros_like(done[:1]), done[:-1]])
     assert bool(resets.any())
     state = teacher.policy.initial_state(3)
-    memo = teacher.policy.settled(torch.zeros(done.shape))
-    wanted, _, _ = teacher.policy.act(columns["obs"], state, memo, resets)
+    stage_draws = teacher.policy.settled(torch.zeros(done.shape))
+    wanted, _, _ = teacher.policy.act(columns["obs"], state, stage_draws, resets)
     torch.testing.assert_close(columns["policy"]["distill"]["label"], wanted.mode())
     assert any(name.startswith("distill/teacher/") for name in parts.collector.current_state)
 

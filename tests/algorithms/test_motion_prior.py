@@ -97,7 +97,7 @@ def test_an_expert_that_differs_by_its_mean_only_is_told_apart(settings, shown_b
     updater = Updater(term.groups)
     columns = plane_rollout(policy, expert if shown_by_env else None)
     for _ in range(10):
-        term.absorb(columns)
+        term.update_normalization(columns)
         whole = minibatch_of(term, columns)
         for start in range(0, 512, 128):
             part = {
@@ -202,7 +202,7 @@ def test_one_normaliser_learns_from_raw_motions_of_both_sides_once_per_iteration
     before = {name: value.clone() for name, value in term.state_dict().items()}
     term.reward(Read(columns, {})), term.losses(minibatch_of(term, columns), None)
     assert all(torch.equal(value, before[name]) for name, value in term.state_dict().items()), "reading teaches nothing"
-    term.absorb(columns)
+    term.update_normalization(columns)
     both = torch.cat([policy, expert]).double()
     torch.testing.assert_close(term.judge.normalizer.mean, both.mean(0))
     torch.testing.assert_close(term.judge.normalizer.var, both.var(0, correction=0))
@@ -215,7 +215,7 @@ def test_neither_side_has_a_gradient_in_the_other_through_ppo():
     trainer = make_trainer(ppo, env, iterations=1)
     while trainer.phase != "prepare":
         trainer.advance()
-    storage, collector = trainer.regime.storage, trainer.collector
+    storage, collector = trainer.loop.storage, trainer.collector
     prepared = ppo.prepare(storage, initial_state={}, last_obs=collector.current_obs, last_state={})
     minibatch = next(iter(ppo.minibatches(prepared, torch.Generator().manual_seed(0))))
     losses, _, _ = ppo.compute_losses(minibatch)
@@ -234,7 +234,7 @@ def test_the_losses_can_be_captured():
     policy, expert = clouds(count=16)
     term = plane_term(EnvExpert(shape=(2,)), discriminator(), replay_size=8)
     columns = [plane_rollout(rows, expert) for rows in (policy, policy.flip(0) * 0.5)]
-    term.absorb(columns[0])
+    term.update_normalization(columns[0])
     one, two = (minibatch_of(term, each) for each in columns)
 
     def numbers(given):
@@ -274,7 +274,7 @@ def test_bad_motions_of_the_envs_expert_do_not_count():
     term = plane_term(EnvExpert(shape=(2,)))
     columns = plane_rollout(policy, expert)
     losses = term.losses(minibatch_of(term, columns), None)
-    term.absorb(columns)
+    term.update_normalization(columns)
     assert all(bool(loss.isfinite()) for _, loss in losses.values())
     assert float(term.judge.normalizer.statistics.count) == 8 + 7
 

@@ -44,13 +44,13 @@ def test_the_first_minibatch_has_ratio_one(kind, make):
         # float32 over batches of another size: the last bits of a matrix product may differ
         assert float(stats["first_ratio_error"]) <= 2e-6
         assert float(stats["ratio_error"]) > 1e-3, "later minibatches have moved, so the test could fail"
-        parts.ppo.absorb(prepared.columns)
+        parts.ppo.update_normalization(prepared.columns)
 
 
 def test_absorbing_before_the_update_would_move_the_ratio():
     parts = build(Pendulum(4), 20, normalise=True)
     prepared = parts.collect()
-    parts.ppo.absorb(prepared.columns)
+    parts.ppo.update_normalization(prepared.columns)
     assert float(parts.ppo.update(prepared, order())["first_ratio_error"]) > 1e-3
 
 
@@ -346,7 +346,7 @@ def trained(env: Scripted, policy: Policy) -> dict[str, torch.Tensor]:
     collector.collect(n_step=32, storage=storage)
     prepared = ppo.prepare(storage, initial_state={}, last_obs=collector.current_obs, last_state={})
     ppo.update(prepared, order())
-    ppo.absorb(prepared.columns)
+    ppo.update_normalization(prepared.columns)
     return {name: value.clone() for name, value in policy.state_dict().items()}
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ppo_rollouts import ACTION, USUAL, build, endings, scripted
 from term_rollouts import ESTIMATE, MEMORY, make_env, make_parts, make_policy, order
 
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.ppo import PPO, PPOConfig, RolloutBatch
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
@@ -39,11 +39,11 @@ def test_the_first_ratio_is_one_although_estimates_replace_the_truth_at_random(a
     parts = make_parts(env, make_policy(env, actor, critic), lambda env: [Estimation()], learning_rate=1e-2)
     for _ in range(3):
         prepared = parts.collect()
-        (memo,) = prepared.columns["policy"]["memo"].values()
-        assert 0.0 < float(memo.float().mean()) < 1.0, "both happen"
+        (stage_draws,) = prepared.columns["policy"]["memo"].values()
+        assert 0.0 < float(stage_draws.float().mean()) < 1.0, "both happen"
         numbers = parts.ppo.update(prepared, order())
         assert float(numbers["first_ratio_error"]) < 1e-5 < 1e-3 < float(numbers["ratio_error"])
-        parts.ppo.absorb(prepared.columns)
+        parts.ppo.update_normalization(prepared.columns)
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_every_minibatch_repeats_the_rollout(seed, rate, count):
         torch.testing.assert_close(inter_vars["output"].value[kept], minibatch["value"][kept], rtol=0, atol=1e-5)
 
 
-def moved(prepared: Prepared, envs: torch.Tensor) -> Prepared:
+def moved(prepared: RolloutBatch, envs: torch.Tensor) -> RolloutBatch:
     """The same rollout with its envs in another order."""
     whole = {
         name: tree.map(lambda leaf: leaf[:, envs], value)
@@ -69,7 +69,7 @@ def moved(prepared: Prepared, envs: torch.Tensor) -> Prepared:
         if name not in ("initial_state", "numbers")
     }
     state = tree.map(lambda leaf: leaf[envs], prepared.initial_state)
-    return Prepared(**whole, initial_state=state, numbers=prepared.numbers)
+    return RolloutBatch(**whole, initial_state=state, numbers=prepared.numbers)
 
 
 @pytest.mark.parametrize("kind", ["plain", "gru"])
@@ -79,7 +79,7 @@ def test_the_order_of_envs_does_not_change_an_update_on_the_whole_batch(kind):
         parts = build(scripted(*endings(7, 5)), 7, kind, normalise=True, num_mini_batches=1, num_learning_epochs=3)
         prepared = parts.collect()
         parts.ppo.update(moved(prepared, shuffled), order())
-        parts.ppo.absorb(moved(prepared, shuffled).columns)
+        parts.ppo.update_normalization(moved(prepared, shuffled).columns)
         results.append(parts.ppo.policy.state_dict())
     for name, value in results[0].items():
         torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-5, msg=name)
@@ -100,7 +100,7 @@ def test_a_privileged_critic_learns_and_the_actor_does_not_see_it(stages):
     collector.collect(n_step=18, storage=storage)
     ppo = PPO(policy, PPOConfig(**{**USUAL, "num_mini_batches": 2}))
 
-    def prepared() -> Prepared:
+    def prepared() -> RolloutBatch:
         return ppo.prepare(
             storage, initial_state=initial, last_obs=collector.current_obs, last_state=collector.current_state
         )

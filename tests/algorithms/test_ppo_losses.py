@@ -235,7 +235,7 @@ def test_the_same_seed_gives_the_same_bits():
         for _ in range(3):
             prepared = parts.collect()
             parts.ppo.update(prepared, order(seed))
-            parts.ppo.absorb(prepared.columns)
+            parts.ppo.update_normalization(prepared.columns)
         return parts.ppo.state_dict()
 
     assert tree.equal(run(0), run(0))

@@ -242,7 +242,7 @@ def test_terms_pay_in_every_step_of_a_sequence():
     torch.testing.assert_close(algorithm.targets(minibatch), torch.tensor([8.0, 60.5, 100.0]))
     assert minibatch["single"]["terminated"].tolist() == [False, False, True]
     assert sample["rew"].flatten().tolist() == [1.0, 10.0, 100.0]  # what was stored stays
-    algorithm.absorb(sample)
+    algorithm.update_normalization(sample)
 
 
 def test_an_adversarial_reward_learns_from_sequences():

@@ -158,11 +158,11 @@ def test_the_warm_up_is_batch_normalisation():
 
 def test_running_moments_forget_their_start_and_refuse_what_is_not_finite():
     norm = BatchRenorm(1, 1, momentum=0.9)
-    norm.absorb(Moments(torch.tensor([[6.0]]), torch.tensor([[2.0]])))
+    norm.update_normalization(Moments(torch.tensor([[6.0]]), torch.tensor([[2.0]])))
     assert norm.mean.item() == 6.0 and norm.variance.item() == 2.0
-    norm.absorb(Moments(torch.tensor([[2.0]]), torch.tensor([[2.0]])))
+    norm.update_normalization(Moments(torch.tensor([[2.0]]), torch.tensor([[2.0]])))
     assert norm.mean.item() == pytest.approx(4.0)
-    norm.absorb(Moments(torch.tensor([[float("nan")]]), torch.tensor([[2.0]])))
+    norm.update_normalization(Moments(torch.tensor([[float("nan")]]), torch.tensor([[2.0]])))
     assert norm.mean.item() == pytest.approx(4.0) and norm.count.item() == 2
 
 

@@ -18,9 +18,9 @@ from striderl.envs.toy.chains import ProbeConfig, Terminator
 from striderl.execution.updater import GroupConfig, ParameterGroup
 from striderl.policies.actor_policy import ActorConfig
 from striderl.storage.replay.views import NStep
+from striderl.training.loops.off_policy import Learner
 from striderl.training.off_policy import replay_for
 from striderl.training.plans import OffPolicyPlan
-from striderl.training.regimes.off_policy import Learner
 from striderl.training.trainer import Trainer
 
 
@@ -52,7 +52,7 @@ class Toll(Term):
     def losses(self, minibatch, out):
         return {"toll_loss": (1.0, (self.module.weight - 3.0).square().mean())}
 
-    def absorb(self, columns):
+    def update_normalization(self, columns):
         self.absorbed += columns["valid"].numel()
 
     def state_dict(self):

@@ -100,7 +100,7 @@ def test_the_weight_follows_its_schedule(schedule, expected):
     found = []
     for _ in expected:
         found.append(float(term.numbers()["rnd_weight"]))
-        term.absorb(columns(term, [0.0] * 10, [False] * 10))
+        term.update_normalization(columns(term, [0.0] * 10, [False] * 10))
     assert found == expected
 
 
@@ -112,7 +112,7 @@ def test_the_observations_are_normalised_after_the_first_rollout():
     data = columns(term, [1.0, 3.0, NAN], [False] * 3, [True, True, False])
     # before: mean 0, std 1 (+ 0.01)
     assert rewards(term, data, 4.0)[0] == pytest.approx(2 * 3 / 1.01, abs=1e-4)
-    term.absorb(data)
+    term.update_normalization(data)
     # mean 2, std 1 of the two valid states: state 3 reads as 1 / 1.01
     assert rewards(term, data, 4.0)[0] == pytest.approx(2 * 1 / 1.01, abs=1e-4)
 
@@ -120,7 +120,7 @@ def test_the_observations_are_normalised_after_the_first_rollout():
 def test_the_reward_is_divided_by_the_spread_of_its_discounted_sum():
     term = linear_rnd(normalize_reward=True, gamma=0.5)
     data = columns(term, [1.0, 2.0], [False, False])
-    term.absorb(data)
+    term.update_normalization(data)
     # novelty 2, 4; sums 2 and 0.5 · 2 + 4 = 5: mean 3.5, std 1.5
     assert rewards(term, data, 4.0) == [round(4 / 1.51, 5), round(8 / 1.51, 5)]
 
@@ -130,10 +130,10 @@ def test_that_sum_begins_again_with_each_episode_and_goes_on_across_rollouts(end
     term = linear_rnd(normalize_reward=True, gamma=0.5)
     data = columns(term, [1.0, 2.0], [False, False])
     data[end] = torch.tensor([[True], [False]])
-    term.absorb(data)
+    term.update_normalization(data)
     # novelty 2, 4; the episode of the first ended: sums 2 and 4, mean 3, std 1
     assert rewards(term, columns(term, [0.0], [False]), 3.0) == [round(6 / 1.01, 5)]
-    term.absorb(columns(term, [1.0], [False]))
+    term.update_normalization(columns(term, [1.0], [False]))
     # the second episode goes on: 0.5 · 4 + 2 = 4; of 2, 4, 4 the std is sqrt(8 / 9)
     assert rewards(term, columns(term, [0.0], [False]), 3.0) == [pytest.approx(6 / ((8 / 9) ** 0.5 + 0.01), abs=1e-4)]
 

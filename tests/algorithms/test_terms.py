@@ -72,7 +72,7 @@ class Probe(Term):
         self.minibatches.append(minibatch)
         return {f"{self.name}_loss": (self.weight, (self.number - 3.0).square())}
 
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         self.absorbed += len(columns["valid"])
 
     def numbers(self) -> dict[str, torch.Tensor]:

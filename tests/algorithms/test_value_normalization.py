@@ -97,7 +97,7 @@ def test_the_first_ratio_stays_one(kind):
     for _ in range(3):
         prepared = parts.collect()
         assert float(parts.ppo.update(prepared, order())["first_ratio_error"]) < 1e-5
-        parts.ppo.absorb(prepared.columns)
+        parts.ppo.update_normalization(prepared.columns)
 
 
 def test_statistics_are_saved_and_units_are_not_mixed():

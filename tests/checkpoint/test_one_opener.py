@@ -44,7 +44,7 @@ ALLOWED = {
     ("envs/workers/child.py", "os.open"): "/dev/null",
     ("cli/main.py", "open"): "/dev/null",
     ("cli/terminal.py", "os.open"): "/dev/null",
-    ("envs/workers/lifeline.py", ".read_text"): "the kernel's lists of processes",
+    ("envs/workers/parent_watchdog.py", ".read_text"): "the kernel's lists of processes",
     ("storage/replay_buffer/buffer.py", ".open"): "a place in a ring buffer",
     ("training/run_folder.py", "shutil.copytree"): "a copy of a run into a new folder, in which links stay links",
     # removals of what was made a moment before

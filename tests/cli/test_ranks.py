@@ -21,7 +21,7 @@ from striderl.cli.main import main
 from striderl.data import tree
 from striderl.recipes.table import recipe
 from striderl.training.assembly import check_ranks
-from striderl.training.consumers.ranks import pooled_numbers
+from striderl.training.callbacks.ranks import pooled_numbers
 from striderl.training.distributed import states_of_ranks
 from striderl.training.run_config import read_run_config
 

@@ -268,10 +268,10 @@ class RecurrentCounter:
         return {"count": torch.zeros(num_envs, dtype=torch.int64, device=device)}
 
     def act(self, obs, state, noise):
-        from striderl.collect.actors.base import Acted
+        from striderl.collect.actors.base import ActorOutput
 
         count = state["count"]
-        return Acted(count % 4, {"count": count + 1}, {"count": count})
+        return ActorOutput(count % 4, {"count": count + 1}, {"count": count})
 
 
 def test_memory_starts_afresh_with_every_episode():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.collect import recorded_steps as compiled_acting
+from striderl.collect import graphed_rollout as compiled_acting
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector

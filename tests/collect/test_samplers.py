@@ -9,7 +9,7 @@ import pytest
 import torch
 from sampler_parts import AgentInfo, CountingAgent, PlainAgent, scripted
 
-from striderl.collect.actors.base import Acted, RandomActor, ScriptedActor
+from striderl.collect.actors.base import ActorOutput, RandomActor, ScriptedActor
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.samplers.collectors import decorrelation_lengths
@@ -262,7 +262,7 @@ class Remembering:
     def act(self, obs, state, noise):
         count = state["count"]
         columns = {"steps": count, "inner": {"twice": torch.stack([count, 2 * count], -1).float()}}
-        return Acted(count % 4, {"count": count + 1}, columns)
+        return ActorOutput(count % 4, {"count": count + 1}, columns)
 
 
 def test_our_actors_act_and_their_columns_are_the_agent_info():

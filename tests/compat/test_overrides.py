@@ -52,7 +52,7 @@ from striderl.recording.actors import demonstrator
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
 from striderl.training.agent import Agent as PolicyAgent
-from striderl.training.consumers.consumer import NOTHING
+from striderl.training.callbacks.callback import NOTHING
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.runners.on_policy_runner import OnPolicyRunner
 from striderl.training.runners.runner_config import RunnerConfig
@@ -186,9 +186,9 @@ class Watching(Term):
 
 
 class Watcher:
-    """A consumer that only watches."""
+    """A callback that only watches."""
 
-    def consume(self, record: Any, run: Any) -> Any:
+    def on_iteration(self, record: Any, run: Any) -> Any:
         return NOTHING
 
     def state_dict(self) -> dict[str, Any]:
@@ -199,13 +199,13 @@ class Watcher:
     def close(self) -> None: ...
 
 
-def core_loop(*, terms: Any = (), consumers: Any = ()) -> None:
+def core_loop(*, terms: Any = (), callbacks: Any = ()) -> None:
     env = make("cartpole", num_envs=N)
     policy = Policy(env.obs_spec, env.action_spec, SMALL)
     ppo = core_ppo.PPO(policy, PPOConfig(num_mini_batches=1), terms=terms)
     collector = CoreCollector(env, ppo.actor(), CollectorConfig(seed=0))
     trainer = CoreTrainer(
-        ppo, collector, OnPolicyPlan(num_steps_per_env=T, total_iterations=2), consumers=list(consumers)
+        ppo, collector, OnPolicyPlan(num_steps_per_env=T, total_iterations=2), callbacks=list(callbacks)
     )
     for _ in trainer:
         pass
@@ -254,7 +254,7 @@ LOOPS: dict[type, Callable[[Any], Any]] = {
     Batch: lambda kind: None,
     OnPolicyRunner: runner_loop,
     Watching: term_loop,
-    Watcher: lambda kind: core_loop(consumers=[kind()]),
+    Watcher: lambda kind: core_loop(callbacks=[kind()]),
 }
 SPECIAL = ("__call__", "__getitem__", "_run_collect", "_run_train", "_run_evaluate")
 LOOKED_AT = {

@@ -110,11 +110,11 @@ def test_sampling_begins_anew_with_the_given_picker(tmp_path):
     env, replay = collected()
     replay.sample(8)
     save_dataset(tmp_path, replay, env.obs_spec, env.action_spec)
-    one = load_dataset(tmp_path, env.obs_spec, env.action_spec, picker=Uniform(seed=7), view=NStep(1, gamma=0.9))
-    two = load_dataset(tmp_path, env.obs_spec, env.action_spec, picker=Uniform(seed=7), view=NStep(1, gamma=0.9))
+    one = load_dataset(tmp_path, env.obs_spec, env.action_spec, sampler=Uniform(seed=7), view=NStep(1, gamma=0.9))
+    two = load_dataset(tmp_path, env.obs_spec, env.action_spec, sampler=Uniform(seed=7), view=NStep(1, gamma=0.9))
     first, second = one.sample(16), two.sample(16)
     assert torch.equal(first.index, second.index) and "discount" in first.data
-    other = load_dataset(tmp_path, env.obs_spec, env.action_spec, picker=Uniform(seed=8)).sample(16)
+    other = load_dataset(tmp_path, env.obs_spec, env.action_spec, sampler=Uniform(seed=8)).sample(16)
     assert not torch.equal(first.index, other.index)
 
 
@@ -122,7 +122,7 @@ def test_priorities_of_a_loaded_dataset_begin_equal_and_leave_out_what_does_not_
     steps = two_steps()
     steps["valid"] = torch.tensor([[True, True], [False, True]])
     save_dataset(tmp_path, replay_of(steps, OBS, ACT), OBS, ACT)
-    replay = load_dataset(tmp_path, OBS, ACT, picker=Prioritized(seed=0))
+    replay = load_dataset(tmp_path, OBS, ACT, sampler=Prioritized(seed=0))
     seen = replay.sample(400)
     assert set(seen.data["rew"].tolist()) == {1.0, 2.0, 4.0}  # not 3, which is not valid
     assert torch.equal(seen.weight, torch.ones(400))

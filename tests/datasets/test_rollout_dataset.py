@@ -54,7 +54,7 @@ def check_step(found: Transition, rows: list[Any]) -> None:
             assert torch.equal(obs["place"][env], wanted["place"]) and obs["secret"][env] == wanted["secret"]
 
 
-def pick(transition: Transition, step: int) -> Transition:
+def sample_index(transition: Transition, step: int) -> Transition:
     return Transition(*tree.index(tuple(transition), step))
 
 
@@ -120,7 +120,7 @@ def test_it_reads_what_plain_python_reads(lengths, num_envs, chosen, final_obs, 
                 found = dataset.get_batch(argument)
                 assert found.reward.shape == (argument, num_envs)
                 for step in range(argument):
-                    check_step(pick(found, step), reference.step(everybody))
+                    check_step(sample_index(found, step), reference.step(everybody))
 
 
 def test_three_short_trajectories_by_hand():

@@ -35,7 +35,7 @@ from striderl.networks.memory import Memory
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.stage import Flow, StageRecipe
+from striderl.policies.stage import StageInput, StageRecipe
 from striderl.policies.stages import NormalizeObs, Override, Remember
 
 B, T = 4, 3
@@ -107,18 +107,18 @@ def stage(recipe: StageRecipe, spec: ObsSpec, *, sequence: bool) -> Build:
     def build(device: torch.device) -> Part:
         torch.manual_seed(0)
         module = recipe.build(spec, OBS).to(device)
-        module.absorb(observation(spec, device, 2, B))
+        module.update_normalization(observation(spec, device, 2, B))
         lead = (T, B) if sequence else (B,)
         noise = drawn(dict(module.noise()), device, T if sequence else 1)
-        memo = module.decide(noise)
+        stage_draws = module.decide(noise)
         flags = resets_and_valid(device) if sequence else (None, None)
         whole = observation(OBS, device, *lead)
 
-        def run(obs: Any, state: Any, memo: Any, resets: Any, valid: Any, whole: Any) -> Any:
-            return module(Flow(obs, state, memo, resets, valid, whole))
+        def run(obs: Any, state: Any, stage_draws: Any, resets: Any, valid: Any, whole: Any) -> Any:
+            return module(StageInput(obs, state, stage_draws, resets, valid, whole))
 
         obs = {name: whole[name] for name in spec}
-        return Part(run, (obs, memory_of(module, device), memo, *flags, whole))
+        return Part(run, (obs, memory_of(module, device), stage_draws, *flags, whole))
 
     return build
 
@@ -263,22 +263,22 @@ def policy(config: PolicyConfig, action: ActionSpec, *, sequence: bool) -> Build
         module = Policy(OBS, action, config).to(device)
         lead = (T, B) if sequence else (B,)
         obs, state = observation(OBS, device, *lead), memory_of(module, device)
-        memo = module.decide(drawn(module.noise(), device, T if sequence else 1))
+        stage_draws = module.decide(drawn(module.noise(), device, T if sequence else 1))
         noise = drawn(module.head.noise_spec(), device, T if sequence else 1)
 
-        def step(obs: Any, state: Any, memo: Any, noise: Any) -> Any:
-            out = module(obs, state, memo)
+        def step(obs: Any, state: Any, stage_draws: Any, noise: Any) -> Any:
+            out = module(obs, state, stage_draws)
             return out.distribution.sample_with_log_prob(noise), out.value, out.state, out.aux
 
-        def update(obs: Any, state: Any, memo: Any, actions: Any, resets: Any, valid: Any) -> Any:
-            out = module(obs, state, memo, resets, valid)
+        def update(obs: Any, state: Any, stage_draws: Any, actions: Any, resets: Any, valid: Any) -> Any:
+            out = module(obs, state, stage_draws, resets, valid)
             return out.distribution.log_prob(actions), out.distribution.entropy(), out.value, out.distribution.params()
 
         if not sequence:
-            return Part(step, (obs, state, memo, noise))
+            return Part(step, (obs, state, stage_draws, noise))
         with torch.no_grad():
-            actions = module(obs, state, memo, *resets_and_valid(device)).distribution.sample(noise)
-        return Part(update, (obs, state, memo, actions, *resets_and_valid(device)))
+            actions = module(obs, state, stage_draws, *resets_and_valid(device)).distribution.sample(noise)
+        return Part(update, (obs, state, stage_draws, actions, *resets_and_valid(device)))
 
     return build
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.ppo import PPO, PPOConfig, RolloutBatch
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
@@ -218,7 +218,7 @@ def whole_update_without_waiting() -> int:
     }
     names = ("act", "log_prob", "value", "returns", "advantage", "resets", "readable", "info")
     whole = {name: given[name] for name in names}
-    prepared = Prepared(
+    prepared = RolloutBatch(
         columns=columns, **whole, raw_returns=given["returns"], parts={}, numbers={}, initial_state=given["state"]
     )
     ppo.update(prepared, torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from three_modes import ENVS, OFF_POLICY, ON_POLICY, learned, off_policy_trainer, on_policy_trainer
 
-from striderl.collect.recorded_steps import RecordedSteps
+from striderl.collect.graphed_rollout import GraphedRollout
 from striderl.execution.modes import Compiled, ExecutionConfig, Graphed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -61,7 +61,7 @@ def assert_recorded(trainer, *, strict=True):
     collector = trainer.collector
     assert isinstance(collector.mode, Graphed) and collector.mode.records
     steps = collector._recorder._steps
-    assert isinstance(steps, RecordedSteps) and steps.is_prepared and not collector._recorder._given_up
+    assert isinstance(steps, GraphedRollout) and steps.is_prepared and not collector._recorder._given_up
 
 
 _eager = {}
@@ -130,7 +130,7 @@ def recorded_off_policy(kind, mode="graphed"):
     trainer = off_policy_trainer(kind, mode, "cuda")
     records = list(trainer)
     assert_recorded(trainer)
-    recorded = trainer.regime._learner.recorded
+    recorded = trainer.loop._learner.recorded
     # a kind of step with the actor (or with a move of the target), and one without
     assert recorded is not None and recorded.num_recordings == (1 if kind == "fast_sac" else 2)
     return trainer, records[-1]
@@ -168,7 +168,7 @@ def test_compiled_off_policy_equals_eager(caplog):
 def test_whole_steps_never_wait_for_the_device(not_fused):
     trainer = off_policy_trainer("td3", "graphed", "cuda")
     next(trainer), next(trainer)
-    learner, number = trainer.regime._learner, trainer.num_updates
+    learner, number = trainer.loop._learner, trainer.num_updates
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -176,7 +176,7 @@ def test_whole_steps_never_wait_for_the_device(not_fused):
             learner.step(number + step)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert learner._played and len(trainer.regime.storage) == 12 * ENVS
+    assert learner._played and len(trainer.loop.storage) == 12 * ENVS
 
 
 def test_a_recorded_run_goes_on_bit_for_bit(not_fused):
@@ -198,7 +198,7 @@ def test_an_eager_run_goes_on_recorded(not_fused):
     next(first)
     second.load_state_dict(first.state_dict())
     list(second)
-    assert second.regime._learner.recorded.num_recordings == 2
+    assert second.loop._learner.recorded.num_recordings == 2
     assert_close(learned(second), wanted, AS_WRITTEN)
 
 
@@ -214,5 +214,5 @@ def test_prioritized_steps_are_recorded_in_parts(caplog, not_fused):
     with caplog.at_level(logging.INFO):
         trainer = Trainer(algorithm, Collector(trainer.collector.env, algorithm.actor()), trainer.plan)
         list(trainer)
-    assert trainer.regime._learner.recorded is None and algorithm.updater.mode.graphs._recordings
+    assert trainer.loop._learner.recorded is None and algorithm.updater.mode.graphs._recordings
     assert "Prioritized picks by what earlier steps have said" in caplog.text

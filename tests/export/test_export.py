@@ -121,7 +121,9 @@ def build(name: str) -> Policy:
     with torch.no_grad():
         for parameter in policy.parameters():  # spread out, so that actions are of the size that robots see
             parameter.mul_(1.5)
-    policy.actor.absorb({key: 0.5 + 2.0 * value.float() for key, value in tensors(random_obs((50, 4), 0)).items()})
+    policy.actor.update_normalization(
+        {key: 0.5 + 2.0 * value.float() for key, value in tensors(random_obs((50, 4), 0)).items()}
+    )
     return policy
 
 
@@ -143,8 +145,8 @@ def exported(tmp_path_factory) -> Callable[[str], tuple[Policy, Bundle]]:
 def greedy(policy: Policy, obs: dict[str, np.ndarray], state: dict[str, torch.Tensor]) -> tuple[Any, Any]:
     """The reference: the pure policy, one step, deterministic, clipped to the bounds that the bundle declares."""
     with torch.no_grad():
-        memo = policy.settled(torch.zeros(len(obs["joints"])))
-        distribution, state, _ = policy.act(tensors(obs), state, memo)
+        stage_draws = policy.settled(torch.zeros(len(obs["joints"])))
+        distribution, state, _ = policy.act(tensors(obs), state, stage_draws)
     mode = distribution.mode()
     if isinstance(policy.action_spec, BoxSpec):
         low, high = (torch.from_numpy(bound) for bound in policy.action_spec.bounds())

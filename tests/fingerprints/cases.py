@@ -414,7 +414,7 @@ def iql(scratch: Path) -> Iterator[State]:
     critic, value = QFunction(obs, action, QFunctionConfig(**settings)), ValueFunction(obs, QFunctionConfig(**settings))
     config = IQLConfig(gamma=0.9, tau=0.05, learning_rate=1e-3, expectile=0.7, temperature=3.0)
     algorithm = IQL(policy, critic, value, config)
-    replay = replay_of(steps, obs, action, picker=algorithm.picker(3), view=algorithm.view())
+    replay = replay_of(steps, obs, action, sampler=algorithm.sampler(3), view=algorithm.view())
     for _ in range(UPDATES):
         sample = replay.sample(16)
         algorithm.update(sample.data, sample.weight, {})

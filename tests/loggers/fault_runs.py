@@ -25,7 +25,7 @@ from striderl.envs.classic_control import CartPole
 from striderl.loggers.file_loggers import JsonlLogger
 from striderl.loggers.table import make_loggers
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.training.consumers.log import Log
+from striderl.training.callbacks.log import Log
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.trainer import Trainer
 
@@ -54,7 +54,7 @@ def train(*loggers: Any, at: Any = None) -> dict[str, Any]:
     handler = Warnings()
     logging.getLogger("striderl").addHandler(handler)
     try:
-        trainer = Trainer(ppo, collector, plan, consumers=[Log(*loggers)] if loggers else [], seed=0)
+        trainer = Trainer(ppo, collector, plan, callbacks=[Log(*loggers)] if loggers else [], seed=0)
         started = time.perf_counter()
         for record in trainer:
             if at is not None:

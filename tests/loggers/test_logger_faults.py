@@ -19,7 +19,7 @@ from fault_runs import FAULTS as DISK_FAULTS
 from striderl.loggers.file_loggers import JsonlLogger
 from striderl.loggers.guarded import GuardConfig, Guarded
 from striderl.loggers.logger import Logger
-from striderl.training.consumers import log as log_module
+from striderl.training.callbacks import log as log_module
 
 
 @pytest.fixture(scope="module")

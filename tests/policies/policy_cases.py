@@ -112,11 +112,11 @@ def forget(state: dict[str, Tensor], dones: Tensor) -> dict[str, Tensor]:
     return {name: torch.where(dones.view(-1, *[1] * (value.dim() - 1)), 0.0, value) for name, value in state.items()}
 
 
-def step_by_step(policy: Policy, obs: Any, state: Any, memo: Any, resets: Tensor) -> list[Any]:
+def step_by_step(policy: Policy, obs: Any, state: Any, stage_draws: Any, resets: Tensor) -> list[Any]:
     """Run a sequence as a rollout does: one step at a time, forgetting where an episode begins."""
     outputs = []
     for step in range(resets.shape[0]):
-        output = policy(at(obs, step), forget(state, resets[step]), at(memo, step))
+        output = policy(at(obs, step), forget(state, resets[step]), at(stage_draws, step))
         outputs.append(output)
         state = output.state
     return outputs

@@ -66,9 +66,9 @@ def test_one_hot_by_hand(space, value, wanted):
 
 
 def _flow(obs: dict[str, torch.Tensor]) -> Any:
-    from striderl.policies.stage import Flow
+    from striderl.policies.stage import StageInput
 
-    return Flow(obs, {}, {})
+    return StageInput(obs, {}, {})
 
 
 def test_a_value_that_there_is_not_is_all_zeros():

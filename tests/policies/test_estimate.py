@@ -12,7 +12,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.stage import Flow
+from striderl.policies.stage import StageInput
 from striderl.policies.stages import NormalizeObs, Remember
 
 SPEC = ObsSpec(
@@ -40,12 +40,12 @@ def observation(*lead: int) -> dict[str, torch.Tensor]:
     return {name: torch.randn(*lead, *part.shape, generator=generator) for name, part in SPEC.items()}
 
 
-def run(recipe, obs=None, memo=None, spec=ACTOR, lead=(5,)):
+def run(recipe, obs=None, stage_draws=None, spec=ACTOR, lead=(5,)):
     torch.manual_seed(0)
     stage = recipe.build(spec, SPEC)
     obs = observation(*lead) if obs is None else obs
     seen = {name: obs[name] for name in spec}
-    return stage, stage(Flow(seen, {}, memo or {}, whole=obs)), obs
+    return stage, stage(StageInput(seen, {}, stage_draws or {}, whole=obs)), obs
 
 
 def policy_with(*actor, critic=(), trunk=(), **settings) -> Policy:
@@ -62,25 +62,27 @@ def test_an_estimate_without_replacement_only_shows_itself():
     assert passed.aux["estimate"].shape == (5, 5) and passed.aux["estimate/friction"].shape == (5, 2)
     assert torch.equal(passed.aux["target"], torch.cat([obs["velocity"], obs["friction"]], dim=-1))
     assert passed.obs.keys() == set(ACTOR) and all(passed.obs[name] is obs[name] for name in ACTOR)
-    assert stage.output_spec == ACTOR and not stage.noise() and not stage.memo_spec()
+    assert stage.output_spec == ACTOR and not stage.noise() and not stage.stage_draw_spec()
 
 
 def test_the_estimate_replaces_where_the_memo_says():
-    memo = {"replace": torch.tensor([True, False, True, False, False])}
-    stage, passed, obs = run(estimate(target_components=("velocity", "gait"), replace_state_prob=0.5), memo=memo)
+    stage_draws = {"replace": torch.tensor([True, False, True, False, False])}
+    stage, passed, obs = run(
+        estimate(target_components=("velocity", "gait"), replace_state_prob=0.5), stage_draws=stage_draws
+    )
     for name in ("velocity", "gait"):
         part = passed.aux[f"estimate/{name}"]
         assert torch.equal(passed.obs[name][[0, 2]], part[[0, 2]])
         assert torch.equal(passed.obs[name][[1, 3, 4]], obs[name][[1, 3, 4]])
         assert not passed.obs[name].requires_grad, "what replaces is cut off"
     assert passed.aux["estimate"].requires_grad and passed.obs["imu"] is obs["imu"]
-    assert stage.memo_spec()["replace"].dtype == "bool"
+    assert stage.stage_draw_spec()["replace"].dtype == "bool"
 
 
 def test_certain_replacement_decides_and_stores_nothing():
     stage, passed, _ = run(estimate(replace_state_prob=1.0))
     assert torch.equal(passed.obs["velocity"], passed.aux["estimate/velocity"])
-    assert not stage.noise() and not stage.memo_spec() and stage.settled(torch.zeros(5)) == {}
+    assert not stage.noise() and not stage.stage_draw_spec() and stage.settled(torch.zeros(5)) == {}
 
 
 def test_targets_follow_the_observation_and_not_the_setting():
@@ -93,7 +95,7 @@ def test_targets_follow_the_observation_and_not_the_setting():
 
 def test_the_truth_may_be_a_clean_copy_of_something_that_is_read():
     recipe = estimate(obs_components=("imu", "velocity"), truth_components=("clean_velocity",), replace_state_prob=0.5)
-    _, passed, obs = run(recipe, memo={"replace": torch.zeros(5, dtype=torch.bool)})
+    _, passed, obs = run(recipe, stage_draws={"replace": torch.zeros(5, dtype=torch.bool)})
     assert torch.equal(passed.aux["target"], obs["clean_velocity"])
     assert torch.equal(passed.obs["velocity"], obs["velocity"]), "what the actor sees stays its own noisy value"
 
@@ -105,8 +107,8 @@ def test_without_the_truth_there_is_no_target():
 
 
 def test_adapt_adds_the_privileged_component():
-    memo = {"replace": torch.tensor([True, False, True, False, False])}
-    stage, passed, obs = run(adapt(replace_state_prob=0.5), memo=memo)
+    stage_draws = {"replace": torch.tensor([True, False, True, False, False])}
+    stage, passed, obs = run(adapt(replace_state_prob=0.5), stage_draws=stage_draws)
     assert stage.output_spec.names == (*ACTOR.names, "friction")
     assert torch.equal(passed.obs["friction"][[0, 2]], passed.aux["estimate/friction"][[0, 2]])
     assert torch.equal(passed.obs["friction"][[1, 3, 4]], obs["friction"][[1, 3, 4]])
@@ -153,13 +155,13 @@ def test_a_missing_decision_is_an_error_that_says_what_to_give():
 
 def test_repeating_the_decisions_makes_the_ratio_one():
     policy = policy_with(adapt(replace_state_prob=0.5), estimate(replace_state_prob=0.5))
-    obs, memo = random_obs(policy, 6, 7), random_memo(policy, 6, 7)
-    assert 0 < sum(int(value.sum()) for value in memo.values()) < 2 * 42
+    obs, stage_draws = random_obs(policy, 6, 7), random_memo(policy, 6, 7)
+    assert 0 < sum(int(value.sum()) for value in stage_draws.values()) < 2 * 42
     actions = torch.randn(6, 7, 2)
-    rollout = [policy(at(obs, t), {}, at(memo, t)).distribution.log_prob(actions[t]) for t in range(6)]
-    again = [policy(at(obs, t), {}, at(memo, t)).distribution.log_prob(actions[t]) for t in range(6)]
+    rollout = [policy(at(obs, t), {}, at(stage_draws, t)).distribution.log_prob(actions[t]) for t in range(6)]
+    again = [policy(at(obs, t), {}, at(stage_draws, t)).distribution.log_prob(actions[t]) for t in range(6)]
     assert all(torch.equal(one, other) for one, other in zip(rollout, again)), "same rows, same decisions: same bits"
-    update = policy(obs, {}, memo).distribution.log_prob(actions)
+    update = policy(obs, {}, stage_draws).distribution.log_prob(actions)
     assert (update - torch.stack(rollout)).exp().sub(1.0).abs().max() <= 1e-6
     redrawn = policy(obs, {}, random_memo(policy, 6, 7, seed=1)).distribution.log_prob(actions)
     assert (redrawn - torch.stack(rollout)).abs().max() > 1e-3, "drawing again would not have been enough"
@@ -168,10 +170,10 @@ def test_repeating_the_decisions_makes_the_ratio_one():
 def test_deterministic_inference_does_not_depend_on_what_it_replaces():
     policy = policy_with(estimate(replace_state_prob=0.2))
     obs = random_obs(policy, 5)
-    memo = policy.settled(torch.zeros(5))
-    one = policy.act(obs, {}, memo)[0].mode()
-    assert torch.equal(one, policy.act(obs, {}, memo)[0].mode())
-    other = policy.act({**obs, "velocity": torch.full((5, 3), 7.0)}, {}, memo)[0].mode()
+    stage_draws = policy.settled(torch.zeros(5))
+    one = policy.act(obs, {}, stage_draws)[0].mode()
+    assert torch.equal(one, policy.act(obs, {}, stage_draws)[0].mode())
+    other = policy.act({**obs, "velocity": torch.full((5, 3), 7.0)}, {}, stage_draws)[0].mode()
     assert torch.equal(one, other)
     never = policy_with(estimate(replace_state_prob=0.0))
     changed = never.act({**obs, "velocity": torch.full((5, 3), 7.0)}, {}, {})[0].mode()
@@ -189,12 +191,12 @@ def touched(policy: Policy, loss: torch.Tensor) -> set[str]:
 
 def test_the_estimator_learns_from_its_own_loss_only():
     policy = policy_with(adapt(replace_state_prob=0.5), estimate(replace_state_prob=0.5))
-    obs, memo = random_obs(policy, 9), at(random_memo(policy, 1, 9), 0)
-    aux = policy(obs, {}, memo).aux
+    obs, stage_draws = random_obs(policy, 9), at(random_memo(policy, 1, 9), 0)
+    aux = policy(obs, {}, stage_draws).aux
     loss = (aux["actor/1_Estimate/estimate"] - aux["actor/1_Estimate/target"]).square().mean()
     names = {name for name, _ in policy.named_parameters() if "1_Estimate" in name}
     assert touched(policy, loss) == names and len(names) == 6
-    acting = touched(policy, policy(obs, {}, memo).distribution.log_prob(torch.randn(9, 2)).sum())
+    acting = touched(policy, policy(obs, {}, stage_draws).distribution.log_prob(torch.randn(9, 2)).sum())
     assert acting and not any("Estimate" in name or "Adapt" in name for name in acting)
 
 
@@ -211,7 +213,7 @@ def test_the_target_has_the_units_of_what_is_replaced(in_trunk):
     normalize, predict = NormalizeObs(eps=0.0), estimate(replace_state_prob=1.0)
     policy = policy_with(predict, trunk=(normalize,)) if in_trunk else policy_with(normalize, predict)
     raw = {name: torch.stack([torch.ones(part.shape), 3 * torch.ones(part.shape)]) for name, part in SPEC.items()}
-    policy.absorb(raw)
+    policy.update_normalization(raw)
     out = policy({name: torch.full((1, *part.shape), 5.0) for name, part in SPEC.items()}, {}, {})
     (target,) = [value for name, value in out.aux.items() if name.endswith("/target")]
     assert target.tolist() == [[3.0, 3.0, 3.0]]

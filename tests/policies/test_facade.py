@@ -30,7 +30,7 @@ def test_a_step_says_what_the_pure_policy_says(kind):
     named = {**model.policy.critic_inputs.split(critic_obs), **model.policy.actor_inputs.split(obs)}
     actions = model.act(obs, critic_observations=critic_obs)
     values = model.evaluate(critic_obs)
-    out = model.policy(named, model.policy.initial_state(6), model.memo)
+    out = model.policy(named, model.policy.initial_state(6), model.stage_draws)
     assert torch.equal(model.action_mean, out.distribution.mode())
     assert torch.equal(model.action_std, out.distribution.params()["std"])
     assert torch.equal(values, out.value.unsqueeze(-1)) and values.shape == (6, 1)
@@ -235,20 +235,22 @@ def test_padded_trajectories_columns_with_resets_and_the_rollout_agree(rollout):
         for step in range(num_steps):
             states.append(model.get_hidden_states())
             actions.append(model.act(obs[step], critic_observations=critic_obs[step]))
-            memos.append(model.memo)
+            memos.append(model.stage_draws)
             means.append(model.action_mean)
             values.append(model.evaluate(critic_obs[step]))
             model.reset(dones[step].long())
-        memo = {name: torch.stack([one[name] for one in memos]) for name in memos[0]}
+        stage_draws = {name: torch.stack([one[name] for one in memos]) for name in memos[0]}
         taken = torch.stack(actions)
 
         resets = torch.cat([torch.zeros_like(dones[:1]), dones[:-1]])
-        columns = model.evaluate_actions(obs, taken, critic_obs, hidden_states=states[0], resets=resets, memo=memo)
+        columns = model.evaluate_actions(
+            obs, taken, critic_obs, hidden_states=states[0], resets=resets, stage_draws=stage_draws
+        )
         column_means = model.action_mean
 
-        padded, masks = split_and_pad_trajectories({"obs": obs, "critic": critic_obs, "memo": memo}, dones)
+        padded, masks = split_and_pad_trajectories({"obs": obs, "critic": critic_obs, "memo": stage_draws}, dones)
         begun = begin_states(states, dones)
-        split = model.evaluate_actions(padded["obs"], taken, padded["critic"], masks, begun, memo=padded["memo"])
+        split = model.evaluate_actions(padded["obs"], taken, padded["critic"], masks, begun, stage_draws=padded["memo"])
         split_means = model.action_mean
     assert difference(column_means, torch.stack(means)) <= 1e-6
     assert difference(split_means, torch.stack(means)) <= 1e-6

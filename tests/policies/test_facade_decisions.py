@@ -32,9 +32,9 @@ def test_values_follow_the_decisions_of_the_step():
     model, obs = deciding_critic(), torch.randn(32, 5)
     settled = model.evaluate(obs)
     model.act(obs)
-    replaced = model.memo["critic/0_Estimate/replace"]
+    replaced = model.stage_draws["critic/0_Estimate/replace"]
     assert 0 < int(replaced.sum()) < 32
-    wanted = model.policy(SPEC.split(obs), {}, model.memo).value
+    wanted = model.policy(SPEC.split(obs), {}, model.stage_draws).value
     values = model.evaluate(obs).squeeze(-1)
     assert torch.equal(values, wanted)
     # where the critic read the truth, the value is another than with the estimate, and the same elsewhere
@@ -46,11 +46,11 @@ def test_a_minibatch_repeats_the_decisions_it_is_given():
     actions, memos, values = [], [], []
     for step in range(4):
         actions.append(model.act(obs[step]))
-        memos.append(model.memo)
+        memos.append(model.stage_draws)
         values.append(model.evaluate(obs[step]))
-    memo = {name: torch.stack([kept[name] for kept in memos]) for name in memos[0]}
-    assert torch.allclose(model.evaluate(obs, memo=memo), torch.stack(values), atol=1e-6)
-    _, _, again = model.evaluate_actions(obs, torch.stack(actions), memo=memo)
+    stage_draws = {name: torch.stack([kept[name] for kept in memos]) for name in memos[0]}
+    assert torch.allclose(model.evaluate(obs, stage_draws=stage_draws), torch.stack(values), atol=1e-6)
+    _, _, again = model.evaluate_actions(obs, torch.stack(actions), stage_draws=stage_draws)
     assert torch.allclose(again, torch.stack(values), atol=1e-6)
 
 

@@ -41,8 +41,8 @@ def test_estimated_state(kind):
         model.evaluate(critic_obs)
         hidden = model.get_hidden_states()[:, [0, 1, 1, 2, 3]]
         alone = model.get_estimated_state(padded["obs"], masks, hidden)
-        memo = {name: torch.ones(3, 5, dtype=torch.bool) for name in model.policy.memo_spec()}
-        model.act(padded["obs"], masks, hidden, critic_observations=padded["critic"], memo=memo)
+        stage_draws = {name: torch.ones(3, 5, dtype=torch.bool) for name in model.policy.stage_draw_spec()}
+        model.act(padded["obs"], masks, hidden, critic_observations=padded["critic"], stage_draws=stage_draws)
         assert alone.shape == (3, 4, 3) and torch.equal(model.get_estimated_state(), alone)
 
 
@@ -64,11 +64,11 @@ def test_decisions_must_be_repeated():
     model = build(StateAc)
     obs, critic_obs = flat(50)
     model.act(obs)
-    memo = model.memo
-    replaced = memo["actor/0_Estimate/replace"]
+    stage_draws = model.stage_draws
+    replaced = stage_draws["actor/0_Estimate/replace"]
     assert 0 < int(replaced.sum()) < 50
     mean = model.action_mean
-    model.evaluate_actions(obs, torch.zeros(50, 2), critic_obs, memo=memo)
+    model.evaluate_actions(obs, torch.zeros(50, 2), critic_obs, stage_draws=stage_draws)
     assert torch.equal(model.action_mean, mean)
     with pytest.raises(ValueError, match=r"store model\.memo with every step"):
         model.evaluate_actions(obs, torch.zeros(50, 2), critic_obs)
@@ -132,7 +132,7 @@ def test_shared_latents_are_made_by_one_network():
 def test_latents_see_normalised_components():
     config = PolicyConfig(trunk=(NormalizeObs(eps=0.0),), actor=(Encode(components=("obs",), output_size=3),))
     model = StatefulPolicy(Policy(ObsSpec.from_flat(4), BoxSpec(shape=(2,)), config))
-    model.policy.absorb({"obs": 5.0 + torch.randn(100, 4)})
+    model.policy.update_normalization({"obs": 5.0 + torch.randn(100, 4)})
     obs = torch.randn(6, 4)
     model.act(obs)
     assert torch.equal(model.get_encoder_latent(obs, "obs"), model._aux["actor/0_Encode/latent/obs"])

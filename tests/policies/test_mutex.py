@@ -26,13 +26,13 @@ def mutex(policies, scales=None, **settings):
     return MutexPolicy(SPEC, policies, scales or [1.0] * len(policies), config)
 
 
-def play(policy, *steps, state=None, memo=None, resets=None):
+def play(policy, *steps, state=None, stage_draws=None, resets=None):
     """Run steps one after the other and return the actions and the last state."""
     num_envs = len(steps[0]["engaging_block"])
     state = policy.initial_state(num_envs) if state is None else state
     actions = []
     for at, obs in enumerate(steps):
-        decided = policy.settled(torch.zeros(num_envs)) if memo is None else memo
+        decided = policy.settled(torch.zeros(num_envs)) if stage_draws is None else stage_draws
         distribution, state, _ = policy.act(obs, state, decided, None if resets is None else resets[at])
         actions.append(distribution.mode().detach())
     return actions, state
@@ -151,13 +151,13 @@ def test_a_range_is_drawn_per_env_and_stays_until_that_env_is_reset():
     policy = mutex([reading(COMMAND), reading(COMMAND)], cmd_vel={0: (1.0, 3.0), 1: 7.0})
     first = policy.decide({"command": torch.tensor([[0.0, 0.9], [0.5, 0.9]])})
     second = policy.decide({"command": torch.tensor([[0.75, 0.9], [0.75, 0.9]])})
-    (start,), state = play(policy, observe(0, 0), memo=first)
+    (start,), state = play(policy, observe(0, 0), stage_draws=first)
     assert start[:, 0].tolist() == [1.0, 2.0]
-    (later,), state = play(policy, observe(0, 1), memo=second, state=state)
+    (later,), state = play(policy, observe(0, 1), stage_draws=second, state=state)
     assert later[:, 0].tolist() == [1.0, 7.0]  # env 0 keeps its command, that of policy 1 is fixed
-    (again,), state = play(policy, observe(0, 0), memo=second, state=state, resets=[torch.tensor([False, True])])
+    (again,), state = play(policy, observe(0, 0), stage_draws=second, state=state, resets=[torch.tensor([False, True])])
     assert again[:, 0].tolist() == [1.0, 2.5]  # only env 1 has drawn again: 1 + 2 * 0.75
-    assert policy.noise()["command"].shape == (2,) and policy.memo_spec()["command"].shape == (2,)
+    assert policy.noise()["command"].shape == (2,) and policy.stage_draw_spec()["command"].shape == (2,)
 
 
 def test_deterministic_inference_takes_the_middle_of_a_range():
@@ -168,8 +168,8 @@ def test_deterministic_inference_takes_the_middle_of_a_range():
 
 def test_a_policy_may_take_the_command_of_another_with_the_same_draw():
     policy = mutex([reading(COMMAND), reading(COMMAND)], cmd_vel={0: (1.0, 3.0)}, cmd_vel_like={1: 0})
-    memo = policy.decide({"command": torch.tensor([[0.25, 0.9]])})
-    assert memo["command"].tolist() == [[1.5, 1.5]]
+    stage_draws = policy.decide({"command": torch.tensor([[0.25, 0.9]])})
+    assert stage_draws["command"].tolist() == [[1.5, 1.5]]
 
 
 def test_a_range_without_draws_says_what_to_give():
@@ -281,14 +281,14 @@ def test_a_sequence_gives_what_its_steps_give(choices, resets, rule, length):
     steps = [observe(*pair) for pair in choices]
     begins = torch.tensor(resets[: len(steps)])
     noise = torch.rand(len(steps), 2, 2, generator=torch.Generator().manual_seed(len(steps)))
-    memo = policy.decide({"command": noise})
+    stage_draws = policy.decide({"command": noise})
     state = start = policy.initial_state(2)
     wanted = []
     for at, obs in enumerate(steps):
-        distribution, state, _ = policy.act(obs, state, {"command": memo["command"][at]}, begins[at])
+        distribution, state, _ = policy.act(obs, state, {"command": stage_draws["command"][at]}, begins[at])
         wanted.append(distribution.mode())
     whole = {name: torch.stack([obs[name] for obs in steps]) for name in steps[0]}
-    distribution, final, _ = policy.act(whole, start, memo, begins)
+    distribution, final, _ = policy.act(whole, start, stage_draws, begins)
     assert torch.allclose(distribution.mode(), torch.stack(wanted), atol=1e-6)
     for name in state:
         assert torch.allclose(final[name], state[name], atol=1e-6), name

@@ -140,7 +140,9 @@ def test_declarations_are_gathered_from_all_lists():
         "actor/2_Remember/cell": (1, 4),
         "critic/0_Remember/hidden": (2, 5),
     }
-    assert list(policy.memo_spec()) == list(policy.noise()) == ["actor/0_Adapt/replace", "actor/1_Estimate/replace"]
+    assert (
+        list(policy.stage_draw_spec()) == list(policy.noise()) == ["actor/0_Adapt/replace", "actor/1_Estimate/replace"]
+    )
     decided = policy.decide(
         {"actor/0_Adapt/replace": torch.tensor([0.4]), "actor/1_Estimate/replace": torch.tensor([0.6])}
     )
@@ -171,11 +173,11 @@ def test_absorbing_moves_the_output_and_reading_does_not():
     obs = random_obs(policy, 20, 5)
     before = policy(at(obs, 0), {}, {}).value
     assert torch.equal(policy(at(obs, 0), {}, {}).value, before)
-    policy.absorb({name: 3.0 + 2.0 * value for name, value in obs.items()})
+    policy.update_normalization({name: 3.0 + 2.0 * value for name, value in obs.items()})
     after = policy(at(obs, 0), {}, {}).value
     assert difference(before, after) > 1e-3
     policy.eval()
-    policy.absorb({name: value + 100.0 for name, value in obs.items()})
+    policy.update_normalization({name: value + 100.0 for name, value in obs.items()})
     assert torch.equal(policy(at(obs, 0), {}, {}).value, after), "frozen in evaluation"
 
 
@@ -183,7 +185,7 @@ def test_a_normaliser_after_the_trunk_is_refused():
     with pytest.raises(ValueError, match="put it first in the trunk"):
         build(trunk=(Encode(components=("joints",)),), actor=(NormalizeObs(),))
     policy = build(actor=(NormalizeObs(),), critic=(NormalizeObs(),))
-    policy.absorb(random_obs(policy, 30))
+    policy.update_normalization(random_obs(policy, 30))
     assert int(policy.state_dict()["critic.stages.0_NormalizeObs.normalizers.of_friction.statistics.count"]) == 30
 
 
@@ -321,10 +323,10 @@ def test_a_whole_step_and_a_whole_sequence_compile_as_one_graph():
     for num_steps in (0, 3):
         lead = (num_steps, 5) if num_steps else (5,)
         obs, state = random_obs(policy, *lead), policy.initial_state(5)
-        memo = random_memo(policy, max(num_steps, 1), 5)
-        memo = memo if num_steps else at(memo, 0)
+        stage_draws = random_memo(policy, max(num_steps, 1), 5)
+        stage_draws = stage_draws if num_steps else at(stage_draws, 0)
         more = (torch.rand(3, 5) < 0.3, torch.rand(3, 5) < 0.8) if num_steps else ()
-        one, other = policy(obs, state, memo, *more), compiled(obs, state, memo, *more)
+        one, other = policy(obs, state, stage_draws, *more), compiled(obs, state, stage_draws, *more)
         assert difference(one.distribution.mode(), other.distribution.mode()) <= 1e-6
         assert difference(one.value, other.value) <= 1e-6
         assert one.state.keys() == other.state.keys() and one.aux.keys() == other.aux.keys()
@@ -335,9 +337,9 @@ def test_state_dicts_pass_between_equal_policies():
     with torch.no_grad():
         for parameter in one.parameters():
             parameter.add_(0.1)
-    one.absorb(random_obs(one, 30))
+    one.update_normalization(random_obs(one, 30))
     other.load_state_dict(one.state_dict())
-    obs, memo = random_obs(one, 5), at(random_memo(one, 1, 5), 0)
-    first, second = one(obs, one.initial_state(5), memo), other(obs, other.initial_state(5), memo)
+    obs, stage_draws = random_obs(one, 5), at(random_memo(one, 1, 5), 0)
+    first, second = one(obs, one.initial_state(5), stage_draws), other(obs, other.initial_state(5), stage_draws)
     assert torch.equal(first.value, second.value)
     assert torch.equal(first.distribution.mode(), second.distribution.mode())

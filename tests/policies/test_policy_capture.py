@@ -14,7 +14,7 @@ from striderl.networks.discriminator import AMPDiscriminator
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.presets.state import PrivilegeStateAcRecurrent
-from striderl.policies.stage import Flow
+from striderl.policies.stage import StageInput
 from striderl.policies.stages import NormalizeObs, Override, Remember
 
 SPEC = ObsSpec(
@@ -53,16 +53,16 @@ def test_stages_can_be_captured_over_a_sequence(recipe):
     torch.manual_seed(0)
     stage = recipe.build(SPEC, WHOLE)
 
-    def run(obs, state, memo, resets, valid):
+    def run(obs, state, stage_draws, resets, valid):
         seen = {name: obs[name] for name in SPEC}
-        passed = stage(Flow(seen, state, memo, resets, valid, obs))
+        passed = stage(StageInput(seen, state, stage_draws, resets, valid, obs))
         return {"obs": passed.obs, "state": passed.state, "aux": passed.aux}
 
     def inputs():
         return (
             observation(3, 4),
             {name: torch.randn(4, *spec.shape) for name, spec in stage.state_spec().items()},
-            {name: torch.rand(3, 4) < 0.5 for name in stage.memo_spec()},
+            {name: torch.rand(3, 4) < 0.5 for name in stage.stage_draw_spec()},
             torch.rand(3, 4) < 0.3,
             torch.rand(3, 4) < 0.8,
         )
@@ -100,9 +100,12 @@ def test_the_gradient_penalty_and_the_rewards_can_be_captured():
 def test_inductor_agrees_on_a_whole_policy():
     policy = build(PrivilegeStateAcRecurrent).policy
     compiled = torch.compile(policy, fullgraph=True)
-    obs, memo = random_obs(policy, 4), at(random_memo(policy, 1, 4), 0)
+    obs, stage_draws = random_obs(policy, 4), at(random_memo(policy, 1, 4), 0)
     with torch.no_grad():
-        one, other = policy(obs, policy.initial_state(4), memo), compiled(obs, policy.initial_state(4), memo)
+        one, other = (
+            policy(obs, policy.initial_state(4), stage_draws),
+            compiled(obs, policy.initial_state(4), stage_draws),
+        )
     assert (one.value - other.value).abs().max() <= 1e-5
     assert (one.distribution.mode() - other.distribution.mode()).abs().max() <= 1e-5
 

@@ -72,7 +72,7 @@ def build(kind: str, num_layers: int, encoder: str, estimator: str, adaptor: str
         critic_hidden_dims=(6,),
     )
     policy = Policy(SPEC, BoxSpec(shape=(2,)), config)
-    policy.absorb({name: torch.randn(50, *part.shape) for name, part in SPEC.items()})
+    policy.update_normalization({name: torch.randn(50, *part.shape) for name, part in SPEC.items()})
     return policy
 
 
@@ -124,9 +124,9 @@ def assert_same(sequence, steps) -> None:
 def test_a_sequence_equals_its_steps(combination, window):
     policy = build(*combination)
     resets, seed = window
-    obs, state, memo = inputs(policy, resets, seed)
+    obs, state, stage_draws = inputs(policy, resets, seed)
     with torch.no_grad():
-        assert_same(policy(obs, state, memo, resets), step_by_step(policy, obs, state, memo, resets))
+        assert_same(policy(obs, state, stage_draws, resets), step_by_step(policy, obs, state, stage_draws, resets))
 
 
 @pytest.mark.slow
@@ -137,17 +137,17 @@ def test_a_sequence_equals_its_steps(combination, window):
 def test_every_combination_once(kind, encoder, estimator, adaptor):
     policy = build(kind, 1, encoder, estimator, adaptor)
     resets = torch.tensor([[True, False], [False, True], [False, False], [True, True]])
-    obs, state, memo = inputs(policy, resets, 7)
+    obs, state, stage_draws = inputs(policy, resets, 7)
     with torch.no_grad():
-        whole = policy(obs, state, memo, resets)
-        assert_same(whole, step_by_step(policy, obs, state, memo, resets))
+        whole = policy(obs, state, stage_draws, resets)
+        assert_same(whole, step_by_step(policy, obs, state, stage_draws, resets))
         # one env per minibatch: [T, 1, …] keeps its shape and its numbers
         for env in range(2):
             column = slice(env, env + 1)
             alone = policy(
                 {name: value[:, column] for name, value in obs.items()},
                 {name: value[column] for name, value in state.items()},
-                {name: value[:, column] for name, value in memo.items()},
+                {name: value[:, column] for name, value in stage_draws.items()},
                 resets[:, column],
             )
             assert alone.value.shape == (4, 1)
@@ -182,10 +182,10 @@ def build_trunk(kind: str, encoder: str) -> Policy:
 def test_a_trunk_that_encodes_and_remembers_runs_sequences_like_steps(kind, encoder, window):
     policy = build_trunk(kind, encoder)
     resets, seed = window
-    obs, state, memo = inputs(policy, resets, seed)
+    obs, state, stage_draws = inputs(policy, resets, seed)
     assert any(name.startswith("trunk/2_Remember") for name in state)
     with torch.no_grad():
-        assert_same(policy(obs, state, memo, resets), step_by_step(policy, obs, state, memo, resets))
+        assert_same(policy(obs, state, stage_draws, resets), step_by_step(policy, obs, state, stage_draws, resets))
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_a_trunk_that_encodes_and_remembers_runs_sequences_like_steps(kind, enco
 def test_gradients_of_a_sequence_are_those_of_its_steps(combination, window):
     policy = build(*combination)
     resets, seed = window
-    obs, state, memo = inputs(policy, resets, seed)
+    obs, state, stage_draws = inputs(policy, resets, seed)
     weights = torch.randn(*resets.shape, generator=torch.Generator().manual_seed(seed))
 
     def gradients(mean, value, aux):
@@ -204,9 +204,9 @@ def test_gradients_of_a_sequence_are_those_of_its_steps(combination, window):
         loss.backward()
         return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
 
-    whole = policy(obs, state, memo, resets)
+    whole = policy(obs, state, stage_draws, resets)
     one = gradients(whole.distribution.mode(), whole.value, whole.aux)
-    steps = step_by_step(policy, obs, state, memo, resets)
+    steps = step_by_step(policy, obs, state, stage_draws, resets)
     stacked = {name: torch.stack([out.aux[name] for out in steps]) for name in whole.aux}
     other = gradients(
         torch.stack([out.distribution.mode() for out in steps]), torch.stack([out.value for out in steps]), stacked
@@ -222,7 +222,7 @@ def test_gradients_of_a_sequence_are_those_of_its_steps(combination, window):
 def test_nan_in_padding_touches_neither_outputs_nor_gradients(combination, window, holes):
     policy = build(*combination)
     resets, seed = window
-    obs, state, memo = inputs(policy, resets, seed)
+    obs, state, stage_draws = inputs(policy, resets, seed)
     valid = torch.rand(*resets.shape, generator=torch.Generator().manual_seed(holes)) < 0.7
 
     def run(filler: float):
@@ -235,7 +235,7 @@ def test_nan_in_padding_touches_neither_outputs_nor_gradients(combination, windo
         }
         # an env whose first step is padding has no state worth anything either
         begun = {name: torch.where(valid[0].view(-1, 1, 1), value, filler) for name, value in state.items()}
-        out = policy(filled, begun, memo, resets, valid)
+        out = policy(filled, begun, stage_draws, resets, valid)
         kept = torch.where(valid, out.distribution.log_prob(torch.zeros(*valid.shape, 2)) + out.value, 0.0)
         estimates = [value for name, value in out.aux.items() if name.endswith("/estimate")]
         loss = kept.sum() + sum(torch.where(valid.unsqueeze(-1), value, 0.0).square().sum() for value in estimates)
@@ -253,12 +253,12 @@ def test_a_hole_ends_an_episode():
     # step 1 of env 0 is padding: step 2 begins from nothing, as after a reset
     policy = build("gru", 1, "mlp", "own", "none")
     resets = torch.zeros(4, 2, dtype=torch.bool)
-    obs, state, memo = inputs(policy, resets, 3)
+    obs, state, stage_draws = inputs(policy, resets, 3)
     valid = torch.ones(4, 2, dtype=torch.bool)
     valid[1, 0] = False
     begins = resets.clone()
     begins[2, 0] = True
     with torch.no_grad():
-        holed, reset = policy(obs, state, memo, resets, valid), policy(obs, state, memo, begins)
+        holed, reset = policy(obs, state, stage_draws, resets, valid), policy(obs, state, stage_draws, begins)
     assert difference(holed.value[2:], reset.value[2:]) <= LIMIT
     assert difference(holed.value[:, 1], reset.value[:, 1]) <= LIMIT

@@ -102,8 +102,8 @@ def outputs(model, num_steps: int = 4, num_envs: int = 6):
     policy = model.policy
     resets = torch.zeros(num_steps, num_envs, dtype=torch.bool)
     resets[2, 1] = True
-    obs, memo = random_obs(policy, num_steps, num_envs), random_memo(policy, num_steps, num_envs)
-    return policy(obs, policy.initial_state(num_envs), memo, resets)
+    obs, stage_draws = random_obs(policy, num_steps, num_envs), random_memo(policy, num_steps, num_envs)
+    return policy(obs, policy.initial_state(num_envs), stage_draws, resets)
 
 
 def reached(model, loss: torch.Tensor) -> set[str]:

@@ -8,7 +8,7 @@ import torch
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.networks.mlp import MlpModel
 from striderl.policies.encode import Encode
-from striderl.policies.stage import Flow, Pipeline, StageRecipe, inner, only, outer
+from striderl.policies.stage import Pipeline, StageInput, StageRecipe, inner, only, outer
 from striderl.policies.stages import NormalizeObs, Override, Remember, module_key
 
 SPEC = ObsSpec(
@@ -33,8 +33,8 @@ def built(recipe: StageRecipe, spec: ObsSpec = SPEC):
     return recipe.build(spec, spec)
 
 
-def flow(obs, state=None, **more):
-    return Flow(obs, state or {}, {}, **more)
+def stage_input(obs, state=None, **more):
+    return StageInput(obs, state or {}, {}, **more)
 
 
 # -- NormalizeObs ------------------------------------------------------------------------------------------------------
@@ -43,32 +43,32 @@ def flow(obs, state=None, **more):
 def test_normalising_changes_nothing_until_it_has_absorbed():
     stage = built(NormalizeObs(eps=0.0))
     obs = observation(5)
-    before = stage(flow(obs)).obs
+    before = stage(stage_input(obs)).obs
     assert torch.equal(before["joints"], obs["joints"])
     assert before["image"] is obs["image"], "images are left alone"
-    assert torch.equal(stage(flow(obs)).obs["joints"], before["joints"]), "reading is not learning"
+    assert torch.equal(stage(stage_input(obs)).obs["joints"], before["joints"]), "reading is not learning"
 
 
 def test_normalising_by_hand():
     # heights 1 and 3: mean 2, std 1, so 5 becomes (5 - 2) / 1 = 3
     stage = built(NormalizeObs(components=("height",), eps=0.0))
-    stage.absorb({"height": torch.tensor([1.0, 3.0])})
-    out = stage(flow({"height": torch.tensor([5.0])})).obs
+    stage.update_normalization({"height": torch.tensor([1.0, 3.0])})
+    out = stage(stage_input({"height": torch.tensor([5.0])})).obs
     assert out["height"].item() == pytest.approx(3.0)
 
 
 def test_invalid_samples_are_not_absorbed():
     stage = built(NormalizeObs(components=("height",), eps=0.0))
     valid = torch.tensor([True, True, False])
-    stage.absorb({"height": torch.tensor([1.0, 3.0, 100.0])}, valid)
-    assert stage(flow({"height": torch.tensor([5.0])})).obs["height"].item() == pytest.approx(3.0)
+    stage.update_normalization({"height": torch.tensor([1.0, 3.0, 100.0])}, valid)
+    assert stage(stage_input({"height": torch.tensor([5.0])})).obs["height"].item() == pytest.approx(3.0)
 
 
 def test_until_stops_the_learning():
     stage = built(NormalizeObs(components=("height",), eps=0.0, until=2))
-    stage.absorb({"height": torch.tensor([1.0, 3.0])})
-    stage.absorb({"height": torch.tensor([100.0, 300.0])})
-    assert stage(flow({"height": torch.tensor([5.0])})).obs["height"].item() == pytest.approx(3.0)
+    stage.update_normalization({"height": torch.tensor([1.0, 3.0])})
+    stage.update_normalization({"height": torch.tensor([100.0, 300.0])})
+    assert stage(stage_input({"height": torch.tensor([5.0])})).obs["height"].item() == pytest.approx(3.0)
 
 
 def test_unknown_component_to_normalise_is_named():
@@ -93,7 +93,7 @@ def test_a_latent_stands_where_its_component_stood():
         Encode(components=("joints", "image"), model=("MlpModel", "Conv2dHeadModel"), settings=settings, output_size=7)
     )
     obs = observation(2, 6)
-    passed = stage(flow(obs))
+    passed = stage(stage_input(obs))
     assert stage.output_spec.names == SPEC.names
     assert {name: part.shape for name, part in stage.output_spec.items()} == {
         "joints": (7,),
@@ -119,7 +119,7 @@ CONV = {"channels": [2], "kernel_sizes": [3], "strides": [1]}
 
 def test_scalars_and_images_can_go_through_an_mlp():
     stage = built(Encode(components=("height", "image"), output_size=3))
-    passed = stage(flow(observation(4)))
+    passed = stage(stage_input(observation(4)))
     assert passed.obs["height"].shape == passed.obs["image"].shape == (4, 3)
 
 
@@ -127,10 +127,10 @@ def test_a_copy_is_encoded_by_the_same_weights():
     spec = ObsSpec({"scan": ComponentSpec(shape=(3,)), "critic/scan": ComponentSpec(shape=(3,), group="critic")})
     stage = built(Encode(components=("scan",), copies=(("scan", "critic/scan"),), output_size=2), spec)
     x = torch.randn(5, 3)
-    passed = stage(flow({"scan": x, "critic/scan": x}))
+    passed = stage(stage_input({"scan": x, "critic/scan": x}))
     assert torch.equal(passed.obs["scan"], passed.obs["critic/scan"])
     assert len(stage.encoders) == 1
-    assert stage(flow({"scan": x})).obs["scan"].shape == (5, 2), "the actor alone does without the critic's copy"
+    assert stage(stage_input({"scan": x})).obs["scan"].shape == (5, 2), "the actor alone does without the critic's copy"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_asking_for_the_latent_of_something_else_names_what_is_encoded():
 def test_any_component_name_can_be_a_module_name(name):
     spec = ObsSpec({name: ComponentSpec(shape=(2,))})
     for recipe in (Encode(components=(name,)), NormalizeObs()):
-        assert built(recipe, spec)(flow({name: torch.randn(3, 2)})).obs[name].shape[0] == 3
+        assert built(recipe, spec)(stage_input({name: torch.randn(3, 2)})).obs[name].shape[0] == 3
     assert "." not in module_key(name)
 
 
@@ -174,11 +174,11 @@ def test_remember_reads_everything_and_keeps_nothing(kind):
     state = {name: torch.zeros(4, *spec.shape) for name, spec in stage.state_spec().items()}
     assert set(state) == ({"hidden", "cell"} if kind == "lstm" else {"hidden"})
     obs = observation(4)
-    first, again = stage(flow(obs, state)), stage(flow(obs, state))
+    first, again = stage(stage_input(obs, state)), stage(stage_input(obs, state))
     assert first.obs.keys() == {"memory"} and first.obs["memory"].shape == (4, 6)
     assert torch.equal(first.obs["memory"], again.obs["memory"])
     assert not torch.equal(first.state["hidden"], state["hidden"]) and (state["hidden"] == 0).all()
-    later = stage(flow(obs, first.state))
+    later = stage(stage_input(obs, first.state))
     assert not torch.allclose(later.obs["memory"], first.obs["memory"]), "the state matters"
 
 
@@ -191,10 +191,10 @@ def test_override_writes_into_a_copy():
     stage = built(Override(component="joints", values=(9.0,), entries=(1,)))
     obs = observation(2)
     before = obs["joints"].clone()
-    out = stage(flow(obs)).obs["joints"]
+    out = stage(stage_input(obs)).obs["joints"]
     assert out[:, 1].tolist() == [9.0, 9.0]
     assert torch.equal(out[:, [0, 2]], before[:, [0, 2]]) and torch.equal(obs["joints"], before)
-    whole = built(Override(component="joints", values=(1.0, 2.0, 3.0)))(flow(obs)).obs["joints"]
+    whole = built(Override(component="joints", values=(1.0, 2.0, 3.0)))(stage_input(obs)).obs["joints"]
     assert whole.tolist() == [[1.0, 2.0, 3.0]] * 2
 
 
@@ -214,7 +214,7 @@ def test_a_pipeline_hands_components_on_and_keeps_states_apart():
     assert pipeline.output_spec.names == ("memory",)
     assert list(pipeline.state_spec()) == ["1_Remember/hidden"]
     state = {"1_Remember/hidden": torch.randn(5, 1, 3), "other/hidden": torch.full((5, 1, 3), torch.nan)}
-    passed = pipeline(Flow(observation(5), state, {}))
+    passed = pipeline(StageInput(observation(5), state, {}))
     assert passed.state.keys() == {"1_Remember/hidden"}
     assert passed.aux.keys() == {"0_Encode/latent/image"}
     assert passed.obs["memory"].isfinite().all()
@@ -222,7 +222,7 @@ def test_a_pipeline_hands_components_on_and_keeps_states_apart():
 
 def test_a_pipeline_can_be_run_in_parts():
     pipeline = Pipeline(SPEC, (Encode(components=("image",), output_size=4), Remember(hidden_size=3, type="gru")))
-    given = Flow(observation(5), {"1_Remember/hidden": torch.randn(5, 1, 3)}, {})
+    given = StageInput(observation(5), {"1_Remember/hidden": torch.randn(5, 1, 3)}, {})
     halfway = pipeline(given, 0, 1)
     rest = pipeline(given._replace(obs=halfway.obs), 1)
     assert torch.equal(rest.obs["memory"], pipeline(given).obs["memory"])
@@ -230,7 +230,7 @@ def test_a_pipeline_can_be_run_in_parts():
 
 def test_an_empty_pipeline_passes_everything_on():
     obs = observation(2)
-    passed = Pipeline(SPEC, ())(Flow(obs, {}, {}))
+    passed = Pipeline(SPEC, ())(StageInput(obs, {}, {}))
     assert passed.obs == obs and passed.state == {} and passed.aux == {}
 
 

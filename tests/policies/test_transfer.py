@@ -70,7 +70,7 @@ KINDS = {
 def build(obs_spec, kind="plain", seed=0, **settings):
     torch.manual_seed(seed)
     policy = Policy(obs_spec, ACTIONS, PolicyConfig(**{**SMALL, **KINDS[kind], **settings}))
-    policy.absorb({name: 2.0 + 3.0 * torch.randn(50, *part.shape) for name, part in obs_spec.items()})
+    policy.update_normalization({name: 2.0 + 3.0 * torch.randn(50, *part.shape) for name, part in obs_spec.items()})
     return policy
 
 

@@ -55,7 +55,7 @@ def refused(*_: Any) -> None:
 @pytest.mark.parametrize("columns", [VECTORS, DEEP, IMAGES], ids=["vectors", "deep", "images"])
 @pytest.mark.parametrize("num_envs", [1, 3, 20])
 def test_both_ways_store_the_same(columns: Any, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    short, long = (Replay(columns, 5 * num_envs, num_envs, picker=Prioritized()) for _ in range(2))
+    short, long = (Replay(columns, 5 * num_envs, num_envs, sampler=Prioritized()) for _ in range(2))
     monkeypatch.setattr(short._writer, "add", refused)
     monkeypatch.setattr(long, "_plain", None)
     generator = torch.Generator().manual_seed(1)

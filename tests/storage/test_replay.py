@@ -89,7 +89,7 @@ def test_uniform_picks_every_step_equally_often() -> None:
 
 def test_same_seed_same_rows_and_another_seed_others() -> None:
     def picks(seed: int) -> list[list[int]]:
-        replay, model = Replay(COLUMNS, 50, 1, picker=Uniform(seed=seed)), ModelReplay(1, 50)
+        replay, model = Replay(COLUMNS, 50, 1, sampler=Uniform(seed=seed)), ModelReplay(1, 50)
         play(replay, model, [(None, [((False, False), True)])] * 40)
         return [replay.sample(32).index.tolist() for _ in range(3)]
 
@@ -105,7 +105,7 @@ def test_same_seed_same_rows_and_another_seed_others() -> None:
 def test_a_reloaded_replay_goes_on_bit_for_bit(history: Any, prioritized: bool) -> None:
     def options() -> dict[str, Any]:
         return {
-            "picker": Prioritized(seed=1) if prioritized else Uniform(seed=1),
+            "sampler": Prioritized(seed=1) if prioritized else Uniform(seed=1),
             "episodes": True,
             "state": {"h": TensorSpec(shape=(1,))},
             "state_every": 2,
@@ -220,6 +220,6 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         replay.sample(0)
     with pytest.raises(TypeError, match="picks uniformly"):
-        replay.update_priorities(replay.sample(2).ticket, torch.zeros(2))
+        replay.update_priorities(replay.sample(2).handle, torch.zeros(2))
     with pytest.raises(ValueError, match="steps_per_env"):
         Replay(COLUMNS, 6, 2).load_state_dict(replay.state_dict())

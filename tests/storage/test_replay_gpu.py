@@ -27,10 +27,10 @@ def on_gpu(value: Any) -> Any:
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: type(view).__name__)
 def test_a_gpu_gives_the_samples_of_the_cpu_without_waiting(view: Any, prioritized: bool) -> None:
     def made(device: str) -> Replay:
-        picker = Prioritized(seed=3) if prioritized else Uniform(seed=3)
+        sampler = Prioritized(seed=3) if prioritized else Uniform(seed=3)
         place = Placement(device=device)
         state = {"h": TensorSpec(shape=(1,))}
-        return Replay(COLUMNS, 60, 3, placement=place, picker=picker, view=view, state=state, episodes=True)
+        return Replay(COLUMNS, 60, 3, placement=place, sampler=sampler, view=view, state=state, episodes=True)
 
     cpu, gpu, model = made("cpu"), made("cuda"), ModelReplay(3, 20)
     flags = torch.rand(70, 3, 3, generator=torch.Generator().manual_seed(0)) < torch.tensor([0.1, 0.1, 0.9])
@@ -48,12 +48,12 @@ def test_a_gpu_gives_the_samples_of_the_cpu_without_waiting(view: Any, prioritiz
             gpu.add(moved)
             one = gpu.sample(32)
             if prioritized:
-                gpu.update_priorities(one.ticket, one.data["rew"].flatten()[:32])
+                gpu.update_priorities(one.handle, one.data["rew"].flatten()[:32])
         finally:
             torch.cuda.set_sync_debug_mode("default")
         two = cpu.sample(32)
         if prioritized:
-            cpu.update_priorities(two.ticket, two.data["rew"].flatten()[:32])
+            cpu.update_priorities(two.handle, two.data["rew"].flatten()[:32])
         assert torch.equal(one.index.cpu(), two.index)
         for (path, left), (_, right) in zip(tree.items(one.data), tree.items(two.data)):
             assert torch.allclose(left.cpu().double(), right.double(), rtol=1e-5, equal_nan=True), path

@@ -134,7 +134,7 @@ def learn(algorithm: PPO | A2C, case: dict[str, Any], envs: slice) -> dict[str, 
         )
         order = torch.Generator().manual_seed(100 + iteration)
         numbers.append({name: value.double() for name, value in algorithm.update(prepared, order).items()})
-        algorithm.absorb(given.storage.data)
+        algorithm.update_normalization(given.storage.data)
     return {"state": algorithm.state_dict(), "numbers": numbers}
 
 

@@ -37,14 +37,14 @@ KINDS = ("ppo", "ppo_gru", "dqn", "sac")
 ITERATIONS = 3
 
 
-def trainer_of(kind: str, iterations: int = ITERATIONS, consumers: Any = ()) -> Trainer:
+def trainer_of(kind: str, iterations: int = ITERATIONS, callbacks: Any = ()) -> Trainer:
     """A bare trainer of a second: PPO with and without memory, prioritized DQN and SAC, with normalisers."""
     if kind.startswith("ppo"):
         plan = {"total_iterations": iterations, "warmup_steps": 5}
-        return make_trainer("gru" if kind == "ppo_gru" else "plain", plan=plan, consumers=consumers)
+        return make_trainer("gru" if kind == "ppo_gru" else "plain", plan=plan, callbacks=callbacks)
     config = tiny(kind, iterations)
     env = make(config.env.task, num_envs=4, settings={"max_episode_length": 11})
-    return build_learner(config, env).trainer(list(consumers))
+    return build_learner(config, env).trainer(list(callbacks))
 
 
 @dataclass
@@ -111,9 +111,9 @@ def places(trainer: Trainer) -> dict[str, tuple[Any, str]]:
         "actor": (collector.actor, "act"),
         "losses": (algorithm, losses),
         "optimiser": (ParameterGroup, "step"),
-        "absorb": (algorithm, "absorb"),
+        "absorb": (algorithm, "update_normalization"),
         "settle": (collector, "_settle"),
-        "storage": (trainer.regime.storage, "add"),
+        "storage": (trainer.loop.storage, "add"),
         "statistics": (collector.statistics, "tensors"),
     }
 

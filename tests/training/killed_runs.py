@@ -32,8 +32,8 @@ from run_cases import final_state, folder_at, take_signals, tiny
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.group import EnvGroup
-from striderl.training.consumers.chain import Chain
-from striderl.training.regimes import off_policy as off_policy  # loaded here once, not in every child
+from striderl.training.callbacks.chain import Chain
+from striderl.training.loops import off_policy as off_policy  # loaded here once, not in every child
 from striderl.training.run import Run
 from striderl.training.run_folder import RunFolder
 from striderl.training.signals import StopSignals
@@ -75,7 +75,7 @@ class Board:
 def instrument(run: Run, board: Board) -> None:
     """Let a run write on the board where it is."""
     trainer, store, evaluation = run.trainer, run.store, run.evaluation
-    work, save, play = trainer.regime.run, store.save, evaluation.consume
+    work, save, play = trainer.loop.run, store.save, evaluation.on_iteration
 
     def during(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any, **settings: Any) -> Any:
@@ -97,9 +97,9 @@ def instrument(run: Run, board: Board) -> None:
         board.put(_ACKNOWLEDGED, max(step, board.acknowledged))
         return path
 
-    trainer.regime.run = working  # type: ignore[method-assign]
+    trainer.loop.run = working  # type: ignore[method-assign]
     store.save = saving  # type: ignore[method-assign]
-    evaluation.consume = during("evaluate", play)  # type: ignore[method-assign]
+    evaluation.on_iteration = during("evaluate", play)  # type: ignore[method-assign]
 
 
 def drive(config: Any, path: Path, board: Board, prepare: Callable[[Run], None] = lambda run: None) -> int:
@@ -364,8 +364,8 @@ def _forget_noise(self: EnvGroup, state: Any) -> None:
     LOAD_GROUP(self, {**state, "step": 0})
 
 
-def _forget_consumers(self: Chain, state: Any) -> None:
-    """Leave the consumers as new ones, so that the log is not cut back."""
+def _forget_callbacks(self: Chain, state: Any) -> None:
+    """Leave the callbacks as new ones, so that the log is not cut back."""
 
 
 COMMIT, LOAD_GROUP = CheckpointStore._commit, EnvGroup.load_state_dict
@@ -373,7 +373,7 @@ COMMIT, LOAD_GROUP = CheckpointStore._commit, EnvGroup.load_state_dict
 BUGS: dict[str, Callable[[], Any]] = {
     "overwrite": lambda: mock.patch.object(CheckpointStore, "_commit", _overwrite),
     "noise": lambda: mock.patch.object(EnvGroup, "load_state_dict", _forget_noise),
-    "log": lambda: mock.patch.object(Chain, "load_state_dict", _forget_consumers),
+    "log": lambda: mock.patch.object(Chain, "load_state_dict", _forget_callbacks),
 }
 """Ways to break the library that the kill test must notice: each is a patch that children inherit."""
 

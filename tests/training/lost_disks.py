@@ -17,7 +17,7 @@ from run_cases import folder_at
 
 from striderl.checkpoint.errors import CheckpointError
 from striderl.checkpoint.store import CheckpointStore
-from striderl.training.consumers.consumer import NOTHING
+from striderl.training.callbacks.callback import NOTHING
 from striderl.training.run import Run
 from striderl.training.run_config import read_run_config
 from striderl.training.run_folder import RunFolder
@@ -26,12 +26,12 @@ _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 
 
 class At:
-    """A consumer that does something after one iteration; it sees every record and changes nothing else."""
+    """A callback that does something after one iteration; it sees every record and changes nothing else."""
 
     def __init__(self, iteration: int, action: Callable[[], None]) -> None:
         self.iteration, self.action = iteration, action
 
-    def consume(self, record: Any, run: Any) -> Any:
+    def on_iteration(self, record: Any, run: Any) -> Any:
         if record.iteration == self.iteration:
             self.action()
         return NOTHING

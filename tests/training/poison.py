@@ -224,7 +224,7 @@ def break_parameters(kind: str, number: int, values: tuple[float, ...] = (math.n
 
 def _kept_iterations(trainer: Trainer) -> list[bool]:
     """Return a list that fills with one entry per update taken back: whether the state before it is back."""
-    guard, kept = trainer.regime.guard, list[bool]()
+    guard, kept = trainer.loop.guard, list[bool]()
     before, after, digests = guard.before, guard.after, [""]
 
     def noting() -> None:

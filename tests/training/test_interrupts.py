@@ -20,9 +20,9 @@ from striderl.envs.classic_control import CartPole
 from striderl.envs.gymnasium import GymnasiumEnv
 from striderl.execution import interrupts
 from striderl.execution.interrupts import check_interrupt, deferred_interrupts, interrupt_waits
-from striderl.training.consumers.consumer import NOTHING
+from striderl.training.callbacks.callback import NOTHING
 from striderl.training.guard import Guard
-from striderl.training.regimes.off_policy import Learner
+from striderl.training.loops.off_policy import Learner
 
 RAISES = (
     ("env", True),
@@ -126,17 +126,17 @@ def test_the_harness_notices_ctrl_c_that_does_not_wait(uninterrupted, monkeypatc
     assert "another state" in check("dqn", uninterrupted, ("storage", False, 9), sent)
 
 
-# -- consumers, log_data, modes ----------------------------------------------------------------------------------------
+# -- callbacks, log_data, modes ----------------------------------------------------------------------------------------
 
 
 class Striking:
-    """A consumer that is interrupted in the second iteration, once."""
+    """A callback that is interrupted in the second iteration, once."""
 
     def __init__(self, how) -> None:
         self.seen: list[int] = []
         self.how, self.struck = how, False
 
-    def consume(self, record, run):
+    def on_iteration(self, record, run):
         self.seen.append(record.iteration)
         if record.iteration == 2 and not self.struck:
             self.struck = True
@@ -156,16 +156,16 @@ class Striking:
 @pytest.mark.parametrize(("how", "times"), [(raised, 2), (sent, 1)])
 def test_an_interrupted_consumer_takes_the_record_again_and_none_is_lost(how, times, uninterrupted):
     striking, behind = Striking(how), Striking(lambda: None)
-    ended = finished(trainer_of("ppo", consumers=[striking, behind]))
+    ended = finished(trainer_of("ppo", callbacks=[striking, behind]))
     assert ended.num_interrupts == 1 and ended.records == uninterrupted["ppo"].records
     assert striking.seen == [1, *[2] * times, 3] and behind.seen == [1, 2, 3]
 
 
 def test_no_record_and_no_log_data_is_lost_when_ctrl_c_comes_at_the_end_of_a_phase():
     last = Striking(sent)
-    ended = finished(trainer_of("ppo", consumers=[last]))  # Ctrl-C in the last consumer: the record is ready
+    ended = finished(trainer_of("ppo", callbacks=[last]))  # Ctrl-C in the last callback: the record is ready
     assert [record[0] for record in ended.records] == [1, 2, 3] and ended.num_interrupts == 1
-    trainer, seen = trainer_of("ppo", consumers=[Striking(lambda: None)]), []
+    trainer, seen = trainer_of("ppo", callbacks=[Striking(lambda: None)]), []
     with strike(trainer, "statistics", 2, sent):
         while True:
             try:

@@ -9,8 +9,8 @@ from training_cases import make_trainer, run
 
 from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.plots import read_metrics
-from striderl.training.consumers.log import Log
-from striderl.training.consumers.save import Save
+from striderl.training.callbacks.log import Log
+from striderl.training.callbacks.save import Save
 
 KINDS = {"metrics.jsonl": JsonlLogger, "metrics.csv": CsvLogger}
 
@@ -22,7 +22,7 @@ def rows_of(folder):
     return run.steps.tolist(), str(sorted(columns.items()))
 
 
-def consumers_for(path, kept):
+def callbacks_for(path, kept):
     def keep(state, name):
         # what is on disk at this moment is all that a killed run is sure to have
         kept[name] = (state, path.read_bytes())
@@ -33,10 +33,10 @@ def consumers_for(path, kept):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_killed_at_any_byte(name, tmp_path):
-    whole = make_trainer(consumers=consumers_for(tmp_path / "whole" / name, {}))
+    whole = make_trainer(callbacks=callbacks_for(tmp_path / "whole" / name, {}))
     run(whole, 8)
     path, kept = tmp_path / "killed" / name, {}
-    first = make_trainer(consumers=consumers_for(path, kept))
+    first = make_trainer(callbacks=callbacks_for(path, kept))
     run(first, 6)
     end = path.read_bytes()
     generator = random.Random(0)
@@ -46,7 +46,7 @@ def test_killed_at_any_byte(name, tmp_path):
         assert on_disk.count(b"\n") == saved + (name == "metrics.csv"), "the rows before a checkpoint are on disk"
         # killed some time after the checkpoint, perhaps in the middle of a line
         path.write_bytes(end[: generator.randint(len(on_disk) if end.startswith(on_disk) else len(end), len(end))])
-        resumed = make_trainer(weights=7, consumers=consumers_for(path, {}))
+        resumed = make_trainer(weights=7, callbacks=callbacks_for(path, {}))
         resumed.load_state_dict(state)
         run(resumed, 8 - saved)
         resumed.close()
@@ -56,8 +56,8 @@ def test_killed_at_any_byte(name, tmp_path):
 
 def test_a_run_that_begins_anew_in_an_old_folder_has_one_log(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    run(make_trainer(consumers=[Log(JsonlLogger(path))]), 3)
+    run(make_trainer(callbacks=[Log(JsonlLogger(path))]), 3)
     again = Log(JsonlLogger(path))
     again.resume_at(0)
-    run(make_trainer(consumers=[again]), 2)
+    run(make_trainer(callbacks=[again]), 2)
     assert read_metrics(tmp_path).steps.tolist() == [32, 64]

@@ -43,7 +43,7 @@ def make(env: Any = None, plan: OffPolicyPlan = PLAN, seed: int = 0) -> Trainer:
 
 
 def outcome(trainer: Trainer) -> list[torch.Tensor]:
-    replay = trainer.regime.storage  # type: ignore[attr-defined]
+    replay = trainer.loop.storage  # type: ignore[attr-defined]
     weights = list(trainer.algorithm.policy.state_dict().values())
     return [*weights, *replay.frames.arena.blocks.values(), *replay.steps.arena.blocks.values()]
 
@@ -73,7 +73,7 @@ def test_what_was_chosen_stays_chosen() -> None:
         for parameter in policy.head.parameters():
             parameter.neg_()
     assert not (policy.act(collector.current_obs, {}, {})[0].mode() == before).any()
-    replay = trainer.regime.storage  # type: ignore[attr-defined]
+    replay = trainer.loop.storage  # type: ignore[attr-defined]
     collector.collect(n_step=3, storage=replay)
     assert torch.equal(replay.steps.arena.data["act"][0], before)
 

@@ -89,9 +89,9 @@ def test_a_resume_without_the_envs_state_cuts_what_was_stored():
     next(first)
     second.load_state_dict(first.state_dict())
     next(second)
-    assert len(second.regime.storage) == 2 * (6 + 24)
-    assert_all_true(second.regime.storage)
-    assert int(second.regime.storage.steps.arena.data["truncated"].sum()) == 2
+    assert len(second.loop.storage) == 2 * (6 + 24)
+    assert_all_true(second.loop.storage)
+    assert int(second.loop.storage.steps.arena.data["truncated"].sum()) == 2
 
 
 @pytest.mark.parametrize("where", ["settle", "add", "update", "launch"])
@@ -101,7 +101,7 @@ def test_after_an_interrupt_no_step_is_told_wrongly(where, overlap):
     next(trainer)
     parts = {
         "settle": trainer.collector._groups[0],
-        "add": trainer.regime.storage,
+        "add": trainer.loop.storage,
         "update": trainer.algorithm,
         "launch": trainer.collector.schedule,
     }
@@ -110,15 +110,15 @@ def test_after_an_interrupt_no_step_is_told_wrongly(where, overlap):
         next(trainer)
     assert trainer.state_dict()["collector"] is not None  # with overlap, a step may have been under way
     next(trainer)
-    assert_all_true(trainer.regime.storage)
+    assert_all_true(trainer.loop.storage)
     trainer.close()
 
 
 def test_a_rollback_cuts_the_replay_and_takes_priorities_back():
     trainer = make_trainer(prioritized=True)
     next(trainer)
-    picker = trainer.regime.storage.picker
-    before, update = float(picker.largest), trainer.algorithm.update
+    sampler = trainer.loop.storage.sampler
+    before, update = float(sampler.largest), trainer.algorithm.update
 
     def broken(*inputs):
         numbers = update(*inputs)
@@ -129,10 +129,10 @@ def test_a_rollback_cuts_the_replay_and_takes_priorities_back():
     trainer.algorithm.update = broken
     next(trainer)
     trainer.algorithm.update = update
-    assert trainer.regime.guard.num_rollbacks == 1
-    assert float(picker.largest) == before and float(picker.tree.leaves.max()) == before
+    assert trainer.loop.guard.num_rollbacks == 1
+    assert float(sampler.largest) == before and float(sampler.tree.leaves.max()) == before
     next(trainer)
-    assert_all_true(trainer.regime.storage)
+    assert_all_true(trainer.loop.storage)
 
 
 def test_a_first_reset_that_fails_may_be_tried_again():

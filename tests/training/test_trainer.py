@@ -20,9 +20,9 @@ from striderl.envs.vec_env import StateUnsupportedError
 from striderl.loggers.logger import Logger
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.consumers.evaluate import Evaluate
-from striderl.training.consumers.log import Log
-from striderl.training.consumers.save import Save
+from striderl.training.callbacks.evaluate import Evaluate
+from striderl.training.callbacks.log import Log
+from striderl.training.callbacks.save import Save
 from striderl.training.evaluation import evaluate
 from striderl.training.on_policy import order_generator, rollout_storage
 from striderl.training.plans import OnPolicyPlan
@@ -211,10 +211,10 @@ def test_log_data_may_be_broken_off_and_mixed_with_records():
 
 
 def test_evaluation_is_a_log_record():
-    def consumers(policy):
+    def callbacks(policy):
         return [Evaluate(CartPole(2), GreedyActor(policy), every=2, n_episode=2)]
 
-    log_data = list(make_trainer(plan={"total_iterations": 4}, consumers=consumers)())
+    log_data = list(make_trainer(plan={"total_iterations": 4}, callbacks=callbacks)())
     kinds = [data["log_type"] for data in log_data]
     assert kinds == ["collect", "train", "collect", "train", "evaluate"] * 2
     assert log_data[4]["sample_step"] == 64 and log_data[4]["logs"]["episodes"] == 2.0
@@ -278,7 +278,7 @@ def test_normalisers_learn_from_every_rollout_once():
 # -- the end, and after ------------------------------------------------------------------------------------------------
 
 
-def test_closing_closes_envs_and_consumers():
+def test_closing_closes_envs_and_callbacks():
     closed = []
 
     class Closing(CartPole):
@@ -292,7 +292,7 @@ def test_closing_closes_envs_and_consumers():
         def close(self):
             closed.append("logger")
 
-    with make_trainer(env=Closing(4), consumers=[Log(Noting())]) as trainer:
+    with make_trainer(env=Closing(4), callbacks=[Log(Noting())]) as trainer:
         next(trainer)
         assert not closed
     assert closed == ["logger", "env"]
@@ -376,8 +376,10 @@ def test_wrong_types_are_named():
         Trainer(policy, collector, plan)
     with pytest.raises(TypeError, match="wants a plan, such as OnPolicyPlan, found dict"):
         Trainer(ppo, collector, {"num_steps_per_env": 8})
-    with pytest.raises(TypeError, match="a consumer has consume, state_dict, load_state_dict and close; str has not"):
-        Trainer(ppo, collector, plan, consumers=["log"])
+    with pytest.raises(
+        TypeError, match="a callback has on_iteration, state_dict, load_state_dict and close; str has not"
+    ):
+        Trainer(ppo, collector, plan, callbacks=["log"])
 
 
 @pytest.mark.parametrize(
@@ -444,12 +446,12 @@ def test_a_missing_observation_group_is_named():
     assert next(trainer).metrics["train/first_ratio_error"] <= 2e-6
 
 
-def test_consumers_in_the_wrong_place_are_refused():
+def test_callbacks_in_the_wrong_place_are_refused():
     env, policy, ppo, collector = parts()
     with pytest.raises(ValueError, match=r"Save comes last.*move Log before it"):
-        Trainer(ppo, collector, OnPolicyPlan(), consumers=[Save(lambda state, name: None), Log()])
+        Trainer(ppo, collector, OnPolicyPlan(), callbacks=[Save(lambda state, name: None), Log()])
     with pytest.raises(ValueError, match="would reset the envs that train"):
-        Trainer(ppo, collector, OnPolicyPlan(), consumers=[Evaluate(env, GreedyActor(policy))])
+        Trainer(ppo, collector, OnPolicyPlan(), callbacks=[Evaluate(env, GreedyActor(policy))])
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from striderl.data import tree
 from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.envs.toy import ProbeConfig, TimeLimit
 from striderl.loggers.logger import Logger
-from striderl.training.consumers.log import Log
-from striderl.training.consumers.video import Video
+from striderl.training.callbacks.log import Log
+from striderl.training.callbacks.video import Video
 from striderl.training.video import record_video
 
 imageio = pytest.importorskip("imageio.v3", reason="a video needs imageio")
@@ -110,7 +110,7 @@ def test_a_picture_of_the_wrong_kind_is_named(tmp_path):
         record_video(Floating(1), ScriptedActor(pushes), tmp_path / "a.mp4", 5)
 
 
-# -- the consumer ------------------------------------------------------------------------------------------------------
+# -- the callback ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -118,13 +118,13 @@ def test_a_picture_of_the_wrong_kind_is_named(tmp_path):
 def test_films_reach_the_loggers_and_change_no_weight(kind, tmp_path):
     watching = Watching()
 
-    def consumers(policy):
+    def callbacks(policy):
         log = Log(watching)
         return [log, Video(CartPole(1), GreedyActor(policy), tmp_path, loggers=log.loggers, every=2, num_steps=20)]
 
     bare, filmed = (
         make_trainer(kind, plan={"total_iterations": 5}),
-        make_trainer(kind, plan={"total_iterations": 5}, consumers=consumers),
+        make_trainer(kind, plan={"total_iterations": 5}, callbacks=callbacks),
     )
     list(bare)
     list(filmed)
@@ -148,10 +148,10 @@ def test_a_film_that_cannot_be_made_is_one_warning(tmp_path, caplog):
 
     watching = Watching()
 
-    def consumers(policy):
+    def callbacks(policy):
         return [Video(Blind(1), GreedyActor(policy), tmp_path / "films", loggers=[watching], every=1)]
 
-    bare, filmed = make_trainer(), make_trainer(consumers=consumers)
+    bare, filmed = make_trainer(), make_trainer(callbacks=callbacks)
     with caplog.at_level(logging.WARNING):
         run(bare, 4)
         run(filmed, 4)
@@ -165,10 +165,10 @@ def test_a_film_that_cannot_be_made_is_one_warning(tmp_path, caplog):
 def test_a_full_disk_costs_the_film_only(tmp_path, caplog):
     (tmp_path / "films").write_text("a file stands where the folder should be")
 
-    def consumers(policy):
+    def callbacks(policy):
         return [Video(CartPole(1), GreedyActor(policy), tmp_path / "films", every=1, num_steps=3)]
 
-    trainer = make_trainer(consumers=consumers)
+    trainer = make_trainer(callbacks=callbacks)
     with caplog.at_level(logging.WARNING):
         records = run(trainer, 2)
     assert caplog.text.count("Training goes on") == 1

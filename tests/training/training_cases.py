@@ -36,17 +36,17 @@ def make_trainer(
     seed: int = 0,
     weights: int = 0,
     plan: dict[str, Any] | None = None,
-    consumers: Any = (),
+    callbacks: Any = (),
     ppo: dict[str, Any] | None = None,
 ) -> Trainer:
-    """A new trainer; `consumers` may be a function of the policy."""
+    """A new trainer; `callbacks` may be a function of the policy."""
     env = env or CartPole(num_envs)
     policy = make_policy(env, kind, weights=weights)
     algorithm = PPO(policy, PPOConfig(**{**USUAL, **(ppo or {})}))
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=seed))
-    consumers = consumers(policy) if callable(consumers) else consumers
+    callbacks = callbacks(policy) if callable(callbacks) else callbacks
     settings = {"num_steps_per_env": 8, "total_iterations": 20, **(plan or {})}
-    return Trainer(algorithm, collector, OnPolicyPlan(**settings), consumers=consumers, seed=seed)
+    return Trainer(algorithm, collector, OnPolicyPlan(**settings), callbacks=callbacks, seed=seed)
 
 
 def run(trainer: Trainer, count: int) -> list[Any]:

@@ -27,7 +27,7 @@ from striderl.networks.heads.table import DeterministicHead
 from striderl.ops.td import weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Picker, Uniform
+from striderl.storage.replay.samplers import Sampler, Uniform
 from striderl.storage.replay.views import NStep
 
 LOSSES = ("log_prob", "mse")
@@ -94,7 +94,7 @@ class BehaviourCloning:
         """Return single steps."""
         return NStep(1, gamma=1.0)
 
-    def picker(self, seed: int) -> Picker:
+    def sampler(self, seed: int) -> Sampler:
         """Return uniform picking."""
         return Uniform(seed=seed)
 
@@ -124,9 +124,9 @@ class BehaviourCloning:
         return {"imitation_loss": (1.0, weighted_mean(error, valid, minibatch["weight"]))}, {}
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
-        self.policy.absorb(columns["obs"], columns["valid"])
+        self.policy.update_normalization(columns["obs"], columns["valid"])
 
     def _parts(self) -> dict[str, Any]:
         return {"policy": self.policy, "updater": self.updater}

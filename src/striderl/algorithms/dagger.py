@@ -244,11 +244,11 @@ class DAgger:
             self.updater.groups["policy"].learning_rate.copy_(self._scheduler(self.iteration))
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from stored columns, after the last minibatch."""
         with self.updater.pooled():
-            self.policy.absorb(columns["obs"], columns["valid"])
-            self.terms.absorb(columns)
+            self.policy.update_normalization(columns["obs"], columns["valid"])
+            self.terms.update_normalization(columns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy, the terms and their optimisers, as copies."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import cleaned, counted, load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.replay_parts import cleaned, counted, load_parts, module_updater, sampler_for, save_parts
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.terms.term import Term
@@ -36,7 +36,7 @@ from striderl.ops.td import counted_mean, huber, rescaled, td_target, unscaled, 
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.settings import actor_config, head_settings
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 
 _LOOKS = ("now", "next", "target")
 """The network on this state, on the next one to choose, and the target on the next one."""
@@ -228,9 +228,9 @@ class DQN:
         """Return n-step samples."""
         return self.terms.view(self.config.n_step, self.config.gamma)
 
-    def picker(self, seed: int) -> Picker:
+    def sampler(self, seed: int) -> Sampler:
         """Return uniform or prioritized picking."""
-        return picker_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
+        return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return the noise of the kind, and that of noisy layers for each of three looks at the networks."""
@@ -243,7 +243,7 @@ class DQN:
         self._actor.random = random
         self._actor.at(env_steps)
 
-    def recording(self) -> Hashable:
+    def graph_key(self) -> Hashable:
         """Return whether the target network moves after the next gradient step, and what is not frozen."""
         return (self.num_updates + 1) % self.config.target_every == 0, self.updater.trainable()
 
@@ -294,10 +294,10 @@ class DQN:
         return seen
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
-        self.policy.absorb(columns["obs"], columns["valid"])
-        self.terms.absorb(columns)
+        self.policy.update_normalization(columns["obs"], columns["valid"])
+        self.terms.update_normalization(columns)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

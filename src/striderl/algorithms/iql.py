@@ -17,7 +17,7 @@ from torch import Tensor
 from striderl.algorithms.behaviour_cloning import check_likelihood
 from striderl.algorithms.building import CRITIC_SEED, OFFLINE, REPLAY_NETWORKS, BuildContext, build_actor, refuse_terms
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, sampler_for, save_parts
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, Sample
@@ -32,7 +32,7 @@ from striderl.policies.q_function import QFunction
 from striderl.policies.settings import q_function_config
 from striderl.policies.value_function import ValueFunction
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 from striderl.storage.replay.views import NStep
 
 
@@ -125,9 +125,9 @@ class IQL:
         """Return single steps."""
         return NStep(1, gamma=self.config.gamma)
 
-    def picker(self, seed: int) -> Picker:
+    def sampler(self, seed: int) -> Sampler:
         """Return uniform picking."""
-        return picker_for(seed, False)
+        return sampler_for(seed, False)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return nothing: a step draws nothing."""
@@ -178,10 +178,10 @@ class IQL:
         return {"critic_loss": (1.0, loss)}, {}
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
         for part in (self.policy, self.critic, self.value):
-            part.absorb(columns["obs"], columns["valid"])
+            part.update_normalization(columns["obs"], columns["valid"])
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -122,8 +122,8 @@ def finite_rows(obs: Mapping[str, Tensor], like: Tensor) -> Tensor:
 def run_whole(policy: Policy, targets: Targets) -> PolicyOutput:
     """Run the policy over the whole rollout as one sequence."""
     stored = targets.columns
-    memo = stored["policy"]["memo"]
-    output: PolicyOutput = policy(stored["obs"], targets.initial_state, memo, targets.resets, targets.readable)
+    stage_draws = stored["policy"]["memo"]
+    output: PolicyOutput = policy(stored["obs"], targets.initial_state, stage_draws, targets.resets, targets.readable)
     return output
 
 

@@ -26,7 +26,7 @@ from striderl.algorithms.on_policy_targets import (
     zero_where_not,
 )
 from striderl.algorithms.ppo_config import PPOConfig
-from striderl.algorithms.prepared import Prepared
+from striderl.algorithms.prepared import RolloutBatch
 from striderl.algorithms.reward_groups import RewardGroups
 from striderl.algorithms.rollout_minibatches import check_minibatches, in_slots, rollout_minibatches, run_policy
 from striderl.algorithms.std_floor import StdFloor
@@ -46,7 +46,7 @@ from striderl.ops.schedules import learning_rate_rule
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage
 
-__all__ = ["PPO", "PPOConfig", "Prepared"]
+__all__ = ["PPO", "PPOConfig", "RolloutBatch"]
 
 LOWEST_RETURN_STD = 0.01
 """Returns are never divided by less: after a long time without rewards, the first one would be a shock."""
@@ -145,7 +145,7 @@ class PPO:
         initial_state: dict[str, Tensor],
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
-    ) -> Prepared:
+    ) -> RolloutBatch:
         """Add the terms' rewards, value what followed each step and work out returns and advantages.
 
         Where steps are recorded, the result is good until the next call for this storage, which overwrites it.
@@ -166,7 +166,7 @@ class PPO:
         with self.updater.pooled():
             numbers = {**self.terms.numbers(added, valid), **self.reward_groups.reward_numbers(reward, valid)}
             found = self.updater.mode.play_in_place((self, storage), inputs, targets)
-        return Prepared(
+        return RolloutBatch(
             columns=data,
             **found,
             initial_state={name: initial_state[name] for name in self._memory},
@@ -195,7 +195,7 @@ class PPO:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> dict[str, Any]:
-        """Return what `Prepared` holds of a stored rollout and these rewards; nothing asks the device."""
+        """Return what `RolloutBatch` holds of a stored rollout and these rewards; nothing asks the device."""
         data = storage.data
         valid, said = data["valid"], data["policy"]["value"]
         following = next_values(self.policy, storage, last_obs, last_state)
@@ -232,7 +232,7 @@ class PPO:
 
     # -- minibatches ---------------------------------------------------------------------------------------------------
 
-    def minibatches(self, prepared: Prepared, generator: torch.Generator) -> ShuffledMinibatches:
+    def minibatches(self, prepared: RolloutBatch, generator: torch.Generator) -> ShuffledMinibatches:
         """Return minibatches: rows in a fresh order each epoch, or whole env columns when the policy has memory."""
         self._check_minibatches(*prepared.advantage.shape[:2])
         return rollout_minibatches(
@@ -247,7 +247,7 @@ class PPO:
         )
 
     @staticmethod
-    def _whole(prepared: Prepared) -> dict[str, Any]:
+    def _whole(prepared: RolloutBatch) -> dict[str, Any]:
         stored = prepared.columns["policy"]
         return {
             "obs": prepared.columns["obs"],
@@ -329,7 +329,7 @@ class PPO:
 
     # -- the whole update ----------------------------------------------------------------------------------------------
 
-    def update(self, prepared: Prepared, generator: torch.Generator) -> dict[str, Tensor]:
+    def update(self, prepared: RolloutBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Learn from a prepared rollout; return the means over all minibatches, as tensors."""
         self.updater.attach()
         minibatches = self.minibatches(prepared, generator)
@@ -360,7 +360,7 @@ class PPO:
             rate.copy_(adapted_learning_rate(rate, numbers["kl"], self.config.desired_kl))
 
     @torch.no_grad()
-    def after_update(self, prepared: Prepared) -> None:
+    def after_update(self, prepared: RolloutBatch) -> None:
         """Do what comes after the last minibatch: lift the std, learn the returns' statistics, move the scheduler.
 
         `update` calls it last. The values of this rollout were said, and read, with the statistics from before it.
@@ -379,11 +379,11 @@ class PPO:
             self.updater.groups["policy"].learning_rate.copy_(self._scheduler(self.iteration))
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from stored columns, after the last minibatch: the next first ratio is 1 again."""
         with self.updater.pooled():
-            self.policy.absorb(columns["obs"], columns["valid"])
-            self.terms.absorb(columns)
+            self.policy.update_normalization(columns["obs"], columns["valid"])
+            self.terms.update_normalization(columns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy, the terms and their optimisers, as copies: training goes on without changing them."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 
-class Prepared(NamedTuple):
+class RolloutBatch(NamedTuple):
     """A rollout with its targets, [T, N, …] each; numbers are zero in samples that are not valid."""
 
     columns: Mapping[str, Any]

@@ -20,7 +20,7 @@ from torch import Tensor
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext
 from striderl.algorithms.dqn import DQNConfig, Means, QKind, Seen, build_q_network
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.replay_parts import cleaned, load_parts, module_updater, sampler_for, save_parts
 from striderl.algorithms.reward_terms import RewardTerms, single_steps
 from striderl.algorithms.sequence_learning import (
     SEQUENCE_BATCHES,
@@ -42,7 +42,7 @@ from striderl.ops.td import counted_mean, weighted_mean
 from striderl.ops.trajectories import sequence_priority
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 from striderl.storage.replay.views import SequenceView
 
 _LOOKS = ("now", "next", "target")
@@ -83,9 +83,9 @@ class RecurrentDQN:
         """Return sequences with their burn-in."""
         return SequenceView(self.sequence.length, burn_in=self.sequence.burn_in)
 
-    def picker(self, seed: int) -> Picker:
+    def sampler(self, seed: int) -> Sampler:
         """Return uniform or prioritized picking of where sequences start."""
-        return picker_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
+        return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def replay_state(self) -> ReplayState:
         """Return what the replay keeps of the actor's memory."""
@@ -176,11 +176,11 @@ class RecurrentDQN:
         return sequence_priority(judged.error.view(shape), minibatch["valid"].view(shape), self.sequence.eta)
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
-        self.policy.absorb(columns["obs"], columns["valid"])
+        self.policy.update_normalization(columns["obs"], columns["valid"])
         if len(self.terms):
-            self.terms.absorb(single_steps(columns))
+            self.terms.update_normalization(single_steps(columns))
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from striderl.algorithms.replay_parts import (
     frozen,
     load_parts,
     module_updater,
-    picker_for,
     sample_noise_spec,
+    sampler_for,
     save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms, single_steps
@@ -52,7 +52,7 @@ from striderl.ops.trajectories import sequence_priority
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 from striderl.storage.replay.views import SequenceView
 
 
@@ -133,9 +133,9 @@ class RecurrentSAC:
         """Return sequences with their burn-in."""
         return SequenceView(self.sequence.length, burn_in=self.sequence.burn_in)
 
-    def picker(self, seed: int) -> Picker:
+    def sampler(self, seed: int) -> Sampler:
         """Return uniform or prioritized picking of where sequences start."""
-        return picker_for(seed, self.config.prioritized)
+        return sampler_for(seed, self.config.prioritized)
 
     def replay_state(self) -> ReplayState:
         """Return what the replay keeps of the actor's memory."""
@@ -255,12 +255,12 @@ class RecurrentSAC:
         return sequence_priority(error.view(shape), minibatch["valid"].view(shape), self.sequence.eta)
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
-        self.policy.absorb(columns["obs"], columns["valid"])
-        self.critic.absorb(columns["obs"], columns["valid"])
+        self.policy.update_normalization(columns["obs"], columns["valid"])
+        self.critic.update_normalization(columns["obs"], columns["valid"])
         if len(self.terms):
-            self.terms.absorb(single_steps(columns))
+            self.terms.update_normalization(single_steps(columns))
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -182,10 +182,10 @@ class REINFORCE:
         return take_step(self.updater, self.losses, prepared)
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from stored columns, after the step."""
         with self.updater.pooled():
-            self.policy.absorb(columns["obs"], columns["valid"])
+            self.policy.update_normalization(columns["obs"], columns["valid"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy and its optimiser, as copies: training goes on without changing them."""

@@ -16,7 +16,7 @@ from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.networks.heads.table import DeterministicHead
 from striderl.policies.acting import Acting
 from striderl.policies.actor_policy import ActorPolicy
-from striderl.storage.replay.samplers import Picker, Prioritized, Uniform
+from striderl.storage.replay.samplers import Prioritized, Sampler, Uniform
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def check_head(policy: ActorPolicy, learner: str, *, deterministic: bool) -> Non
         raise ValueError(f"{learner} wants a policy with another head: {wanted}, found {name}")
 
 
-def picker_for(seed: int, prioritized: bool, *, alpha: float = 0.6, beta: float = 0.4) -> Picker:
+def sampler_for(seed: int, prioritized: bool, *, alpha: float = 0.6, beta: float = 0.4) -> Sampler:
     """Return prioritized or uniform picking."""
     return Prioritized(seed=seed, alpha=alpha, beta=beta) if prioritized else Uniform(seed=seed)
 

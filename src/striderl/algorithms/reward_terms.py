@@ -79,10 +79,10 @@ class RewardTerms:
     def _losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         return self._terms.losses(minibatch, cast(PolicyOutput, None), {}), {}
 
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the terms learn their statistics from samples [B, …]."""
         if len(self):
-            self._terms.absorb(one_step(columns))
+            self._terms.update_normalization(one_step(columns))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the terms have learned, and their optimisers."""

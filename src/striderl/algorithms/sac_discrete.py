@@ -20,7 +20,7 @@ from torch import Tensor
 
 from striderl.algorithms.building import CRITIC_SEED, OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import cleaned, counted, load_parts, module_updater, picker_for, save_parts
+from striderl.algorithms.replay_parts import cleaned, counted, load_parts, module_updater, sampler_for, save_parts
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.target_network import TargetNetwork
 from striderl.algorithms.temperature import Temperature
@@ -37,7 +37,7 @@ from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunctionConfig
 from striderl.policies.settings import q_function_config
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 
 
 @suggests_fields
@@ -154,9 +154,9 @@ class DiscreteSAC:
         """Return n-step samples."""
         return self.terms.view(self.config.n_step, self.config.gamma)
 
-    def picker(self, seed: int) -> Picker:
+    def sampler(self, seed: int) -> Sampler:
         """Return uniform or prioritized picking."""
-        return picker_for(seed, self.config.prioritized)
+        return sampler_for(seed, self.config.prioritized)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return nothing."""
@@ -167,7 +167,7 @@ class DiscreteSAC:
         self._actor.random = random
         self._actor.at(env_steps)
 
-    def recording(self) -> Hashable:
+    def graph_key(self) -> Hashable:
         """Return what is not frozen: but for that, all gradient steps are alike."""
         updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
         return tuple(each.trainable() for each in updaters)
@@ -246,11 +246,11 @@ class DiscreteSAC:
         return error
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
-        self.policy.absorb(columns["obs"], columns["valid"])
-        self.critic.absorb(columns["obs"], columns["valid"])
-        self.terms.absorb(columns)
+        self.policy.update_normalization(columns["obs"], columns["valid"])
+        self.critic.update_normalization(columns["obs"], columns["valid"])
+        self.terms.update_normalization(columns)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

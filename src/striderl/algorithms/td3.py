@@ -27,7 +27,7 @@ from striderl.algorithms.replay_parts import (
     frozen,
     load_parts,
     module_updater,
-    picker_for,
+    sampler_for,
     save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms
@@ -40,7 +40,7 @@ from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.q_function import QFunction
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 
 
 @suggests_fields
@@ -165,9 +165,9 @@ class TD3:
         """Return n-step samples."""
         return self.terms.view(self.config.n_step, self.config.gamma)
 
-    def picker(self, seed: int) -> Picker:
+    def sampler(self, seed: int) -> Sampler:
         """Return uniform or prioritized picking."""
-        return picker_for(seed, self.config.prioritized)
+        return sampler_for(seed, self.config.prioritized)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return the smoothing noise, and that of the critics' kind."""
@@ -179,7 +179,7 @@ class TD3:
         self._actor.random = random
         self._actor.at(env_steps)
 
-    def recording(self) -> Hashable:
+    def graph_key(self) -> Hashable:
         """Return whether the actor steps, and the targets follow, in the next gradient step, and what is not frozen."""
         updaters = (self._actor_updater, self._critic_updater)
         return (self.num_updates + 1) % self.config.actor_every == 0, *(each.trainable() for each in updaters)
@@ -237,11 +237,11 @@ class TD3:
         return error
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn from samples."""
-        self.policy.absorb(columns["obs"], columns["valid"])
-        self.critic.absorb(columns["obs"], columns["valid"])
-        self.terms.absorb(columns)
+        self.policy.update_normalization(columns["obs"], columns["valid"])
+        self.critic.update_normalization(columns["obs"], columns["valid"])
+        self.terms.update_normalization(columns)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
-    from striderl.collect.actors.base import Acted as Acted
     from striderl.collect.actors.base import ActingPart as ActingPart
     from striderl.collect.actors.base import Actor as Actor
     from striderl.collect.actors.base import RandomActor as RandomActor
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from striderl.collect.collector import Collected as Collected
     from striderl.collect.collector import Collector as Collector
     from striderl.collect.collector import CollectorConfig as CollectorConfig
-    from striderl.collect.delivery import Storage as Storage
     from striderl.collect.quarantine import Fault as Fault
     from striderl.collect.quarantine import Quarantine as Quarantine
     from striderl.collect.samplers.samplers import AgentActor as AgentActor
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
     from striderl.collect.samplers.samplers import seen_by_agent as seen_by_agent
     from striderl.collect.samplers.samplers import valid_from_done as valid_from_done
     from striderl.collect.statistics import EpisodeStatistics as EpisodeStatistics
+    from striderl.collect.surplus import Storage as Storage
     from striderl.collect.teacher import RecordedTeacher as RecordedTeacher
     from striderl.collect.teacher import Teacher as Teacher
     from striderl.collect.teacher import TeacherRouter as TeacherRouter
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "actors.base": ["Acted", "ActingPart", "Actor", "RandomActor", "ScriptedActor"],
+        "actors.base": ["ActingPart", "Actor", "RandomActor", "ScriptedActor"],
         "actors.behaviours": [
             "Behaviour",
             "BehaviourActor",
@@ -72,7 +71,6 @@ __getattr__, __dir__, __all__ = lazy(
         "actors.parameter_noise": ["ParameterNoiseActor"],
         "actors.policy_actor": ["GreedyActor", "PolicyActor"],
         "collector": ["Collected", "Collector", "CollectorConfig"],
-        "delivery": ["Storage"],
         "quarantine": ["Fault", "Quarantine"],
         "samplers.samplers": [
             "AgentActor",
@@ -98,6 +96,7 @@ __getattr__, __dir__, __all__ = lazy(
             "valid_from_done",
         ],
         "statistics": ["EpisodeStatistics"],
+        "surplus": ["Storage"],
         "teacher": ["RecordedTeacher", "Teacher", "TeacherRouter"],
     },
 )

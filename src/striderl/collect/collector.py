@@ -26,12 +26,20 @@ import torch
 from torch import Tensor
 
 from striderl.collect.actors.base import Actor
-from striderl.collect.delivery import Collected, Delivery, EpisodeTally, Storage, quotas_of, store_some, whole_number
+from striderl.collect.graphed_rollout import GraphedCollector, compiled_acting
 from striderl.collect.group import EnvGroup, NoiseSource
 from striderl.collect.quarantine import Fault, Quarantine
-from striderl.collect.recorded_steps import Recorder, compiled_acting
 from striderl.collect.schedules import CollectorConfig, Schedule
 from striderl.collect.statistics import EpisodeStatistics
+from striderl.collect.surplus import (
+    Collected,
+    EpisodeQuota,
+    Storage,
+    SurplusBuffer,
+    quotas_of,
+    store_some,
+    whole_number,
+)
 from striderl.data import tree
 from striderl.data.actions import DictActionSpec
 from striderl.data.arena import Columns
@@ -82,8 +90,8 @@ class Collector:
         self.seed = self.config.seed
         self._groups: list[EnvGroup] = []
         self.mode = Eager()
-        self._recorder = Recorder()
-        self._delivery = Delivery()
+        self._recorder = GraphedCollector()
+        self._surplus = SurplusBuffer()
         self._mid_episode = False
         self._call: StepsCall | None = None
         """The call of `collect(n_step=…)` under way, or the one that did not come to its end."""
@@ -137,7 +145,7 @@ class Collector:
         for group, obs in zip(groups, self.schedule.reset(seed)):
             group.begin(obs)
         self._groups = groups  # only now: after a first reset that failed, the next one is the first
-        self._delivery.clear()
+        self._surplus.clear()
         self._mid_episode = False
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         if first and self.config.decorrelation_steps:
@@ -162,7 +170,7 @@ class Collector:
             rows = {name: obs[name][group.rows] for name in self.obs_spec}
             group.begin({name: rows[name] for name in self.env.obs_spec})
             group.obs = {**group.obs, **{name: rows[name] for name in group.previous}}
-        self._delivery.clear()
+        self._surplus.clear()
         self._mid_episode = False
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         self.statistics.spoiled.fill_(True)
@@ -205,17 +213,17 @@ class Collector:
         quotas = None if n_episode is None else quotas_of(n_episode, self.env.num_envs)
         count = 0 if n_step is None else whole_number("n_step", n_step)
         if quotas is None and storage is not None and storage.balanced:
-            self._delivery.check_balance(count, self.env.num_envs, waiting_is_kept=not self._mid_episode)
+            self._surplus.check_balance(count, self.env.num_envs, waiting_is_kept=not self._mid_episode)
         try:
             if quotas is not None:
                 self.reset()
-                self._delivery.join(storage)
+                self._surplus.join(storage)
                 episodes, count = self._collect_episodes(quotas, storage, max_steps)
                 self._mid_episode = True
                 returns, lengths = [total for total, _ in episodes], [length for _, length in episodes]
                 return Collected(count, time.perf_counter() - started, returns, lengths, self._faults())
             self.ready()
-            self._delivery.join(storage)
+            self._surplus.join(storage)
             self._call = self._begin_steps(count, storage)
         except BaseException:  # the envs may be a step ahead of what is known of them
             self._mid_episode = True
@@ -267,7 +275,7 @@ class Collector:
         if self._recorded(n_step, storage):
             return StepsCall(n_step, storage)
         self._recorder.let_go()
-        remaining = self._delivery.hand_over_carried(n_step, storage)
+        remaining = self._surplus.hand_over_carried(n_step, storage)
         even = balanced or self.config.schedule != "asynchronous"
         unlaunched = -(-remaining // num_envs) * num_envs if even else remaining
         rounds = [unlaunched // num_envs if even else n_step] * len(self._groups)
@@ -296,7 +304,7 @@ class Collector:
             group = self._groups[number]
             call.whole = False  # until it is stored, this step is neither before nor behind the call
             transition = self._settle(group, step)
-            call.remaining = self._delivery.hand_over(transition, group.rows, call.remaining, call.storage)
+            call.remaining = self._surplus.hand_over(transition, group.rows, call.remaining, call.storage)
             call.whole = True
             if not interrupt_waits():  # those that are under way come to their end
                 self._launch_step(call, number)
@@ -315,7 +323,7 @@ class Collector:
         """Play the steps back from recordings, where the mode has them and nothing forbids it; tell whether it did."""
         num_steps, rest = divmod(n_step, self.env.num_envs)
         plain = self.config.schedule == "together" and not (self.config.wait_reset or self.config.previous_step)
-        if rest or not plain or self._delivery.num_waiting or self.schedule.busy:
+        if rest or not plain or self._surplus.num_waiting or self.schedule.busy:
             return False
         return self._recorder.play(self.mode, self._groups[0], self.statistics, storage, num_steps)
 
@@ -326,10 +334,10 @@ class Collector:
 
         An env that has its quota gives nothing until its next episode starts.
         """
-        tally = EpisodeTally(quotas, max_steps)
+        quota = EpisodeQuota(quotas, max_steps)
 
         def launch(number: int) -> None:
-            if tally.wants(self._groups[number].rows):
+            if quota.wants(self._groups[number].rows):
                 self.schedule.launch(number, self._groups[number].act())
 
         for number in range(len(self._groups)):
@@ -337,16 +345,16 @@ class Collector:
         while self.schedule.busy:
             number, step = self.schedule.land()
             group = self._groups[number]
-            wanted = tally.wanted(group.rows)
+            wanted = quota.wanted(group.rows)
             transition = self._settle(group, step, torch.tensor(wanted, device=self.env.device))
             if storage is not None:
                 store_some(transition, group.rows, wanted, storage)
-            tally.add(group.rows, transition, group.cut, self._faults)
+            quota.add(group.rows, transition, group.cut, self._faults)
             if bool(group.quarantine.sick.any()) or bool(group.waiting.any()):
                 self._restart(group)
             check_interrupt()
             launch(number)
-        return tally.episodes(), tally.num_steps
+        return quota.episodes(), quota.num_steps
 
     def _settle(self, group: EnvGroup, step: Step, counted: Tensor | None = None) -> Transition:
         """Take a step into the group and the statistics; envs that are not `counted` leave no trace in the latter."""
@@ -422,7 +430,7 @@ class Collector:
             "env": self._env_state(),
             "seed": self.seed,
             "mid_episode": self._mid_episode,
-            "delivery": self._delivery.state_dict(),
+            "delivery": self._surplus.state_dict(),
             "statistics": self.statistics.state_dict(),
             "groups": [group.state_dict() for group in self._groups],
         }
@@ -439,7 +447,7 @@ class Collector:
         self.env.load_state_dict(state["env"])
         for group, saved in zip(self._groups, state["groups"]):
             group.load_state_dict(saved)
-        self._delivery.load_state_dict(state.get("delivery", {}))
+        self._surplus.load_state_dict(state.get("delivery", {}))
 
     def _env_state(self) -> dict[str, Any] | None:
         """Return the env's state, or None when it has none to give: a resumed run then starts new episodes."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Actor, Noise
+from striderl.collect.actors.base import Actor, ActorOutput, Noise
 from striderl.collect.quarantine import Healthy, Quarantine, all_true, any_true
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec, draw_all
@@ -37,7 +37,7 @@ class EnvGroup:
         rows: slice,
         actor: Actor,
         *,
-        compiled: Callable[[Obs, Any, Noise], Acted] | None = None,
+        compiled: Callable[[Obs, Any, Noise], ActorOutput] | None = None,
         noise: NoiseSource,
         quarantine: Quarantine,
         wait_reset: bool,
@@ -59,7 +59,7 @@ class EnvGroup:
         """Which episodes quarantine ended in the last step: their returns mean nothing."""
         self.quiet = False
         """Whether the last step was one of the many in which nothing ended, nothing was bad and every sample counts."""
-        self._acted: Acted | None = None
+        self._acted: ActorOutput | None = None
         self.info_names = tuple(name for name in env.info_spec if name != "valid")
         """What of the env's info is stored."""
         # on the CPU a look whether a step is quiet costs less than the work it saves; a GPU would have to be asked
@@ -126,7 +126,7 @@ class EnvGroup:
             return False
         return self.quarantine.all_fine(step.reward, step.obs)
 
-    def _settle_quiet(self, step: Step, acted: Acted) -> Transition:
+    def _settle_quiet(self, step: Step, acted: ActorOutput) -> Transition:
         """Do what `settle` does where every mask is known; masks that are the same in all quiet steps are shared."""
         transition = Transition(
             obs=self.obs,
@@ -193,7 +193,7 @@ class EnvGroup:
 
 
 def transition_of(
-    obs: Obs, acted: Acted, healthy: Healthy, terminated: Tensor, info: Mapping[str, Tensor]
+    obs: Obs, acted: ActorOutput, healthy: Healthy, terminated: Tensor, info: Mapping[str, Tensor]
 ) -> Transition:
     """Put together what was seen, what was done and what came of it."""
     return Transition(

@@ -213,8 +213,8 @@ class OneTeacher:
         """Run the policy on its own components."""
         seen = {name: obs[place] for name, place in self._names.items()}
         like = next(iter(seen.values()))
-        memo = self._policy.decide(noise) if sample else self._policy.settled(like.new_zeros(like.shape[0]))
-        distribution, new_state, aux = self._policy.act(seen, state, memo)
+        stage_draws = self._policy.decide(noise) if sample else self._policy.settled(like.new_zeros(like.shape[0]))
+        distribution, new_state, aux = self._policy.act(seen, state, stage_draws)
         actions = distribution.sample(_sample_noise(noise)) if sample else distribution.mode()
         return Label(actions, new_state, distribution.params(), latents_in(aux))
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from striderl.algorithms.a2c import A2C
 from striderl.algorithms.on_policy_targets import zero_where_not
 from striderl.algorithms.ppo import PPO
-from striderl.collect.actors.base import Acted, Actor
+from striderl.collect.actors.base import Actor, ActorOutput
 from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.group import NoiseSource
 from striderl.data import leaf, tree
@@ -50,7 +50,7 @@ class Player:
         self._calls = 0
 
     @torch.no_grad()
-    def act(self, obs: Mapping[str, Tensor], memory: Mapping[str, Any] | None, *, exploring: bool) -> Acted:
+    def act(self, obs: Mapping[str, Tensor], memory: Mapping[str, Any] | None, *, exploring: bool) -> ActorOutput:
         """Choose for components [B, …]; memory that is None, or of the other mode, starts anew."""
         first = next(iter(obs.values()))
         count, device = len(first), first.device

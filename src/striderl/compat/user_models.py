@@ -163,7 +163,7 @@ class ModelCritic(nn.Module):
         x = flat_observation(obs, self.obs_spec)
         return torch.stack([one_per_row(each, x.shape[:-1]) for each in as_tuple(self.part(x, action))])
 
-    def absorb(self, obs: Mapping[str, Tensor], valid: Tensor | None = None) -> None:
+    def update_normalization(self, obs: Mapping[str, Tensor], valid: Tensor | None = None) -> None:
         """Learn nothing: there are no normalisers."""
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from striderl._moved import renamed_arguments
 from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointMissing
 from striderl.checkpoint.layout import check_layout, describe
 from striderl.checkpoint.store import Checkpoint, CheckpointStore
@@ -26,17 +27,18 @@ from striderl.data.arena import Placement
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.storage.replay.replay import Replay, View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 
 _WANTED = ("obs", "act", "rew", "terminated", "obs_next")
 
 
+@renamed_arguments({"picker": "sampler"})
 def replay_of(
     steps: Mapping[str, Any],
     obs_spec: ObsSpec,
     action_spec: ActionSpec,
     *,
-    picker: Picker | None = None,
+    sampler: Sampler | None = None,
     view: View | None = None,
 ) -> Replay:
     """Fill a replay with steps [T, N, …]: obs, act, rew, terminated, obs_next, and perhaps truncated and valid.
@@ -59,7 +61,7 @@ def replay_of(
     }
     _check_lengths(whole, (num_steps, num_envs))
     replay = Replay(
-        transition_columns(obs_spec, action_spec, {}, {}), num_steps * num_envs, num_envs, picker=picker, view=view
+        transition_columns(obs_spec, action_spec, {}, {}), num_steps * num_envs, num_envs, sampler=sampler, view=view
     )
     for step in range(num_steps):
         row = tree.index(whole, step)
@@ -109,18 +111,19 @@ def save_dataset(
     )
 
 
+@renamed_arguments({"picker": "sampler"})
 def load_dataset(
     folder: str | Path,
     obs_spec: ObsSpec,
     action_spec: ActionSpec,
     *,
-    picker: Picker | None = None,
+    sampler: Sampler | None = None,
     view: View | None = None,
     placement: Placement | None = None,
 ) -> Replay:
     """Read a saved dataset; another layout of observations or actions is an error that names each difference.
 
-    Sampling begins anew with `picker`; give `picker=algorithm.picker(seed)` and `view=algorithm.view()`.
+    Sampling begins anew with `sampler`; give `sampler=algorithm.sampler(seed)` and `view=algorithm.view()`.
     """
     saved = _saved(folder)
     check_layout(saved.layout, describe(obs_spec, action_spec), where=f"the dataset {str(folder)!r}")
@@ -130,12 +133,12 @@ def load_dataset(
         num_envs, steps_per_env = int(saved.state["num_envs"]), int(saved.state["steps_per_env"])
         columns = transition_columns(obs_spec, action_spec, info, {})
         capacity = num_envs * steps_per_env
-        replay = Replay(columns, capacity, num_envs, picker=picker, view=view, placement=placement)
-        replay.load_state_dict({**saved.state, "picker": replay.picker.state_dict()})
+        replay = Replay(columns, capacity, num_envs, sampler=sampler, view=view, placement=placement)
+        replay.load_state_dict({**saved.state, "picker": replay.sampler.state_dict()})
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointCorrupt(folder, f"it is not one that save_dataset() made ({error})") from None
     every = torch.arange(replay.read.num_rows, device=replay.read.device)
-    replay.picker.written(replay.read, 0, len(every), replay.read.alive(every) & replay.read.valid(every))
+    replay.sampler.written(replay.read, 0, len(every), replay.read.alive(every) & replay.read.valid(every))
     return replay
 
 

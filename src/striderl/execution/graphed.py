@@ -49,7 +49,7 @@ def are_together() -> bool:
     return _together.get()
 
 
-class Beside:
+class SideStream:
     """A second stream: what is `running` there and what comes after it may go on at the same time, until `join`."""
 
     def __init__(self, device: torch.device) -> None:
@@ -118,7 +118,7 @@ class StaticInputs:
             place.copy_(leaves[at])
 
 
-class Recording:
+class CapturedGraph:
     """One recorded function."""
 
     def __init__(
@@ -155,13 +155,13 @@ class Graphs:
 
     def __init__(self) -> None:
         """Record nothing yet."""
-        self._recordings: dict[Any, dict[Signature, Recording]] = {}
+        self._recordings: dict[Any, dict[Signature, CapturedGraph]] = {}
         self._held: dict[Any, Any] = {}
         self._pool: Any = None
 
     def record(
         self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
-    ) -> Recording:
+    ) -> CapturedGraph:
         """Return the recording of `body` under `key` for inputs of these shapes; make it if there is none.
 
         `prepare` runs before recording, twice, so that libraries allocate what they need; it must leave no trace.
@@ -176,11 +176,11 @@ class Graphs:
 
     def make(
         self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
-    ) -> Recording:
+    ) -> CapturedGraph:
         """Return a new recording for somebody who keeps it: it lasts as long as they do; see `record`."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        return Recording(inputs, prepare, body, self._pool, in_place)
+        return CapturedGraph(inputs, prepare, body, self._pool, in_place)
 
     def _make_room(self, key: Any) -> None:
         """Drop the oldest recordings of this key, and those of the oldest other keys, until one more may come."""

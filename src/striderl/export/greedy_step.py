@@ -44,7 +44,7 @@ class ExportablePolicy(Protocol):
         ...
 
     def act(
-        self, obs: Mapping[str, Tensor], state: Mapping[str, Tensor], memo: Mapping[str, Tensor]
+        self, obs: Mapping[str, Tensor], state: Mapping[str, Tensor], stage_draws: Mapping[str, Tensor]
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
         """Run the actor alone on one step; returns (distribution, state, aux)."""
         ...
@@ -100,8 +100,8 @@ class GreedyStep(nn.Module):
         obs = {name: given.get(name, zeros(part, batch)) for name, part in self.policy.obs_spec.items()}
         state = dict(zip(layout.states, inputs[num_obs:]))
         idle = {name: zeros(part, batch) for name, part in layout.idle_states.items()}
-        memo = self.policy.settled(torch.zeros(batch))
-        distribution, new_state, _ = self.policy.act(obs, {**state, **idle}, memo)
+        stage_draws = self.policy.settled(torch.zeros(batch))
+        distribution, new_state, _ = self.policy.act(obs, {**state, **idle}, stage_draws)
         mode = self.clip(distribution.mode())
         parts = (
             {"action": mode} if isinstance(mode, Tensor) else {f"action/{key}": value for key, value in mode.items()}

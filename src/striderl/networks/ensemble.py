@@ -12,7 +12,7 @@ Batch renormalisation (Ioffe 2017) for ensembles, with its statistics in the ope
 
 r and d are constants of a step, so that training and acting see nearly the same numbers. In the first `warmup` steps
 they are 1 and 0, which is batch normalisation. A forward pass changes nothing: it says what the moments of the batch
-were, and `absorb` takes them into the running ones. So a step that is thrown away leaves no trace.
+were, and `update_normalization` takes them into the running ones. So a step that is thrown away leaves no trace.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class BatchRenorm(nn.Module):
         return self._shaped(normal * ratio + offset), Moments(moments.mean.detach(), moments.variance.detach())
 
     @torch.no_grad()
-    def absorb(self, moments: Moments) -> None:
+    def update_normalization(self, moments: Moments) -> None:
         """Move the running moments towards those of a batch; moments that are not finite change nothing."""
         fine = moments.mean.isfinite().all() & moments.variance.isfinite().all()
         # the first moments count like all later ones; so nothing of the start, mean 0 and variance 1, is left
@@ -208,10 +208,10 @@ class RenormEnsembleMlp(nn.Module):
             x = linear(x)
         return x, found
 
-    def absorb(self, moments: Sequence[Moments]) -> None:
+    def update_normalization(self, moments: Sequence[Moments]) -> None:
         """Take the moments of a batch into the running ones."""
         for norm, found in zip(self._norms(), moments):
-            norm.absorb(found)
+            norm.update_normalization(found)
 
     def _norms(self) -> list[BatchRenorm]:
         found = []

@@ -53,9 +53,9 @@ def gae(
             reward.numpy(),
             value.numpy(),
             next_value.numpy(),
-            _beside(terminated, value).numpy(),
-            _beside(truncated, value).numpy(),
-            None if valid is None else _beside(valid, value).numpy(),
+            _side_stream(terminated, value).numpy(),
+            _side_stream(truncated, value).numpy(),
+            None if valid is None else _side_stream(valid, value).numpy(),
             gamma=gamma,
             lam=lam,
         )
@@ -210,7 +210,7 @@ def n_step_returns(
     return result
 
 
-def _beside(mask: Tensor, values: Tensor) -> Tensor:
+def _side_stream(mask: Tensor, values: Tensor) -> Tensor:
     """Return a mask with a last dimension more when the values have one."""
     return mask.unsqueeze(-1) if values.dim() > mask.dim() else mask
 

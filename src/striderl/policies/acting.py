@@ -49,7 +49,7 @@ class Acting(Protocol):
         self,
         obs: Mapping[str, Tensor],
         state: Mapping[str, Tensor],
-        memo: Mapping[str, Tensor],
+        stage_draws: Mapping[str, Tensor],
         resets: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:

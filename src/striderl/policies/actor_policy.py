@@ -2,8 +2,9 @@
 
     obs ─ stages ─▶ MLP ─▶ head ─▶ distribution     of actions, or the greedy choice over Q-values
 
-It acts like a `Policy` (`act`, `decide`, `settled`, `state_spec`, `absorb`), so behaviours, evaluation, agents and
-export work with both. Batch normalisation and the like are not among its layers: what is exported is what was trained.
+It acts like a `Policy` (`act`, `decide`, `settled`, `state_spec`, `update_normalization`), so behaviours, evaluation,
+agents and export work with both. Batch normalisation and the like are not among its layers: what is exported is what
+was trained.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from striderl.policies.head_settings import build_head
 from striderl.policies.lean_calls import lean_call, run_body
 from striderl.policies.policy import masked
 from striderl.policies.stage import (
-    Flow,
     Memo,
     Obs,
-    Passed,
     Pipeline,
+    StageInput,
+    StageOutput,
     StageRecipe,
     State,
     as_stages,
@@ -111,9 +112,9 @@ class ActorPolicy(nn.Module):
         """Return what one env's memory is made of; it starts as zeros."""
         return {f"actor/{name}": spec for name, spec in self.actor.state_spec().items()}
 
-    def memo_spec(self) -> dict[str, TensorSpec]:
+    def stage_draw_spec(self) -> dict[str, TensorSpec]:
         """Return the random decisions that are stored with each step."""
-        return {f"actor/{name}": spec for name, spec in self.actor.memo_spec().items()}
+        return {f"actor/{name}": spec for name, spec in self.actor.stage_draw_spec().items()}
 
     def noise(self) -> dict[str, NoiseSpec]:
         """Return the random numbers that the stages want for each env and step."""
@@ -132,32 +133,32 @@ class ActorPolicy(nn.Module):
         """Return the stages' decisions in deterministic inference, for the leading shape of `like`."""
         return outer(self.actor.settled(like), "actor")
 
-    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Let normalisers learn from raw observations [..., …] where `valid` [...] is true."""
-        self.actor.absorb(obs, valid, all_reduce)
+        self.actor.update_normalization(obs, valid, all_reduce)
 
     def act(
-        self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
+        self, obs: Obs, state: State, stage_draws: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
         """Run one step [B, …] or a sequence [T, B, …]; returns (distribution, state, aux)."""
-        features, new_state, aux, given = self.features(obs, state, memo, resets, valid)
+        features, new_state, aux, given = self.features(obs, state, stage_draws, resets, valid)
         distribution: Distribution[Any] = lean_call(self.head, features, given)
         return distribution, new_state, aux
 
     forward = act
 
     def features(
-        self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
+        self, obs: Obs, state: State, stage_draws: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """Run all but the head; returns (features, state, aux, the observation that masks are read from)."""
         if self._plain in obs and valid is None and obs[self._plain].dtype is weight_dtype(self.actor_body):
             return run_body(self.actor_body, obs[self._plain]), dict(state), {}, dict(obs)
-        given = Flow(masked(obs, valid), state, memo, resets, valid)
-        passed: Passed = self.actor(
+        given = StageInput(masked(obs, valid), state, stage_draws, resets, valid)
+        passed: StageOutput = self.actor(
             given._replace(
                 obs=only(given.obs, self.actor.input_spec, who="the actor"),
                 state=inner(state, "actor"),
-                memo=inner(memo, "actor"),
+                stage_draws=inner(stage_draws, "actor"),
                 whole=given.obs,
             )
         )

@@ -13,7 +13,7 @@ from striderl.networks.ensemble import EnsembleMlp
 from striderl.ops.moments import AllReduce
 from striderl.policies.policy import masked
 from striderl.policies.q_function import QFunctionConfig, critic_pipeline
-from striderl.policies.stage import Flow, Obs, Passed, flat_features, only
+from striderl.policies.stage import Obs, StageInput, StageOutput, flat_features, only
 
 
 class ChoiceQFunction(nn.Module):
@@ -41,14 +41,14 @@ class ChoiceQFunction(nn.Module):
             layer_norm=config.layer_norm,
         )
 
-    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Let normalisers learn from raw observations."""
-        self.pipeline.absorb(obs, valid, all_reduce)
+        self.pipeline.update_normalization(obs, valid, all_reduce)
 
     def forward(self, obs: Obs, valid: Tensor | None = None) -> Tensor:
         """Return [K, B, n] for observations [B, …]."""
         given = masked(obs, valid)
-        flow = Flow(only(given, self.inputs, who="the Q-function"), {}, {}, None, valid)
-        passed: Passed = self.pipeline(flow._replace(whole=given))
+        stage_input = StageInput(only(given, self.inputs, who="the Q-function"), {}, {}, None, valid)
+        passed: StageOutput = self.pipeline(stage_input._replace(whole=given))
         values: Tensor = self.members(flat_features(passed.obs, self.pipeline.output_spec, self))
         return values

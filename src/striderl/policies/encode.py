@@ -21,7 +21,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.networks.conv import Conv2dHeadModel
 from striderl.networks.mlp import MlpModel, weight_dtype
 from striderl.policies.arguments import argument_names, as_names, require_known
-from striderl.policies.stage import Flow, Obs, Passed, Stage, flat_features
+from striderl.policies.stage import Obs, Stage, StageInput, StageOutput, flat_features
 from striderl.policies.stages import module_key
 
 
@@ -79,11 +79,11 @@ class EncodeStage(Stage):
             }
         )
 
-    def forward(self, flow: Flow) -> Passed:
+    def forward(self, stage_input: StageInput) -> StageOutput:
         """Return the components with latents in the place of what was encoded."""
-        latents = {name: self.latent(name, flow.obs) for name in flow.obs if name in self.network_of}
+        latents = {name: self.latent(name, stage_input.obs) for name in stage_input.obs if name in self.network_of}
         aux = {f"latent/{name}": value for name, value in latents.items()}
-        return Passed({**flow.obs, **latents}, {}, aux)
+        return StageOutput({**stage_input.obs, **latents}, {}, aux)
 
     def latent(self, name: str, obs: Obs) -> Tensor:
         """Return the latent [.., output_size] of one component."""

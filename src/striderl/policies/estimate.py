@@ -28,7 +28,7 @@ from striderl.networks.memory import Memory
 from striderl.networks.mlp import MlpModel, Nonlinearity
 from striderl.policies.arguments import as_names
 from striderl.policies.estimate_checks import check_prediction, target_specs
-from striderl.policies.stage import Flow, Passed, Stage, flat_features
+from striderl.policies.stage import Stage, StageInput, StageOutput, flat_features
 from striderl.policies.stages import Remember
 
 MEMORY = "memory"
@@ -135,36 +135,36 @@ class PredictStage(Stage):
             kept = {name: self.targets.get(name, part) for name, part in spec.items()}
             self.output_spec = ObsSpec({**kept, **self.targets})
 
-    def forward(self, flow: Flow) -> Passed:
+    def forward(self, stage_input: StageInput) -> StageOutput:
         """Return the components with the estimate, or what it estimates, in the targets' places."""
-        features = flat_features(flow.obs, self.reads, self.network)
+        features = flat_features(stage_input.obs, self.reads, self.network)
         state: dict[str, Tensor] = {}
         if self.memory is not None:
-            features, state = self.memory(features, flow.state, flow.resets, flow.valid)
+            features, state = self.memory(features, stage_input.state, stage_input.resets, stage_input.valid)
         estimate: Tensor = self.network(features)
         parts = self.targets.split(estimate)
         aux = {"estimate": estimate, **{f"estimate/{name}": part for name, part in parts.items()}}
-        truth = self._truth(flow)
+        truth = self._truth(stage_input)
         if len(truth) == len(self.targets):
             aux["target"] = self.targets.flatten(truth).to(estimate.dtype).detach()
-        obs = dict(flow.obs)
+        obs = dict(stage_input.obs)
         if self.used:
-            obs |= {name: self._chosen(name, parts[name].detach(), flow) for name in self.targets}
-        return Passed(obs, state, aux)
+            obs |= {name: self._chosen(name, parts[name].detach(), stage_input) for name in self.targets}
+        return StageOutput(obs, state, aux)
 
-    def _truth(self, flow: Flow) -> dict[str, Tensor]:
+    def _truth(self, stage_input: StageInput) -> dict[str, Tensor]:
         """Return the true values that there are: what comes in, else what the policy was given."""
         found: dict[str, Tensor] = {}
         for name, source in self.truths.items():
-            if source in flow.obs:
-                found[name] = flow.obs[source]
-            elif source in flow.whole:
-                found[name] = flow.whole[source]
+            if source in stage_input.obs:
+                found[name] = stage_input.obs[source]
+            elif source in stage_input.whole:
+                found[name] = stage_input.whole[source]
         return found
 
-    def _chosen(self, name: str, estimate: Tensor, flow: Flow) -> Tensor:
+    def _chosen(self, name: str, estimate: Tensor, stage_input: StageInput) -> Tensor:
         """Return what the actor reads as this target."""
-        given = flow.obs[name] if name in flow.obs else self._truth(flow).get(name)
+        given = stage_input.obs[name] if name in stage_input.obs else self._truth(stage_input).get(name)
         if self.probability == 1.0:
             return estimate
         if given is None:
@@ -172,18 +172,18 @@ class PredictStage(Stage):
                 return estimate
             raise KeyError(
                 f"the actor reads {self.truths[name]!r} itself, because replace_state_prob is 0, and the observation "
-                f"has only {sorted(flow.whole)}; give it, or let the prediction replace it"
+                f"has only {sorted(stage_input.whole)}; give it, or let the prediction replace it"
             )
         given = given.to(estimate.dtype)
         if self.probability == 0.0:
             return given
-        if "replace" not in flow.memo:
+        if "replace" not in stage_input.stage_draws:
             raise KeyError(
                 f"the estimate of {name!r} replaces it with probability {self.probability}, and the memo does not say "
                 "where; give policy.decide(noise) while collecting, what was stored then in the update, and "
                 "policy.settled(like) in deterministic inference"
             )
-        replace = flow.memo["replace"].bool()
+        replace = stage_input.stage_draws["replace"].bool()
         return torch.where(replace.view(*replace.shape, *[1] * len(self.targets[name].shape)), estimate, given)
 
     @property
@@ -201,7 +201,7 @@ class PredictStage(Stage):
         """Want one uniform number when there is something to decide."""
         return {"replace": NoiseSpec(kind="uniform")} if 0.0 < self.probability < 1.0 else {}
 
-    def memo_spec(self) -> dict[str, TensorSpec]:
+    def stage_draw_spec(self) -> dict[str, TensorSpec]:
         """Store whether the estimate replaced."""
         return {"replace": TensorSpec(dtype="bool")} if 0.0 < self.probability < 1.0 else {}
 

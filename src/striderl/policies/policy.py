@@ -37,11 +37,11 @@ from striderl.policies.mode_head import ModeHead
 from striderl.policies.parameter_layout import input_columns
 from striderl.policies.stage import (
     NOTHING,
-    Flow,
     Memo,
     Obs,
-    Passed,
     Pipeline,
+    StageInput,
+    StageOutput,
     StageRecipe,
     State,
     as_stages,
@@ -168,9 +168,9 @@ class Policy(nn.Module):
         """Return what one env's memory is made of; it starts as zeros."""
         return self._gathered(lambda pipeline: pipeline.state_spec())
 
-    def memo_spec(self) -> dict[str, TensorSpec]:
+    def stage_draw_spec(self) -> dict[str, TensorSpec]:
         """Return the random decisions that are stored with each step."""
-        return self._gathered(lambda pipeline: pipeline.memo_spec())
+        return self._gathered(lambda pipeline: pipeline.stage_draw_spec())
 
     def noise(self) -> dict[str, NoiseSpec]:
         """Return the random numbers that the stages want for each env and step; sampling wants its own."""
@@ -206,25 +206,25 @@ class Policy(nn.Module):
         """Return which columns of which parameter read which observation component."""
         return input_columns(self)
 
-    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Let normalisers learn from raw observations [..., …] where `valid` [...] is true.
 
         Once per iteration, after the last minibatch: the update must see the statistics of the rollout.
         """
         for pipeline in self._pipelines().values():
-            pipeline.absorb(obs, valid, all_reduce)
+            pipeline.update_normalization(obs, valid, all_reduce)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
     def forward(
-        self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
+        self, obs: Obs, state: State, stage_draws: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> PolicyOutput:
         """Run actor and critic on one step [B, …] or on a sequence [T, B, …]."""
         if not self._has_stages and not torch.compiler.is_compiling():
             plain = self._forward_plain(masked(obs, valid))
             if plain is not None:
                 return plain
-        given = Flow(masked(obs, valid), state, memo, resets, valid)
+        given = StageInput(masked(obs, valid), state, stage_draws, resets, valid)
         shared = self._trunk(given)
         acted, valued = self._actor(given, shared), self._critic(given, shared)
         return PolicyOutput(
@@ -261,10 +261,10 @@ class Policy(nn.Module):
         return flat_features(obs, reads.spec, self)
 
     def act(
-        self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
+        self, obs: Obs, state: State, stage_draws: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
         """Run the actor alone; the critic's memory is passed on as it is. Returns (distribution, state, aux)."""
-        given = Flow(masked(obs, valid), state, memo, resets, valid)
+        given = StageInput(masked(obs, valid), state, stage_draws, resets, valid)
         shared = self._trunk(given)
         acted = self._actor(given, shared)
         new_state = {**state, **outer(shared.state, "trunk"), **outer(acted.state, "actor")}
@@ -272,10 +272,10 @@ class Policy(nn.Module):
         return self._distribution(acted, given), new_state, aux
 
     def value(
-        self, obs: Obs, state: State, memo: Memo, resets: Tensor | None = None, valid: Tensor | None = None
+        self, obs: Obs, state: State, stage_draws: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Run the critic alone, for bootstrapping; returns (values, the new state)."""
-        given = Flow(masked(obs, valid), state, memo, resets, valid)
+        given = StageInput(masked(obs, valid), state, stage_draws, resets, valid)
         shared = self._trunk(given)
         valued = self._critic(given, shared)
         return self._values(valued), {**state, **outer(shared.state, "trunk"), **outer(valued.state, "critic")}
@@ -286,23 +286,25 @@ class Policy(nn.Module):
         distribution: Distribution[Any] = self.head(self.actor_body(features), given)
         return distribution
 
-    def _trunk(self, given: Flow) -> Passed:
-        flow = given._replace(state=inner(given.state, "trunk"), memo=inner(given.memo, "trunk"), whole=given.obs)
-        passed: Passed = self.trunk(flow)
+    def _trunk(self, given: StageInput) -> StageOutput:
+        stage_input = given._replace(
+            state=inner(given.state, "trunk"), stage_draws=inner(given.stage_draws, "trunk"), whole=given.obs
+        )
+        passed: StageOutput = self.trunk(stage_input)
         return passed
 
-    def _actor(self, given: Flow, shared: Passed) -> Passed:
-        passed: Passed = self.actor(_part_of(given, shared, "actor", self.actor.input_spec))
+    def _actor(self, given: StageInput, shared: StageOutput) -> StageOutput:
+        passed: StageOutput = self.actor(_part_of(given, shared, "actor", self.actor.input_spec))
         return passed
 
-    def _critic(self, given: Flow, shared: Passed) -> Passed:
-        passed: Passed = self.critic(_part_of(given, shared, "critic", self.critic.input_spec))
+    def _critic(self, given: StageInput, shared: StageOutput) -> StageOutput:
+        passed: StageOutput = self.critic(_part_of(given, shared, "critic", self.critic.input_spec))
         return passed
 
-    def _distribution(self, acted: Passed, given: Flow) -> Distribution[Any]:
+    def _distribution(self, acted: StageOutput, given: StageInput) -> Distribution[Any]:
         return self.finish(acted.obs, given.obs)
 
-    def _values(self, valued: Passed) -> Tensor:
+    def _values(self, valued: StageOutput) -> Tensor:
         features = flat_features(valued.obs, self.critic.output_spec, self)
         values: Tensor = self.value_head(self.critic_body(features))
         return values
@@ -316,12 +318,12 @@ def _reads(spec: ObsSpec) -> _Reads:
     return _Reads(spec, first if len(spec) == 1 and len(spec[first].shape) == 1 else "", spec.size)
 
 
-def _part_of(given: Flow, shared: Passed, part: str, spec: ObsSpec) -> Flow:
+def _part_of(given: StageInput, shared: StageOutput, part: str, spec: ObsSpec) -> StageInput:
     """Return what one list of stages is given, after the trunk."""
     return given._replace(
         obs=only(shared.obs, spec, who=f"the {part}"),
         state=inner(given.state, part),
-        memo=inner(given.memo, part),
+        stage_draws=inner(given.stage_draws, part),
         whole={**given.obs, **shared.obs},
     )
 

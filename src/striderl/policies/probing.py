@@ -13,7 +13,7 @@ from striderl.networks.distributions.base import Distribution
 from striderl.policies.encode import EncodeStage
 from striderl.policies.estimate import PredictStage
 from striderl.policies.policy import Policy
-from striderl.policies.stage import NOTHING, Flow, Memo, Obs, Pipeline, State, inner, outer
+from striderl.policies.stage import NOTHING, Memo, Obs, Pipeline, StageInput, State, inner, outer
 from striderl.policies.stages import RememberStage
 
 
@@ -33,7 +33,7 @@ def encoder_latent(policy: Policy, obs: Obs, component: str, *, critic: bool = F
                 if component in stage.network_of:
                     return stage.latent(component, found)
             elif component in stage.input_spec and not isinstance(stage, (PredictStage, RememberStage)):
-                found = stage(Flow(found, NOTHING, NOTHING)).obs
+                found = stage(StageInput(found, NOTHING, NOTHING)).obs
     who = "the critic" if critic else "the actor"
     raise KeyError(unknown("encoder of component", component, encoded, where=who))
 
@@ -59,9 +59,9 @@ def embed(policy: Policy, obs: Obs) -> dict[str, Tensor]:
     Only stages that keep and decide nothing may come before it: embedding has no memory to advance.
     """
     position = _after_encoders(policy.actor)
-    shared = policy.trunk(Flow(obs, NOTHING, NOTHING, whole=obs)).obs
+    shared = policy.trunk(StageInput(obs, NOTHING, NOTHING, whole=obs)).obs
     seen = {name: shared[name] for name in policy.actor.input_spec}
-    passed = policy.actor(Flow(seen, NOTHING, NOTHING, whole={**obs, **shared}), 0, position)
+    passed = policy.actor(StageInput(seen, NOTHING, NOTHING, whole={**obs, **shared}), 0, position)
     embedded: dict[str, Tensor] = passed.obs
     return embedded
 
@@ -70,13 +70,13 @@ def act_embedded(
     policy: Policy,
     embedded: Obs,
     state: State,
-    memo: Memo,
+    stage_draws: Memo,
     resets: Tensor | None = None,
     valid: Tensor | None = None,
 ) -> tuple[Distribution[Any], dict[str, Tensor]]:
     """Run the rest of the actor on what `embed` returned; returns (distribution, the new state)."""
-    flow = Flow(embedded, inner(state, "actor"), inner(memo, "actor"), resets, valid, embedded)
-    passed = policy.actor(flow, _after_encoders(policy.actor))
+    stage_input = StageInput(embedded, inner(state, "actor"), inner(stage_draws, "actor"), resets, valid, embedded)
+    passed = policy.actor(stage_input, _after_encoders(policy.actor))
     return policy.finish(passed.obs, embedded), {**state, **outer(passed.state, "actor")}
 
 
@@ -87,7 +87,7 @@ def _after_encoders(pipeline: Pipeline) -> int:
         if isinstance(stage, EncodeStage):
             position = place + 1
     for name, stage in pipeline.named_stages()[:position]:
-        if stage.state_spec() or stage.memo_spec():
+        if stage.state_spec() or stage.stage_draw_spec():
             raise ValueError(
                 f"the observation cannot be embedded ahead of the step: stage {name!r} comes before the encoder and "
                 "has a memory or makes decisions; use act, or put the encoder first"

@@ -23,10 +23,10 @@ from striderl.policies.arguments import as_names
 from striderl.policies.component_defaults import component_defaults
 from striderl.policies.policy import masked
 from striderl.policies.stage import (
-    Flow,
     Obs,
-    Passed,
     Pipeline,
+    StageInput,
+    StageOutput,
     StageRecipe,
     State,
     as_stages,
@@ -94,9 +94,9 @@ class QFunction(nn.Module):
         """Return what one env's memory is made of."""
         return self.pipeline.state_spec()
 
-    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Let normalisers learn from raw observations."""
-        self.pipeline.absorb(obs, valid, all_reduce)
+        self.pipeline.update_normalization(obs, valid, all_reduce)
 
     def features(
         self, obs: Obs, state: State, resets: Tensor | None = None, valid: Tensor | None = None
@@ -105,8 +105,8 @@ class QFunction(nn.Module):
         if self._plain in obs and valid is None and obs[self._plain].dtype is weight_dtype(self.members):
             return obs[self._plain], {}
         given = masked(obs, valid)
-        flow = Flow(only(given, self.inputs, who="the Q-function"), state, {}, resets, valid)
-        passed: Passed = self.pipeline(flow._replace(whole=given))
+        stage_input = StageInput(only(given, self.inputs, who="the Q-function"), state, {}, resets, valid)
+        passed: StageOutput = self.pipeline(stage_input._replace(whole=given))
         return flat_features(passed.obs, self.pipeline.output_spec, self), passed.state
 
     def value(self, features: Tensor, action: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.encode import Encode
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.q_function import QFunctionConfig
-from striderl.policies.stage import Flow, Passed, Stage, StageRecipe, flat_features
+from striderl.policies.stage import Stage, StageInput, StageOutput, StageRecipe, flat_features
 from striderl.policies.stages import NormalizeObs, Remember
 
 _STD_HEADS = ("gaussian", "squashed_gaussian")
@@ -133,9 +133,11 @@ class OwnNetworkStage(Stage):
         self.network = made
         self.output_spec = ObsSpec({"features": ComponentSpec(shape=(size,))})
 
-    def forward(self, flow: Flow) -> Passed:
+    def forward(self, stage_input: StageInput) -> StageOutput:
         """Return the network's output as the one component."""
-        return Passed({"features": self.network(flat_features(flow.obs, self.input_spec, self.network))}, {}, {})
+        return StageOutput(
+            {"features": self.network(flat_features(stage_input.obs, self.input_spec, self.network))}, {}, {}
+        )
 
 
 def build_policy(

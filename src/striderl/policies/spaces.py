@@ -91,7 +91,7 @@ def make_spaces(
         critic, names = actor, dict(zip(actor, actor))
     else:
         given = _flat(num_critic_obs, critic_obs_segments, "privileged_obs", "critic", "critic_obs_segments")
-        critic, names = _beside(actor, given, own=not isinstance(num_critic_obs, ObsSpec))
+        critic, names = _side_stream(actor, given, own=not isinstance(num_critic_obs, ObsSpec))
     obs = ObsSpec({**actor, **critic})
     masks = _masks(action)
     return Spaces(
@@ -128,7 +128,7 @@ def _flat(size: int | ObsSpec, segments: Segments | None, name: str, group: str,
         raise ValueError(f"{argument}: {error}") from None
 
 
-def _beside(actor: ObsSpec, critic: ObsSpec, *, own: bool) -> tuple[ObsSpec, dict[str, str]]:
+def _side_stream(actor: ObsSpec, critic: ObsSpec, *, own: bool) -> tuple[ObsSpec, dict[str, str]]:
     """Return the critic's components with names of their own, and how they are called in its segments."""
     if own:
         names = {name: f"critic/{name}" if name in actor else name for name in critic}

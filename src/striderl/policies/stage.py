@@ -11,8 +11,8 @@ changed: normalised, an image replaced by its latent, a missing quantity by an e
 
 What a user writes is a frozen recipe (`Encode(components=("image",), …)`): plain data that is saved with a run. Given
 the spec of what comes in, a recipe builds its module, a `Stage`. Stages keep nothing between calls and draw nothing:
-memory goes in and out as `state`, random decisions come in as `memo`, made from declared noise while collecting and
-read back from storage in the update, so that the update repeats what the rollout did.
+memory goes in and out as `state`, random decisions come in as `stage_draws`, made from declared noise while collecting
+and read back from storage in the update, so that the update repeats what the rollout did.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ NOTHING: Mapping[str, Tensor] = {}
 """No tensors; never written to."""
 
 
-class Flow(NamedTuple):
+class StageInput(NamedTuple):
     """What a stage is given: one step [B, …], or a sequence [T, B, …] with resets inside."""
 
     obs: Obs
     """The components, as the stage before left them."""
     state: State
     """This stage's memory, [B, …] each; empty when it has none."""
-    memo: Memo
+    stage_draws: Memo
     """This stage's random decisions, shaped like the step or the sequence; empty when it makes none."""
     resets: Tensor | None = None
     """Bool [T, B], or [B] for a step: true where a new episode begins, before that step is consumed."""
@@ -56,7 +56,7 @@ class Flow(NamedTuple):
     """Everything the policy was given, as the trunk left it: where the true values of estimates are read."""
 
 
-class Passed(NamedTuple):
+class StageOutput(NamedTuple):
     """What a stage gives back."""
 
     obs: dict[str, Tensor]
@@ -75,13 +75,13 @@ class Stage(nn.Module, ABC):
     output_spec: ObsSpec
     """What goes out."""
     wants_raw: bool = False
-    """Whether `absorb` must be given what this stage reads, so that it has to stand first."""
+    """Whether `update_normalization` must be given what this stage reads, so that it has to stand first."""
 
     @abstractmethod
-    def forward(self, flow: Flow) -> Passed:
+    def forward(self, stage_input: StageInput) -> StageOutput:
         """Do this stage's work; nothing given is changed and nothing is kept."""
 
-    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Learn statistics from raw components [..., …] where `valid` [...] is true; most stages have none."""
 
     def state_spec(self) -> Mapping[str, TensorSpec]:
@@ -92,7 +92,7 @@ class Stage(nn.Module, ABC):
         """Return the random numbers wanted for each env and step while collecting."""
         return {}
 
-    def memo_spec(self) -> Mapping[str, TensorSpec]:
+    def stage_draw_spec(self) -> Mapping[str, TensorSpec]:
         """Return the decisions that are stored with each step."""
         return {}
 
@@ -169,21 +169,23 @@ class Pipeline(nn.Module):
         self.stages[f"{position}_{saved_name(recipe)}"] = stage
         self.output_spec = stage.output_spec
 
-    def forward(self, flow: Flow, first: int = 0, last: int | None = None) -> Passed:
+    def forward(self, stage_input: StageInput, first: int = 0, last: int | None = None) -> StageOutput:
         """Run all stages, or those from position `first` to before `last`."""
-        obs: dict[str, Tensor] = dict(flow.obs)
+        obs: dict[str, Tensor] = dict(stage_input.obs)
         state: dict[str, Tensor] = {}
         aux: dict[str, Tensor] = {}
         for name, stage in list(self.stages.items())[first:last]:
-            memory = inner(flow.state, name)
+            memory = inner(stage_input.state, name)
             if name in self._memories and not torch.compiler.is_compiling():
                 wanted, reads = self._memories[name]
                 require_state(memory, wanted, batch_of(obs, reads), f"{self._prefix}{name}")
-            passed = stage(flow._replace(obs=obs, state=memory, memo=inner(flow.memo, name)))
+            passed = stage(
+                stage_input._replace(obs=obs, state=memory, stage_draws=inner(stage_input.stage_draws, name))
+            )
             obs = passed.obs
             state |= outer(passed.state, name)
             aux |= outer(passed.aux, name)
-        return Passed(obs, state, aux)
+        return StageOutput(obs, state, aux)
 
     def named_stages(self) -> list[tuple[str, Stage]]:
         """Return the stages with their names, in order."""
@@ -193,10 +195,10 @@ class Pipeline(nn.Module):
             found.append((name, stage))
         return found
 
-    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Let all stages learn their statistics from raw components."""
         for _, stage in self.named_stages():
-            stage.absorb(obs, valid, all_reduce)
+            stage.update_normalization(obs, valid, all_reduce)
 
     def state_spec(self) -> dict[str, TensorSpec]:
         """Return the memory of all stages."""
@@ -206,9 +208,9 @@ class Pipeline(nn.Module):
         """Return the noise of all stages."""
         return self._gathered(lambda stage: stage.noise())
 
-    def memo_spec(self) -> dict[str, TensorSpec]:
+    def stage_draw_spec(self) -> dict[str, TensorSpec]:
         """Return the decisions of all stages."""
-        return self._gathered(lambda stage: stage.memo_spec())
+        return self._gathered(lambda stage: stage.stage_draw_spec())
 
     def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Turn the noise of one step into the decisions of all stages."""

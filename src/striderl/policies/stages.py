@@ -13,7 +13,7 @@ from striderl.networks.memory import Memory
 from striderl.networks.normalizers import EmpiricalNormalization
 from striderl.ops.moments import AllReduce
 from striderl.policies.arguments import as_names
-from striderl.policies.stage import Flow, Obs, Passed, Stage, flat_features
+from striderl.policies.stage import Obs, Stage, StageInput, StageOutput, flat_features
 
 # -- NormalizeObs ------------------------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ class NormalizeObs:
 
 
 class NormalizeStage(Stage):
-    """Normalises with the statistics it has; `absorb` updates them, once per iteration, from raw data."""
+    """Normalises with the statistics it has; `update_normalization` updates them, once per iteration, from raw data."""
 
     wants_raw = True
 
@@ -57,15 +57,15 @@ class NormalizeStage(Stage):
             {module_key(name): EmpiricalNormalization(spec[name].shape, recipe.eps, until) for name in names}
         )
 
-    def forward(self, flow: Flow) -> Passed:
+    def forward(self, stage_input: StageInput) -> StageOutput:
         """Return the components, normalised where this stage does so."""
         obs = {
             name: self.normalizers[module_key(name)](value) if module_key(name) in self.normalizers else value
-            for name, value in flow.obs.items()
+            for name, value in stage_input.obs.items()
         }
-        return Passed(obs, {}, {})
+        return StageOutput(obs, {}, {})
 
-    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Learn from raw components [T, N, …]; `valid` [T, N] leaves samples out."""
         for name in self.input_spec:
             if module_key(name) in self.normalizers:
@@ -116,16 +116,16 @@ class OneHotStage(Stage):
             return part
         return replace(part, shape=(sum(part.num_choices),), dtype="float32", num_choices=(), first_choice=())
 
-    def forward(self, flow: Flow) -> Passed:
+    def forward(self, stage_input: StageInput) -> StageOutput:
         """Return the components with one-hot vectors in the place of values."""
-        obs = dict(flow.obs)
+        obs = dict(stage_input.obs)
         for number, name in enumerate(self.components):
             if name in obs:  # a trunk is also run for the actor alone, without the critic's components
                 value, lead = obs[name], obs[name].dim() - len(self.input_spec[name].shape)
                 flat = value.reshape(*value.shape[:lead], -1)
                 entries = flat[..., self.get_buffer(f"entry_{number}")]
                 obs[name] = (entries == self.get_buffer(f"value_{number}")).to(torch.float32)
-        return Passed(obs, {}, {})
+        return StageOutput(obs, {}, {})
 
 
 # -- Remember ----------------------------------------------------------------------------------------------------------
@@ -158,11 +158,11 @@ class RememberStage(Stage):
         self.memory = Memory(spec.size, recipe.type, recipe.num_layers, recipe.hidden_size)
         self.output_spec = ObsSpec({"memory": ComponentSpec(shape=(recipe.hidden_size,), group="trunk")})
 
-    def forward(self, flow: Flow) -> Passed:
+    def forward(self, stage_input: StageInput) -> StageOutput:
         """Return the memory's output."""
-        x = flat_features(flow.obs, self.input_spec, self.memory)
-        output, state = self.memory(x, flow.state, flow.resets, flow.valid)
-        return Passed({"memory": output}, state, {})
+        x = flat_features(stage_input.obs, self.input_spec, self.memory)
+        output, state = self.memory(x, stage_input.state, stage_input.resets, stage_input.valid)
+        return StageOutput({"memory": output}, state, {})
 
     def state_spec(self) -> dict[str, TensorSpec]:
         """Return the memory of one env."""
@@ -213,13 +213,15 @@ class OverrideStage(Stage):
         self.register_buffer("mask", mask.view(component.shape), persistent=False)
         self.register_buffer("values", values.view(component.shape), persistent=False)
 
-    def forward(self, flow: Flow) -> Passed:
+    def forward(self, stage_input: StageInput) -> StageOutput:
         """Return the components with the numbers in place; the one that was given is not changed."""
-        if self.component not in flow.obs:  # a trunk is also run for the actor alone, without the critic's components
-            return Passed(dict(flow.obs), {}, {})
-        old = flow.obs[self.component]
+        if (
+            self.component not in stage_input.obs
+        ):  # a trunk is also run for the actor alone, without the critic's components
+            return StageOutput(dict(stage_input.obs), {}, {})
+        old = stage_input.obs[self.component]
         new = torch.where(self.mask, self.values.to(old.dtype), old)
-        return Passed({**flow.obs, self.component: new}, {}, {})
+        return StageOutput({**stage_input.obs, self.component: new}, {}, {})
 
 
 def module_key(name: str) -> str:

@@ -10,7 +10,7 @@ from striderl.networks.mlp import MlpModel
 from striderl.ops.moments import AllReduce
 from striderl.policies.policy import masked
 from striderl.policies.q_function import QFunctionConfig, critic_pipeline
-from striderl.policies.stage import Flow, Obs, Passed, flat_features, only
+from striderl.policies.stage import Obs, StageInput, StageOutput, flat_features, only
 
 
 class ValueFunction(nn.Module):
@@ -28,14 +28,14 @@ class ValueFunction(nn.Module):
         self.body = MlpModel(self.pipeline.output_spec.size, config.hidden_dims, None, config.activation)
         self.head = ValueHead(self.body.output_size)
 
-    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+    def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
         """Let normalisers learn from raw observations."""
-        self.pipeline.absorb(obs, valid, all_reduce)
+        self.pipeline.update_normalization(obs, valid, all_reduce)
 
     def forward(self, obs: Obs, valid: Tensor | None = None) -> Tensor:
         """Return the values [B] of states [B, …]."""
         given = masked(obs, valid)
-        flow = Flow(only(given, self.inputs, who="the value function"), {}, {}, None, valid)
-        passed: Passed = self.pipeline(flow._replace(whole=given))
+        stage_input = StageInput(only(given, self.inputs, who="the value function"), {}, {}, None, valid)
+        passed: StageOutput = self.pipeline(stage_input._replace(whole=given))
         value: Tensor = self.head(self.body(flat_features(passed.obs, self.pipeline.output_spec, self)))
         return value

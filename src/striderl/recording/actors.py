@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Actor, Noise, Obs, ScriptedActor
+from striderl.collect.actors.base import Actor, ActorOutput, Noise, Obs, ScriptedActor
 from striderl.collect.teacher import BoundTeacher, Sight, Teacher, TeacherRouter
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import overridden
@@ -75,10 +75,10 @@ class LabelActor:
         """Return the memory at the start of an episode."""
         return self._teacher.initial_state(num_envs, device)
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Ask it."""
         said = self._teacher.label(obs, state, noise, sample=self._sample)
-        return Acted(said.actions, said.state, {})
+        return ActorOutput(said.actions, said.state, {})
 
 
 class FlatActor:
@@ -101,10 +101,10 @@ class FlatActor:
         """Return nothing: it remembers for itself."""
         return ()
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Call it."""
         actions = self._call(self._spec.flatten(obs))
-        return Acted(actions.detach() if isinstance(actions, Tensor) else actions, state, {})
+        return ActorOutput(actions.detach() if isinstance(actions, Tensor) else actions, state, {})
 
 
 def demonstrator(policy: Any, env: VecEnv, *, use_critic_obs: bool, sample: bool) -> Actor:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Actor, Noise, Obs
+from striderl.collect.actors.base import Actor, ActorOutput, Noise, Obs
 from striderl.collect.group import NoiseSource
 from striderl.collect.teacher import TeacherActing
 from striderl.data.actions import BoxSpec
@@ -302,17 +302,17 @@ class StudentActor:
             **outer(self.part.initial_state(num_envs, device), _PART),
         }
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Let the student choose, and the teacher where it acts."""
-        memo = self.policy.decide(noise)
-        distribution, memory, _ = self.policy.act(obs, inner(state, _STUDENT), memo)
+        stage_draws = self.policy.decide(noise)
+        distribution, memory, _ = self.policy.act(obs, inner(state, _STUDENT), stage_draws)
         if self._std > 0.0:
             actions = distribution.mode() + self._std * noise[_EXPLORE]
         else:
             actions = distribution.sample(noise[_ACTION] if _ACTION in noise else inner(noise, _ACTION))
         played = self.part(obs, inner(state, _PART), actions, distribution, inner(noise, _PART))
         new_state = {**outer(memory, _STUDENT), **outer(played.state, _PART)}
-        return Acted(played.actions, new_state, played.columns)
+        return ActorOutput(played.actions, new_state, played.columns)
 
 
 class TeacherOnlyActor:
@@ -335,14 +335,14 @@ class TeacherOnlyActor:
         everywhere = torch.ones(num_envs, dtype=torch.bool, device=device)
         return outer({**own, "drawn": everywhere, "acts": everywhere}, _PART)
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Do what the label says."""
         before = inner(state, _PART)
         said = self.part.teacher.label(
             obs, inner(before, _TEACHER), inner(inner(noise, _PART), _TEACHER), sample=self.part.sample
         )
         after = {"drawn": before["drawn"], "acts": before["acts"], **outer(said.state, _TEACHER)}
-        return Acted(said.actions, outer(after, _PART), {"label": said.actions, "acted": before["acts"]})
+        return ActorOutput(said.actions, outer(after, _PART), {"label": said.actions, "acted": before["acts"]})
 
 
 def acting_mask(state: Mapping[str, Tensor]) -> Tensor:

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from striderl.storage.replay.replay import Replay as Replay
     from striderl.storage.replay.replay import ReplaySample as ReplaySample
     from striderl.storage.replay.replay import View as View
-    from striderl.storage.replay.samplers import Picker as Picker
     from striderl.storage.replay.samplers import Prioritized as Prioritized
-    from striderl.storage.replay.samplers import Ticket as Ticket
     from striderl.storage.replay.samplers import Uniform as Uniform
     from striderl.storage.replay.state_pair import StatePairBuffer as StatePairBuffer
     from striderl.storage.replay.sum_tree import SumTree as SumTree
@@ -49,7 +47,7 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "replay.reader": ["ReplayReader"],
         "replay.replay": ["Replay", "ReplaySample", "View"],
-        "replay.samplers": ["Picker", "Prioritized", "Ticket", "Uniform"],
+        "replay.samplers": ["Prioritized", "Uniform"],
         "replay.state_pair": ["StatePairBuffer"],
         "replay.sum_tree": ["SumTree"],
         "replay.views": ["FrameStack", "Hindsight", "NStep", "OneStep", "SequenceView"],

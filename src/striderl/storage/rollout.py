@@ -218,7 +218,7 @@ class RolloutStorage:
         its final observation (`final_values`, one for each row of the pool, those not in use too), and V(s_t) where
         there is none. Nothing followed a step that terminated: 0 there, whatever the next episode starts with.
         """
-        terminated, truncated = (_beside(self.data[name], values) for name in ("terminated", "truncated"))
+        terminated, truncated = (_side_stream(self.data[name], values) for name in ("terminated", "truncated"))
         following = torch.cat([values[1:], last_values.unsqueeze(0)])
         following = torch.where(truncated & ~terminated, values, following)
         following = torch.where(terminated, torch.zeros_like(following), following)
@@ -322,7 +322,7 @@ class RolloutStorage:
         return Batch(tree.index(self.data, slice(0, steps.pop())))
 
 
-def _beside(mask: Tensor, values: Tensor) -> Tensor:
+def _side_stream(mask: Tensor, values: Tensor) -> Tensor:
     """Return a mask [T, N] with as many dimensions as the values."""
     return mask.view(*mask.shape, *[1] * (values.dim() - mask.dim()))
 

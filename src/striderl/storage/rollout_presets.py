@@ -75,7 +75,7 @@ class ExtraColumnsRollout(RolloutStorage):
             final_state=final_state,
             pool_size=pool_size,
         )
-        self.extra = Arena(extra, (num_steps, num_envs), _beside(placement or Placement()))
+        self.extra = Arena(extra, (num_steps, num_envs), _side_stream(placement or Placement()))
         self._read = read
 
     @property
@@ -266,7 +266,7 @@ def _amp_vector(transition: Transition, name: str, size: int) -> Tensor:
     return flat
 
 
-def _beside(placement: Placement) -> Placement:
+def _side_stream(placement: Placement) -> Placement:
     """Return the place of the extra columns: files of their own in a folder of their own."""
     if placement.folder is None:
         return placement

@@ -1,4 +1,4 @@
-"""The loop as an iterator, its consumers, evaluation and the Agent."""
+"""The loop as an iterator, its callbacks, evaluation and the Agent."""
 
 from __future__ import annotations
 

@@ -166,9 +166,9 @@ class Agent:
         assert self._num_envs is not None
         return self._num_envs
 
-    def _act(self, obs: dict[str, Tensor], memo: dict[str, Tensor]) -> Distribution[Any]:
+    def _act(self, obs: dict[str, Tensor], stage_draws: dict[str, Tensor]) -> Distribution[Any]:
         with torch.no_grad(), _evaluating(self.policy):
-            distribution, self._state, _ = self.policy.act(obs, self._state, memo)
+            distribution, self._state, _ = self.policy.act(obs, self._state, stage_draws)
         return distribution
 
 

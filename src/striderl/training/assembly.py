@@ -31,8 +31,8 @@ from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.storage.replay.replay import Replay
-from striderl.training.consumers.consumer import Consumer
-from striderl.training.consumers.ranks import together
+from striderl.training.callbacks.callback import Callback
+from striderl.training.callbacks.ranks import together
 from striderl.training.distributed import Ranks
 from striderl.training.loading import build_context, teacher_of
 from striderl.training.off_policy import ReplayAlgorithm
@@ -42,14 +42,14 @@ from striderl.training.trainer import Trainer
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """What an algorithm needs beside consumers."""
+    """What an algorithm needs beside callbacks."""
 
     policy: Policy | ActorPolicy
     """What is learned."""
     greedy: Actor
     """Plays it without exploring, for evaluations and videos."""
-    trainer: Callable[[Sequence[Consumer]], Trainer]
-    """Makes the trainer that calls these consumers."""
+    trainer: Callable[[Sequence[Callback]], Trainer]
+    """Makes the trainer that calls these callbacks."""
 
 
 def build_learner(
@@ -74,9 +74,9 @@ def build_learner(
         source = Collector(env, algorithm.actor(), replace(config.collector, seed=config.seed))
     total_envs = config.env.num_envs if facts.loop == ON_POLICY else 0
 
-    def trainer(consumers: Sequence[Consumer]) -> Trainer:
-        called = together(ranks, algorithm, consumers) if facts.loop == ON_POLICY else consumers
-        return Trainer(algorithm, source, config.plan, consumers=called, seed=config.seed, total_envs=total_envs)
+    def trainer(callbacks: Sequence[Callback]) -> Trainer:
+        called = together(ranks, algorithm, callbacks) if facts.loop == ON_POLICY else callbacks
+        return Trainer(algorithm, source, config.plan, callbacks=called, seed=config.seed, total_envs=total_envs)
 
     return Learner(policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
 
@@ -143,7 +143,7 @@ def _dataset(config: RunConfig[Any, Any], env: VecEnv, algorithm: ReplayAlgorith
         config.dataset,
         env.obs_spec,
         env.action_spec,
-        picker=algorithm.picker(config.seed),
+        sampler=algorithm.sampler(config.seed),
         view=algorithm.view(),
         placement=Placement(device=config.device),
     )

@@ -13,10 +13,10 @@ from striderl.collect.collector import Collector
 from striderl.data.naming import unknown
 from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
-from striderl.training.consumers.consumer import Consumer
-from striderl.training.consumers.evaluate import Evaluate
-from striderl.training.consumers.save import Save
-from striderl.training.consumers.video import Video
+from striderl.training.callbacks.callback import Callback
+from striderl.training.callbacks.evaluate import Evaluate
+from striderl.training.callbacks.save import Save
+from striderl.training.callbacks.video import Video
 from striderl.training.on_policy import OnPolicyAlgorithm
 from striderl.training.plans import OnPolicyPlan
 
@@ -32,25 +32,25 @@ def check_collector(collector: object) -> None:
         )
 
 
-def check_consumers(consumers: Sequence[Consumer], collector: object) -> None:
-    """Raise for what is no consumer, for anything after Save, and for an evaluation in the envs that train."""
-    for consumer in consumers:
-        if not isinstance(consumer, Consumer):
+def check_callbacks(callbacks: Sequence[Callback], collector: object) -> None:
+    """Raise for what is no callback, for anything after Save, and for an evaluation in the envs that train."""
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
             raise TypeError(
-                f"a consumer has consume, state_dict, load_state_dict and close; {type(consumer).__name__} has not"
+                f"a callback has on_iteration, state_dict, load_state_dict and close; {type(callback).__name__} has not"
             )
-    kinds = [isinstance(consumer, Save) for consumer in consumers]
-    late = [consumer for position, consumer in enumerate(consumers) if not kinds[position] and any(kinds[:position])]
+    kinds = [isinstance(callback, Save) for callback in callbacks]
+    late = [callback for position, callback in enumerate(callbacks) if not kinds[position] and any(kinds[:position])]
     if late:
         raise ValueError(
-            "Save comes last among the consumers, so that it sees what all others did; "
-            f"move {', '.join(type(consumer).__name__ for consumer in late)} before it"
+            "Save comes last among the callbacks, so that it sees what all others did; "
+            f"move {', '.join(type(callback).__name__ for callback in late)} before it"
         )
-    for consumer in consumers:
-        if not isinstance(consumer, (Evaluate, Video)) or not isinstance(collector, Collector):
+    for callback in callbacks:
+        if not isinstance(callback, (Evaluate, Video)) or not isinstance(collector, Collector):
             continue
-        if consumer.env is collector.env:
-            name = type(consumer).__name__
+        if callback.env is collector.env:
+            name = type(callback).__name__
             raise ValueError(f"{name} would reset the envs that train; give it an env object of its own")
 
 

@@ -9,7 +9,7 @@
     num_envs, first = ranks.shard(64)                    # this process's envs; noise follows their global numbers
     algorithm = PPO(policy, config, reduce=ranks.reduce)
     ranks.share(algorithm)                               # begin with rank 0's parameters
-    consumers = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
+    callbacks = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
 
 Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`). `Run` does all of
 this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Actor
+from striderl.collect.actors.base import Actor, ActorOutput
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
@@ -122,7 +122,7 @@ class Stoppable:
         """Return the actor's."""
         return self.actor.initial_state(num_envs, device)
 
-    def act(self, obs: dict[str, Tensor], state: Any, noise: Mapping[str, Tensor]) -> Acted:
+    def act(self, obs: dict[str, Tensor], state: Any, noise: Mapping[str, Tensor]) -> ActorOutput:
         """Act, unless the run was asked to stop."""
         self.signals.check()
         return self.actor.act(obs, state, noise)

@@ -13,7 +13,7 @@ from striderl.collect.collector import Collector
 from striderl.data.arena import Placement
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.storage.replay.replay import Replay, View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 
 
 @runtime_checkable
@@ -29,7 +29,7 @@ class ReplayAlgorithm(Protocol):
         """Return how samples are read: single steps, n steps, sequences."""
         ...
 
-    def picker(self, seed: int) -> Picker:
+    def sampler(self, seed: int) -> Sampler:
         """Return how samples are picked: uniformly, or by priority."""
         ...
 
@@ -47,7 +47,7 @@ class ReplayAlgorithm(Protocol):
         """Take one gradient step and return 0-d numbers; 'td_error' [B], if it is there, becomes the priority."""
         ...
 
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let normalisers learn from samples."""
         ...
 
@@ -77,7 +77,7 @@ def replay_for(collector: Collector, algorithm: ReplayAlgorithm, capacity: int, 
         capacity,
         collector.env.num_envs,
         placement=Placement(device=str(collector.env.device)),
-        picker=algorithm.picker(seed),
+        sampler=algorithm.sampler(seed),
         view=algorithm.view(),
         state=None if kept is None else kept.columns,
         state_every=1 if kept is None else kept.every,

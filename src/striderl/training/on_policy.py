@@ -58,7 +58,7 @@ class OnPolicyAlgorithm(Protocol):
         """Take all gradient steps and return numbers as 0-d tensors; the order of samples comes from the generator."""
         ...
 
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let normalisers learn from stored columns [T, N, …]."""
         ...
 

@@ -6,7 +6,7 @@
 
     record ─▶ Stop (time) ─▶ Evaluate ─▶ Video ─▶ Log ─▶ Progress ─▶ Stop (target) ─▶ Save
 
-With `ranks`, several processes make one run: each has a part of the envs, and rank 0 alone has the consumers and writes
+With `ranks`, several processes make one run: each has a part of the envs, and rank 0 alone has the callbacks and writes
 to the folder. A checkpoint holds the parts of all; a signal to one of them stops all, at the same point.
 
 A signal lets the present phase of the iteration finish, which takes at most seconds; an evaluation or a video is broken
@@ -42,16 +42,15 @@ from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_logger, make_loggers
 from striderl.training.assembly import Learner, build_learner, check_ranks
+from striderl.training.callbacks.callback import Callback, as_callback
+from striderl.training.callbacks.evaluate import Evaluate
+from striderl.training.callbacks.log import Log
+from striderl.training.callbacks.progress import Progress
+from striderl.training.callbacks.save import Save
+from striderl.training.callbacks.stop import Budget, Stop, Threshold, UnknownMetricError, WantedMetrics
+from striderl.training.callbacks.video import Video
 from striderl.training.checks import require_device
 from striderl.training.config_json import ConfigError
-from striderl.training.consumers.consumer import Consumer, as_consumer
-from striderl.training.consumers.evaluate import Evaluate
-from striderl.training.consumers.log import Log
-from striderl.training.consumers.progress import Progress
-from striderl.training.consumers.save import Save
-from striderl.training.consumers.stop import Stop
-from striderl.training.consumers.stop_rules import Budget, Threshold, UnknownMetricError, WantedMetrics
-from striderl.training.consumers.video import Video
 from striderl.training.distributed import Ranks, joined_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED, Stoppable
 from striderl.training.fault_report import FAULTS_FILE, FaultReport
@@ -95,7 +94,7 @@ class Run:
         folder: RunFolder,
         *,
         signals: StopSignals | None = None,
-        watchers: Sequence[Consumer] = (),
+        watchers: Sequence[Callback] = (),
         accept_changes: bool = False,
         ranks: Ranks | None = None,
         objects: Mapping[str, Any] | None = None,
@@ -122,7 +121,7 @@ class Run:
         config: RunConfig[Any, Any],
         folder: RunFolder,
         signals: StopSignals | None,
-        watchers: Sequence[Consumer],
+        watchers: Sequence[Callback],
         accept_changes: bool,
     ) -> None:
         require_device(config.device)
@@ -137,10 +136,10 @@ class Run:
         count, first = self.ranks.shard(config.env.num_envs)
         self.env = self._make_env(count, first_env_index=first)
         self.learner: Learner = build_learner(config, self.env, self.ranks, self.objects)
-        watchers = [*watchers, *(as_consumer(CALLBACKS.get(name)()) for name in config.callbacks)]
-        consumers = self._of_main(watchers, accept_changes) if self.ranks.is_main else []
-        self.trainer: Trainer = self.learner.trainer([*consumers, self._save()])
-        guard = self.trainer.regime.guard
+        watchers = [*watchers, *(as_callback(CALLBACKS.get(name)()) for name in config.callbacks)]
+        callbacks = self._of_main(watchers, accept_changes) if self.ranks.is_main else []
+        self.trainer: Trainer = self.learner.trainer([*callbacks, self._save()])
+        guard = self.trainer.loop.guard
         guard.patience, guard.min_valid = config.stop.bad_iterations, config.stop.min_valid
         if self.ranks.is_main:
             self._faults.write_to(folder.path / FAULTS_FILE)
@@ -165,8 +164,8 @@ class Run:
 
     # -- the parts -----------------------------------------------------------------------------------------------------
 
-    def _of_main(self, watchers: Sequence[Consumer], accept_changes: bool) -> list[Consumer]:
-        """Return the consumers that a run has once, however many processes learn, and write the specs."""
+    def _of_main(self, watchers: Sequence[Callback], accept_changes: bool) -> list[Callback]:
+        """Return the callbacks that a run has once, however many processes learn, and write the specs."""
         self._specs = self._sealed_specs(accept_changes)
         self.evaluation = self._evaluation()
         self._check_evaluated()
@@ -218,7 +217,7 @@ class Run:
             at_end=settings.at_end,
         )
 
-    def _video(self) -> list[Consumer]:
+    def _video(self) -> list[Callback]:
         settings = self.config.logging
         if not settings.video_every:
             return []
@@ -234,7 +233,7 @@ class Run:
             )
         ]
 
-    def _progress(self) -> list[Consumer]:
+    def _progress(self) -> list[Callback]:
         settings = self.config.logging
         if settings.console == "off":
             return []
@@ -377,7 +376,7 @@ class Run:
 
     @property
     def _faults(self) -> FaultReport:
-        return self.trainer.regime.tally.faults
+        return self.trainer.loop.counters.faults
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -390,7 +389,7 @@ class Run:
                 self._advance()
             if self._asked_to_stop():
                 return self._leave(self.signals.name, self.signals.exit_code)
-            guard = self.trainer.regime.guard
+            guard = self.trainer.loop.guard
             fruitless = guard.why_fruitless(min(guard.patience, self.trainer.iteration))
             if fruitless:
                 return self._leave(fruitless, 1)

@@ -6,7 +6,7 @@
         ...
 
 An iteration is a walk through phases; `advance` does one of them, and the phase is part of the state. What the phases
-are is the regime's business, and the plan decides which regime that is:
+are is the training loop's business, and the plan decides which training loop that is:
 
     OnPolicyPlan    warmup ─▶ collect ─▶ prepare ─▶ update ─▶ absorb ─▶ consume ─┐        iteration
                       once       ▲                                      log, save │
@@ -17,12 +17,12 @@ are is the regime's business, and the plan decides which regime that is:
 Ctrl-C, or an error, may end any phase; another `for`, or `advance`, goes on there, and what comes of it has the bits of
 a training that was never interrupted:
 
-    Ctrl-C                       raised at the end of the env step, gradient step or consumer under way; a second one
+    Ctrl-C                       raised at the end of the env step, gradient step or callback under way; a second one
                                  that comes a second later is raised at once, and then episodes may begin anew
     an error of `env.step`       the step is taken again with the same actions; with envs of several parts (Gymnasium,
                                  worker processes), of which some may have taken it, new episodes begin
     an error of actor or losses  the step is taken again; what a gradient step had changed is taken back
-    an error of a consumer       the consumers behind it go on; one that Ctrl-C interrupts takes the record once more
+    an error of a callback       the callbacks behind it go on; one that Ctrl-C interrupts takes the record once more
 
 Torch's gradient mode, default dtype and number of threads are after every phase what they were before it.
 """
@@ -35,26 +35,28 @@ from typing import Any
 
 import torch
 
+from striderl._moved import renamed_arguments
 from striderl.execution.interrupts import check_interrupt, deferred_interrupts
-from striderl.training.checks import check_consumers
-from striderl.training.consumers.chain import Chain
-from striderl.training.consumers.consumer import Consumer
+from striderl.training.callbacks.callback import Callback
+from striderl.training.callbacks.chain import Chain
+from striderl.training.checks import check_callbacks
+from striderl.training.loops.choose import loop_for
+from striderl.training.loops.loop import TrainLoop
 from striderl.training.plans import Plan
 from striderl.training.record import Record, read_later
-from striderl.training.regimes.choose import regime_for
-from striderl.training.regimes.regime import Regime
 
 
 class Trainer:
     """Collects, learns and reports, an iteration at a time; see the top of this module."""
 
+    @renamed_arguments({"consumers": "callbacks"})
     def __init__(
         self,
         algorithm: Any,
         collector: Any,
         plan: Plan,
         *,
-        consumers: Sequence[Consumer] = (),
+        callbacks: Sequence[Callback] = (),
         storage: Any = None,
         seed: int = 0,
         total_envs: int = 0,
@@ -64,35 +66,35 @@ class Trainer:
         `collector` is where experience comes from: a Collector, or for an OfflinePlan a filled Replay. `total_envs` is
         how many envs all processes that learn together have, 0 for one process; env steps count those of all.
         """
-        self.regime: Regime = regime_for(algorithm, collector, plan, storage=storage, seed=seed, total_envs=total_envs)
-        check_consumers(consumers, collector)
+        self.loop: TrainLoop = loop_for(algorithm, collector, plan, storage=storage, seed=seed, total_envs=total_envs)
+        check_callbacks(callbacks, collector)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
-        self.phase = self.regime.first_phase
+        self.phase = self.loop.first_phase
         """What `advance` does next."""
         self.iteration = 0
         """How many iterations are finished."""
         self.stop_reason = ""
-        """Why a consumer ended the run; empty while none has."""
+        """Why a callback ended the run; empty while none has."""
         self.record: Record | None = None
-        """The newest record; consumers may still be adding to it."""
-        self._chain = Chain(consumers)
+        """The newest record; callbacks may still be adding to it."""
+        self._chain = Chain(callbacks)
         self._unreported = ""
         """The phase that was done last, until the loop over records or log_data has handed on what came of it."""
 
     @property
     def seed(self) -> int:
         """What decides the order of samples."""
-        return self.regime.seed
+        return self.loop.seed
 
     @property
     def env_steps(self) -> int:
         """How many steps the envs have made, over all envs."""
-        return self.regime.tally.env_steps
+        return self.loop.counters.env_steps
 
     @property
     def num_updates(self) -> int:
         """How many gradient steps were taken."""
-        return self.regime.tally.num_updates
+        return self.loop.counters.num_updates
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -142,8 +144,8 @@ class Trainer:
             if phase == "consume":
                 self._consume()
                 return phase
-            self.regime.run(phase, self.iteration)
-        phases = self.regime.phases
+            self.loop.run(phase, self.iteration)
+        phases = self.loop.phases
         if phase == phases[-1]:
             self._finish_iteration()
             self.phase = "consume"
@@ -153,22 +155,22 @@ class Trainer:
 
     def _after_warmup(self, phase: str) -> str:
         """Return the phase after a piece of the warm-up, which is done in pieces so that a run can be stopped in it."""
-        return self.regime.phases[0] if self.regime.is_warm else phase
+        return self.loop.phases[0] if self.loop.is_warm else phase
 
     @property
     def ending(self) -> bool:
-        """Whether there is no further iteration: the plan is fulfilled, or a consumer gave a reason to stop."""
-        return bool(self.stop_reason) or self.regime.is_over(self.iteration)
+        """Whether there is no further iteration: the plan is fulfilled, or a callback gave a reason to stop."""
+        return bool(self.stop_reason) or self.loop.is_over(self.iteration)
 
     @property
     def finished(self) -> bool:
-        """Whether the last iteration is over, consumers included."""
-        return self.phase in (self.regime.first_phase, self.regime.phases[0]) and self.ending
+        """Whether the last iteration is over, callbacks included."""
+        return self.phase in (self.loop.first_phase, self.loop.phases[0]) and self.ending
 
     @property
     def remaining_iterations(self) -> int | None:
         """How many iterations the plan still has; None without a limit."""
-        return self.regime.remaining_iterations(self.iteration)
+        return self.loop.remaining_iterations(self.iteration)
 
     def go_on(self) -> None:
         """Forget why the run was stopped; the plan's own end stays."""
@@ -178,26 +180,26 @@ class Trainer:
 
     def _finish_iteration(self) -> None:
         """Make the record; the numbers leave the device in one piece and are waited for when somebody reads them."""
-        tally = self.regime.tally
+        counters = self.loop.counters
         self.iteration += 1
         self.record = Record(
             iteration=self.iteration,
-            env_steps=tally.env_steps,
-            num_updates=tally.num_updates,
-            num_steps=tally.num_steps,
-            metrics=read_later(tally.numbers, self.regime.finish),
-            collection_seconds=tally.collection_seconds,
-            learning_seconds=tally.learning_seconds,
+            env_steps=counters.env_steps,
+            num_updates=counters.num_updates,
+            num_steps=counters.num_steps,
+            metrics=read_later(counters.numbers, self.loop.finish),
+            collection_seconds=counters.collection_seconds,
+            learning_seconds=counters.learning_seconds,
         )
 
     def _consume(self) -> None:
-        """Hand the record to the consumers; each sees the state as it will be after it, so the last one may save it."""
+        """Hand the record to the callbacks; each sees the state as it will be after it, so the last one may save it."""
         assert self.record is not None
-        after = self.regime.phases[0]
-        for consumer in self._chain.rest():
+        after = self.loop.phases[0]
+        for callback in self._chain.rest():
             self.phase = "consume" if self._chain.position else after
             try:
-                reaction = consumer.consume(self.record, self)
+                reaction = callback.on_iteration(self.record, self)
             except Exception:  # the others go on behind it
                 raise
             except BaseException:  # interrupted, nothing is wrong with it: it takes the record once more
@@ -212,7 +214,7 @@ class Trainer:
 
     def _reported_after(self, phase: str) -> tuple[str, ...]:
         """Return which kinds of log_data are due after a phase."""
-        phases = self.regime.phases
+        phases = self.loop.phases
         if phase == "consume":
             return ("evaluate",)
         if len(phases) == 1 and phase == phases[0]:
@@ -221,7 +223,7 @@ class Trainer:
 
     def _log_data(self, log_type: str) -> dict[str, Any]:
         if log_type == "collect" and self.phase != "consume":
-            metrics: Mapping[str, float] = read_later(self.regime.tally.numbers, self.regime.finish)
+            metrics: Mapping[str, float] = read_later(self.loop.counters.numbers, self.loop.finish)
         else:
             assert self.record is not None
             metrics = self.record.metrics
@@ -240,21 +242,21 @@ class Trainer:
             "stop_reason": self.stop_reason,
             "record": None if self.record is None else self.record.state_dict(),
             "consumers": self._chain.state_dict(),
-            **self.regime.state_dict(self.phase),
+            **self.loop.state_dict(self.phase),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another trainer, built from parts of the same kind, was."""
         self.phase, self.stop_reason, self._unreported = str(state["phase"]), str(state["stop_reason"]), ""
         self.iteration = int(state["iteration"])
-        self.regime.load_state_dict(state, self.phase, self.iteration)
+        self.loop.load_state_dict(state, self.phase, self.iteration)
         self._chain.load_state_dict(state["consumers"])
         self.record = None if state["record"] is None else Record.from_state(state["record"])
 
     def close(self) -> None:
-        """Close the consumers and the envs; calling it twice is fine."""
+        """Close the callbacks and the envs; calling it twice is fine."""
         self._chain.close()
-        self.regime.close()
+        self.loop.close()
 
     def __enter__(self) -> Trainer:
         return self

@@ -343,7 +343,7 @@ class AdversarialReward(Term):
         }
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normaliser learn from raw features of both sides, as much of each; keep policy samples."""
         steps = rollout_steps(columns)
         rows, counts = self._rows(steps)

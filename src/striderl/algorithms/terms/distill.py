@@ -176,15 +176,15 @@ class Distill(Term):
             policy.load_state_dict(saved[str(at)])
 
 
-def _beside(counted: Tensor, value: Tensor) -> Tensor:
+def _side_stream(counted: Tensor, value: Tensor) -> Tensor:
     return counted.view(*counted.shape, *[1] * (value.dim() - counted.dim()))
 
 
 def _or_zero(counted: Tensor, value: Tensor) -> Tensor:
     """Return zeros where samples do not count: what is stored there may be anything."""
-    return torch.where(_beside(counted, value), value, torch.zeros_like(value))
+    return torch.where(_side_stream(counted, value), value, torch.zeros_like(value))
 
 
 def _or_own(counted: Tensor, wanted: Tensor, own: Tensor) -> Tensor:
     """Return what is wanted, and the student's own where samples do not count: no error and no gradient there."""
-    return torch.where(_beside(counted, wanted), wanted, own.detach())
+    return torch.where(_side_stream(counted, wanted), wanted, own.detach())

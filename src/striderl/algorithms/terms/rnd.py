@@ -192,7 +192,7 @@ class RandomNetworkDistillation(Term):
         return {"rnd_loss": (1.0, valid_mean(difference.square().mean(dim=-1), counted))}
 
     @torch.no_grad()
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let the normalisers learn and count the steps."""
         networks, valid = self.networks, columns["valid"]
         self.check_envs(valid.shape[1])

@@ -125,7 +125,7 @@ class Term(ABC):
         """Return name → (weight, loss) for a minibatch and what the policy says about it."""
         return {}
 
-    def absorb(self, columns: Mapping[str, Any]) -> None:  # noqa: B027  (most terms have no statistics)
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:  # noqa: B027  (most terms have no statistics)
         """Let normalisers and schedules learn from stored columns [T, N, …], after the last minibatch."""
 
     def numbers(self) -> dict[str, Tensor]:

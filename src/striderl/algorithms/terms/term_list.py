@@ -187,10 +187,10 @@ class TermList:
             _add(found, term.losses(minibatch, out), "loss", taken=taken)
         return found
 
-    def absorb(self, columns: Mapping[str, Any]) -> None:
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Let all terms learn their statistics."""
         for term in self._terms:
-            term.absorb(columns)
+            term.update_normalization(columns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every term by name."""

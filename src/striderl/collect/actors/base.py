@@ -27,7 +27,7 @@ Obs = dict[str, Tensor]
 Noise = Mapping[str, Tensor]
 
 
-class Acted(NamedTuple):
+class ActorOutput(NamedTuple):
     """What an actor decided for N envs."""
 
     actions: Any
@@ -54,7 +54,7 @@ class Actor(Protocol):
         """Return the memory at the start of an episode."""
         ...
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Choose actions; the arguments are not changed."""
         ...
 
@@ -93,7 +93,7 @@ class RandomActor:
         """Return no memory."""
         return ()
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Choose at random."""
         device = next(iter(noise.values())).device
         if any(bound.device != device for bounds in self._bounds.values() for bound in bounds):
@@ -102,8 +102,10 @@ class RandomActor:
             name: _random_part(part, name, obs, noise, self._bounds.get(name, ())) for name, part in self._parts.items()
         }
         if isinstance(self.action_spec, DictActionSpec):
-            return Acted({name.removeprefix("random_action/"): value for name, value in chosen.items()}, state, {})
-        return Acted(next(iter(chosen.values())), state, {})
+            return ActorOutput(
+                {name.removeprefix("random_action/"): value for name, value in chosen.items()}, state, {}
+            )
+        return ActorOutput(next(iter(chosen.values())), state, {})
 
 
 def _random_part(part: PlainActionSpec, name: str, obs: Obs, noise: Noise, bounds: tuple[Tensor, ...]) -> Tensor:
@@ -141,9 +143,9 @@ class ScriptedActor:
         """Return no memory."""
         return ()
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Call the function."""
-        return Acted(self.function(obs), state, {})
+        return ActorOutput(self.function(obs), state, {})
 
 
 # -- what a term adds --------------------------------------------------------------------------------------------------

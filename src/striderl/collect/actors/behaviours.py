@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Noise, Obs, RandomActor
+from striderl.collect.actors.base import ActorOutput, Noise, Obs, RandomActor
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
@@ -240,7 +240,7 @@ class ExploringActor(Protocol):
         """Return the memory at the start of an episode."""
         ...
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Choose actions."""
         ...
 
@@ -300,11 +300,11 @@ class BehaviourActor:
             **{_BEHAVIOUR + name: value for name, value in mine.items()},
         }
 
-    def recording(self) -> Hashable:
+    def graph_key(self) -> Hashable:
         """Return what a recording of `act` is good for: steps at random, or all others."""
         return self.random
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Run the policy, then the behaviour; or choose at random, the memory going on all the same."""
         before = _inner(state, _POLICY)
         seen = {**obs, **{name: noise[name] for name in self.policy.head.head_noise()}}
@@ -313,7 +313,7 @@ class BehaviourActor:
         if self.random:
             actions = self._random_actor.act(obs, (), _inner(noise, "random/")).actions
         new = {**{_POLICY + k: v for k, v in after.items()}, **{_BEHAVIOUR + k: v for k, v in mine.items()}}
-        return Acted(actions, new, {"state": before} if self.store_state else {})
+        return ActorOutput(actions, new, {"state": before} if self.store_state else {})
 
 
 def policy_memory(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Noise, Obs
+from striderl.collect.actors.base import ActorOutput, Noise, Obs
 from striderl.collect.actors.behaviours import Behaviour, BehaviourActor, box_bounds
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
@@ -122,14 +122,14 @@ class ParameterNoiseActor:
         return self._inner.initial_state(num_envs, device)
 
     @torch.no_grad()
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Act with the perturbed policy, and note how far it is from the policy."""
         if self._number < 0:
             self.at(0)
         acted = self._inner.act(obs, state, noise)
-        memo = self.policy.decide(noise)
-        plain, _, _ = self.policy.act(obs, {}, memo)
-        other, _, _ = self._inner.policy.act(obs, {}, memo)
+        stage_draws = self.policy.decide(noise)
+        plain, _, _ = self.policy.act(obs, {}, stage_draws)
+        other, _, _ = self._inner.policy.act(obs, {}, stage_draws)
         self._sum = self._sum + self._apart(plain, other)
         self._count += 1
         return acted

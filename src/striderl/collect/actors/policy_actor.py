@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, ActingPart, Noise, Obs
+from striderl.collect.actors.base import ActingPart, ActorOutput, Noise, Obs
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
@@ -47,7 +47,7 @@ class PolicyActor:
             "log_prob": TensorSpec(),
             "value": TensorSpec(shape=() if num_values == 1 else (num_values,)),
             "dist": dict(self.policy.head.params_spec()),
-            "memo": dict(self.policy.memo_spec()),
+            "memo": dict(self.policy.stage_draw_spec()),
         }
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -64,28 +64,28 @@ class PolicyActor:
             own |= outer(part.initial_state(num_envs, device), part.name)
         return own
 
-    def recording(self) -> Hashable:
+    def graph_key(self) -> Hashable:
         """Return what a recording of `act` is good for: all steps."""
         return ()
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Sample actions, and let the parts replace some."""
-        memo = self.policy.decide(noise)
-        output: PolicyOutput = lean_call(self.policy, obs, state, memo)
+        stage_draws = self.policy.decide(noise)
+        output: PolicyOutput = lean_call(self.policy, obs, state, stage_draws)
         actions, log_prob = output.distribution.sample_with_log_prob(_sample_noise(noise))
         columns = {
             "log_prob": log_prob,
             "value": output.value,
             "dist": output.distribution.params(),
-            "memo": memo,
+            "memo": stage_draws,
         }
         if self.store_state:
             columns[_STATE] = {name: state[name] for name in output.state}
         if self.parts:
-            return self._with_parts(obs, state, noise, output, Acted(actions, output.state, columns))
-        return Acted(actions, output.state, columns)
+            return self._with_parts(obs, state, noise, output, ActorOutput(actions, output.state, columns))
+        return ActorOutput(actions, output.state, columns)
 
-    def _with_parts(self, obs: Obs, state: Any, noise: Noise, output: PolicyOutput, acted: Acted) -> Acted:
+    def _with_parts(self, obs: Obs, state: Any, noise: Noise, output: PolicyOutput, acted: ActorOutput) -> ActorOutput:
         """Let the parts act; what is stored is the log-probability of the actions that are executed in the end."""
         actions, new_state, columns = acted.actions, dict(acted.state), dict(acted.columns)
         for part in self.parts:
@@ -95,7 +95,7 @@ class PolicyActor:
             columns[part.name] = played.columns
         if actions is not acted.actions:
             columns["log_prob"] = output.distribution.log_prob(actions)
-        return Acted(actions, new_state, columns)
+        return ActorOutput(actions, new_state, columns)
 
 
 class GreedyActor:
@@ -116,12 +116,12 @@ class GreedyActor:
         """Return the policy's memory at the start of an episode."""
         return self.policy.initial_state(num_envs, device)
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Play the most likely action."""
         like = next(iter(obs.values()))
-        memo = self.policy.settled(like.new_zeros(like.shape[0]))
-        distribution, state, _ = self.policy.act(obs, state, memo)
-        return Acted(distribution.mode(), state, {})
+        stage_draws = self.policy.settled(like.new_zeros(like.shape[0]))
+        distribution, state, _ = self.policy.act(obs, state, stage_draws)
+        return ActorOutput(distribution.mode(), state, {})
 
 
 def _sample_noise(noise: Noise) -> Any:

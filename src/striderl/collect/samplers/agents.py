@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Actor, Noise, Obs
+from striderl.collect.actors.base import Actor, ActorOutput, Noise, Obs
 from striderl.collect.samplers.samples import flat, named_observation
 from striderl.data import tree
 from striderl.data.arena import Columns
@@ -87,7 +87,7 @@ class AgentActor:
         row = torch.arange(first, first + num_envs, device=device)
         return {"fresh": torch.ones_like(row, dtype=torch.bool), "row": row}
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Tell the agent who starts anew, and let it choose."""
         if self._reset_one is not None:
             for row in state["row"][state["fresh"]].tolist():
@@ -100,7 +100,7 @@ class AgentActor:
         chosen = torch.as_tensor(action).to(device=like.device, dtype=like.dtype, copy=True)
         self._info = agent_info
         columns = {name: torch.as_tensor(leaf, device=like.device) for name, leaf in _info_leaves(agent_info).items()}
-        return Acted(chosen, {**state, "fresh": torch.zeros_like(state["fresh"])}, columns)
+        return ActorOutput(chosen, {**state, "fresh": torch.zeros_like(state["fresh"])}, columns)
 
     def agent_info(self, columns: Mapping[str, Any]) -> Any:
         """Return stored columns in the form in which the agent gave them last."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.dqn import DQN
-from striderl.collect.actors.base import Acted, Noise, Obs
+from striderl.collect.actors.base import ActorOutput, Noise, Obs
 from striderl.compat.parts import Player, checked_numbers, components
 from striderl.data import tree
 from striderl.data.arena import Columns
@@ -71,15 +71,15 @@ class Model(nn.Module):
         if self.kind == "q":
             return (self.action(x).params()["values"],)
         like = next(iter(obs.values()))
-        memo = self.policy.settled(like.new_zeros(like.shape[0]))
-        return (self.policy.value(obs, self.policy.initial_state(len(like), like.device), memo)[0],)
+        stage_draws = self.policy.settled(like.new_zeros(like.shape[0]))
+        return (self.policy.value(obs, self.policy.initial_state(len(like), like.device), stage_draws)[0],)
 
     def action(self, x: Any) -> Any:
         """Return the distribution of actions; for DQN its mode is the greedy choice."""
         obs = self._obs(x)
         like = next(iter(obs.values()))
-        memo = self.policy.settled(like.new_zeros(like.shape[0]))
-        return self.policy.act(obs, self.policy.initial_state(len(like), like.device), memo)[0]
+        stage_draws = self.policy.settled(like.new_zeros(like.shape[0]))
+        return self.policy.act(obs, self.policy.initial_state(len(like), like.device), stage_draws)[0]
 
     def _obs(self, x: Any) -> dict[str, Tensor]:
         return components(x, self.policy.obs_spec, next(self.policy.parameters()).device)
@@ -138,7 +138,7 @@ class Algorithm:
             self._noise[size] = UpdateNoise(self.core.noise(), size, self.seed, self.device)
         weight = data.weight if isinstance(data, ReplaySample) else columns.get("weight")
         numbers: dict[str, Tensor] = dict(self.core.update(columns, weight, self._noise[size].at(self.num_updates)))
-        self.core.absorb(columns)
+        self.core.update_normalization(columns)
         return numbers
 
     def _learn_rollout(self, data: Any) -> dict[str, Tensor]:
@@ -150,7 +150,7 @@ class Algorithm:
         numbers: dict[str, Tensor] = self.core.update(
             prepared, order_generator(self.seed, self.num_updates, self.device)
         )
-        self.core.absorb(data.storage.data)
+        self.core.update_normalization(data.storage.data)
         return numbers
 
     @property
@@ -275,7 +275,7 @@ class AgentActor:
         """Act by `sample` when exploring, else by `predict`; `actor` is the agent's own."""
         self.agent, self.actor, self.exploring = agent, actor, exploring
         self._given: tuple[Any, Any, Any] | None = None
-        self._acted: Acted | None = None
+        self._acted: ActorOutput | None = None
 
     def columns(self) -> Columns:
         """Return what the agent's own actor stores."""
@@ -291,15 +291,15 @@ class AgentActor:
         """Return the memory of the agent's own actor."""
         return self.actor.initial_state(num_envs, device)
 
-    def own(self, obs: dict[str, Tensor]) -> Acted:
+    def own(self, obs: dict[str, Tensor]) -> ActorOutput:
         """Step the agent's own actor."""
         assert self._given is not None
-        acted: Acted = self.actor.act(obs, self._given[1], self._given[2])
+        acted: ActorOutput = self.actor.act(obs, self._given[1], self._given[2])
         self._acted = acted
         return acted
 
     @torch.no_grad()
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Call the agent's method, and keep what it returned as the actions."""
         agent = self.agent
         self._given, self._acted = (obs, state, noise), None
@@ -335,12 +335,12 @@ def predicted_policy(alg: Algorithm) -> Any:
             raise TypeError(f"{type(alg).__name__}.predict must return {wanted}, found {type(found).__name__}")
         return found
 
-    def act(obs: Mapping[str, Tensor], state: Any, memo: Any, *sequence: Any) -> Any:
-        _, after, aux = policy.act(obs, state, memo, *sequence)
+    def act(obs: Mapping[str, Tensor], state: Any, stage_draws: Any, *sequence: Any) -> Any:
+        _, after, aux = policy.act(obs, state, stage_draws, *sequence)
         return distribution({name: obs[name] for name in policy.obs_spec}), after, aux
 
-    def forward(obs: Mapping[str, Tensor], state: Any, memo: Any, *sequence: Any) -> Any:
-        return policy(obs, state, memo, *sequence)._replace(distribution=distribution(obs))
+    def forward(obs: Mapping[str, Tensor], state: Any, stage_draws: Any, *sequence: Any) -> Any:
+        return policy(obs, state, stage_draws, *sequence)._replace(distribution=distribution(obs))
 
     shadow.act, shadow.forward = act, forward
     return shadow

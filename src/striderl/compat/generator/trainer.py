@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.delivery import Cuts
+from striderl.collect.surplus import Cuts
 from striderl.compat.generator.agent import Agent, AgentActor, Rollout
 from striderl.data.checked_fields import check_field_types, overridden, refuse_assignment
 from striderl.data.transition import Transition
@@ -158,7 +158,7 @@ class Trainer:
             logs = self.agent.learn(sample)
             error = logs.pop("td_error", None)
             if error is not None:
-                self.buffer.update_priorities(sample.ticket, sample.weight.new_tensor(error))
+                self.buffer.update_priorities(sample.handle, sample.weight.new_tensor(error))
             self._since_train = 0
             return self._log_data("train", logs)
         if not self.buffer.full:

@@ -155,7 +155,7 @@ class ReplayRlAlgorithm(RlAlgorithm):
             self.replay_size,
             self.batch_spec.B,
             placement=Placement(device=str(device)),
-            picker=self.core.picker(self.seed),
+            sampler=self.core.sampler(self.seed),
             view=self.core.view(),
         )
         self._noise = UpdateNoise(self.core.noise(), self.batch_size, self.seed, device)
@@ -193,9 +193,9 @@ class ReplayRlAlgorithm(RlAlgorithm):
             noise = self._noise.at(self.update_counter + number)
             numbers = dict(self.core.update(sample.data, sample.weight, noise))
             if "td_error" in numbers:
-                self.replay.update_priorities(sample.ticket, numbers.pop("td_error"))
+                self.replay.update_priorities(sample.handle, numbers.pop("td_error"))
             steps.append(self._named({name: float(value) for name, value in numbers.items()}))
-        self.core.absorb(sample.data)
+        self.core.update_normalization(sample.data)
         return steps
 
     @abstractmethod
@@ -349,7 +349,7 @@ class PolicyGradientAlgo(RlAlgorithm):
         )
         prepared = targets_of(self.core, columns, return_.to(device), advantage.to(device))
         found = list(gradient_steps(self.core, prepared, order_generator(self.seed, itr, device)))
-        self.core.absorb(columns)
+        self.core.update_normalization(columns)
         return [self._named({name: float(value) for name, value in step.items()}) for step in found]
 
     def _named(self, numbers: dict[str, float]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from striderl.algorithms.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
-from striderl.collect.actors.base import Acted
+from striderl.collect.actors.base import ActorOutput
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.teacher import RecordedTeacher
 from striderl.data import tree
@@ -122,7 +122,9 @@ def seen_by_critic(obs: Observations, privileged: Observations | None) -> Observ
     return privileged
 
 
-def with_recorded_action(learner: PPO, term: Distill, acted: Acted, actions: Any, device: torch.device) -> Acted:
+def with_recorded_action(
+    learner: PPO, term: Distill, acted: ActorOutput, actions: Any, device: torch.device
+) -> ActorOutput:
     """Return a step in which the recorded action was executed, by the teacher: it is the label, and not a sample."""
     executed = tree.map(
         lambda leaf, like: torch.as_tensor(leaf, dtype=like.dtype, device=device), actions, acted.actions

@@ -31,7 +31,7 @@ from striderl.algorithms import ppo as core
 from striderl.algorithms.on_policy_targets import Losses, finite_rows
 from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.term import Term
-from striderl.collect.actors.base import Acted, Played
+from striderl.collect.actors.base import ActorOutput, Played
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.group import NoiseSource, where_env
 from striderl.compat.st_rl.loop import (
@@ -133,7 +133,7 @@ class PPO:
         self._initial_state: dict[str, Tensor] = {}
         self._obs: dict[str, Tensor] = {}
         self._healthy = torch.ones(0, dtype=torch.bool)
-        self._acted: Acted | None = None
+        self._acted: ActorOutput | None = None
         self._prepared: Any = None
         self._told = False
 
@@ -288,7 +288,7 @@ class PPO:
         self._iteration = self._iteration if iteration is None else int(iteration)
         with torch.inference_mode(False):
             numbers = self.learner.update(prepared, order_generator(self.seed, self._iteration, self.device))
-            self.learner.absorb(storage.data)
+            self.learner.update_normalization(storage.data)
             model = self._model_with("clip_std")
             if model is not None:
                 model.clip_std(min=self.learner.config.clip_min_std)
@@ -379,7 +379,7 @@ class PPO:
         self._state = where_env(healthy, self._state, self._fresh_state)
         return dict(where_env(healthy, obs, tree.map(torch.zeros_like, obs)))
 
-    def _note(self, obs: Observations, critic_obs: Observations | None, acted: Acted) -> None:
+    def _note(self, obs: Observations, critic_obs: Observations | None, acted: ActorOutput) -> None:
         """Fill the record in, under the old names."""
         record, dist = self.transition, acted.columns["dist"]
         value = acted.columns["value"]

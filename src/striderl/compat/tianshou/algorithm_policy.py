@@ -187,7 +187,7 @@ class ReplayLearner:
             self._noise[size] = UpdateNoise(self.algorithm.noise(), size, self._seed, device)
         numbers = dict(self.algorithm.update(sample, weight, self._noise[size].at(self.num_updates)))
         self.num_updates += 1
-        self.algorithm.absorb(sample)
+        self.algorithm.update_normalization(sample)
         if "td_error" in numbers:
             batch.weight = numbers.pop("td_error").cpu().numpy()
         return numbers
@@ -248,7 +248,7 @@ class RolloutLearner:
                 steps = list(gradient_steps(self.algorithm, prepared, generator))
         else:
             steps = list(gradient_steps(self.algorithm, prepared, generator))
-        self.algorithm.absorb(columns)
+        self.algorithm.update_normalization(columns)
         return {name: [float(step[name]) for step in steps] for name in steps[0]}
 
 

@@ -42,7 +42,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Noise, Obs, RandomActor
+from striderl.collect.actors.base import ActorOutput, Noise, Obs, RandomActor
 from striderl.collect.collector import Collector as CoreCollector
 from striderl.collect.collector import CollectorConfig
 from striderl.collect.samplers.envs import as_vec_env
@@ -245,13 +245,13 @@ class ForwardActor:
         """Return that all episodes begin."""
         return {"fresh": torch.ones(num_envs, dtype=torch.bool, device=device)}
 
-    def act(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Call the policy, or choose at random."""
         fresh: Tensor = state["fresh"]
         after = {"fresh": torch.zeros_like(fresh)}
         if self.random:
             self._memory = None
-            return Acted(self._random_actor.act(obs, (), noise).actions, after, {})
+            return ActorOutput(self._random_actor.act(obs, (), noise).actions, after, {})
         who, count = f"{type(self.policy).__name__}.forward", len(fresh)
         batch = Batch(obs=shown(obs), **(self.previous or _nothing_before(fresh)))
         result = checked_forward(self.policy(batch, self._remembered(fresh)), count, who)
@@ -261,7 +261,7 @@ class ForwardActor:
         if self._memory is not None:
             self._memory = tree.map(_detached, self._memory)
             columns["_state"] = _stored(self._memory) if _is_nested(self._memory) else torch.as_tensor(self._memory)
-        return Acted(actions, after, columns)
+        return ActorOutput(actions, after, columns)
 
     def _remembered(self, fresh: Tensor) -> Any:
         if self._memory is None or bool(fresh.all()):

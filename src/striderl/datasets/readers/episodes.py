@@ -22,7 +22,7 @@ from striderl.datasets.trajectories.spec import TrajectorySpec
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.datasets.trajectories.writer import TrajectoryWriter
 from striderl.storage.replay.replay import Replay, View
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 
 STEP_KEYS = ("obs", "act", "rew", "terminated", "truncated")
 """What an episode's steps have."""
@@ -88,7 +88,7 @@ def store_episodes(
     return TrajectoryStore(folder)
 
 
-def replay_of_episodes(source: EpisodeSource, *, picker: Picker | None = None, view: View | None = None) -> Replay:
+def replay_of_episodes(source: EpisodeSource, *, sampler: Sampler | None = None, view: View | None = None) -> Replay:
     """Fill a replay with all episodes, one behind the other as the steps of one env.
 
     Where it is not known what was seen after an episode, its last observation stands for it.
@@ -97,7 +97,7 @@ def replay_of_episodes(source: EpisodeSource, *, picker: Picker | None = None, v
     if not whole:
         raise ValueError("there is no episode to read")
     steps = tree.map(lambda leaf: leaf.unsqueeze(1), tree.cat(whole))
-    return replay_of(steps, source.obs_spec, source.action_spec, picker=picker, view=view)
+    return replay_of(steps, source.obs_spec, source.action_spec, sampler=sampler, view=view)
 
 
 def _with_following(episode: Episode) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from striderl.envs.workers.channel import Channel, ChannelClosed, Packet, conten
 from striderl.envs.workers.convert import EnvFactory
 from striderl.envs.workers.errors import ContractViolation, shortened, traceback_text
 from striderl.envs.workers.layout import Array, Layout
-from striderl.envs.workers.lifeline import fork_worker, watch_trainer
+from striderl.envs.workers.parent_watchdog import fork_worker, watch_trainer
 
 CONTROL_BYTES = 24
 """Shared with the trainer: three int64, the phase, the global index of the env at work, and the worker's process id."""

@@ -21,7 +21,7 @@ import socket
 
 from striderl.envs.workers import child
 from striderl.envs.workers.channel import Channel, ChannelClosed, pack, unpack
-from striderl.envs.workers.lifeline import hold_on_to_parent
+from striderl.envs.workers.parent_watchdog import hold_on_to_parent
 
 _PRELOAD = ("gymnasium", "gymnasium.wrappers", "cloudpickle")
 

@@ -51,7 +51,7 @@ from striderl.envs.workers.errors import (
 )
 from striderl.envs.workers.launch import Child, Launcher
 from striderl.envs.workers.layout import Array, Buffers
-from striderl.envs.workers.lifeline import KILL_SIGNAL
+from striderl.envs.workers.parent_watchdog import KILL_SIGNAL
 
 _GRACE = 1.0
 _CLOSING_TIME = 1.0
@@ -277,7 +277,7 @@ _SLICE = 0.5
 _STACK_TIME = 0.3
 
 
-class Crew:
+class WorkerGroup:
     """The workers of one pool; it knows nothing of the pool, so that it can be ended when the pool is garbage."""
 
     def __init__(self, launcher: Launcher, handles: Sequence[WorkerHandle]) -> None:

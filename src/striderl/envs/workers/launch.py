@@ -29,7 +29,7 @@ from typing import Protocol, TypeVar
 from striderl.envs.workers import child, fork_server
 from striderl.envs.workers.channel import Channel, ChannelClosed, channel_pair, pack, unpack
 from striderl.envs.workers.convert import EnvFactory
-from striderl.envs.workers.lifeline import KILL_SIGNAL
+from striderl.envs.workers.parent_watchdog import KILL_SIGNAL
 
 _trainer_ends: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 """The trainer's ends of all wires; a forked worker closes its copies, or its siblings would never see theirs close."""

@@ -30,7 +30,7 @@ from striderl.envs.workers.block import check_spaces
 from striderl.envs.workers.channel import anonymous_file, mapped, pack, unpack
 from striderl.envs.workers.convert import EnvFactory
 from striderl.envs.workers.errors import ContractViolation, EnvRaised
-from striderl.envs.workers.handle import Crew, WorkerHandle
+from striderl.envs.workers.handle import WorkerGroup, WorkerHandle
 from striderl.envs.workers.launch import make_launcher
 from striderl.envs.workers.layout import Array, Buffers, Description, Layout, env_seeds
 
@@ -63,8 +63,8 @@ class WorkerPool:
             WorkerHandle(index, start, stop, first_env_index)
             for index, (start, stop) in enumerate(zip(self.borders, self.borders[1:]))
         ]
-        self._crew = Crew(launcher, self._handles)
-        self._finalizer = weakref.finalize(self, self._crew.shut_down)
+        self._worker_group = WorkerGroup(launcher, self._handles)
+        self._finalizer = weakref.finalize(self, self._worker_group.shut_down)
         try:
             self.description = self._start()
         except BaseException:
@@ -92,14 +92,14 @@ class WorkerPool:
         for handle in self._handles:
             handle.rows = self.buffers.rows(handle.start, handle.stop)
             self._send_layout(handle)
-        self._crew.wait_for(self._handles)
+        self._worker_group.wait_for(self._handles)
         for handle in self._handles:
             self._settle(handle)
 
     def close(self) -> list[str]:
         """End all workers within five seconds and return what their envs raised while closing."""
         self.closed = True
-        texts = self._crew.shut_down()
+        texts = self._worker_group.shut_down()
         self._finalizer.detach()
         if self._memory_file >= 0:
             os.close(self._memory_file)
@@ -111,7 +111,7 @@ class WorkerPool:
     def reset(self, seed: int | None, start: int, stop: int) -> None:
         """Start new episodes in all envs of a part, from the seed where given."""
         handles = self._handles_in(start, stop)
-        self._crew.wait_for(handles)  # what an interrupted step left under way
+        self._worker_group.wait_for(handles)  # what an interrupted step left under way
         if seed is not None:
             self.seed = seed
         for handle in handles:
@@ -120,7 +120,7 @@ class WorkerPool:
                 handle.failure = None  # its env raised; a reset is a new start for it
             if handle.failure is None:
                 self._send_reset(handle, handle.slot ^ 1, seed, restart=0)
-        self._crew.wait_for(handles)
+        self._worker_group.wait_for(handles)
         for handle in handles:
             self._settle(handle, reset=True)
             handle.slot ^= 1
@@ -134,7 +134,7 @@ class WorkerPool:
             if handle.failure is None:
                 body = bytes([handle.slot, handle.slot ^ 1])
                 handle.send("reset", b"m", body, self.config.deadline)
-        self._crew.wait_for(handles)
+        self._worker_group.wait_for(handles)
         for handle in handles:
             handle.take()
             self._refuse_failed(handle)
@@ -154,7 +154,7 @@ class WorkerPool:
     def wait_step(self, start: int, stop: int) -> None:
         """Wait for the step of a part, and restart the workers it was lost with."""
         handles = self._handles_in(start, stop)
-        self._crew.wait_for(handles)
+        self._worker_group.wait_for(handles)
         for handle in handles:
             if handle.failure is None:
                 handle.take()
@@ -168,13 +168,13 @@ class WorkerPool:
 
     def is_ready(self, start: int, stop: int) -> bool:
         """Tell whether `wait_step` would not wait."""
-        self._crew.pump(0.0)
+        self._worker_group.pump(0.0)
         return not any(handle.is_waiting for handle in self._handles_in(start, stop))
 
     def wait_any(self, ranges: Sequence[tuple[int, int]], timeout: float | None) -> list[bool]:
         """Wait until a part is ready, at most so many seconds, and tell of each whether it is."""
         groups = [self._handles_in(start, stop) for start, stop in ranges]
-        self._crew.wait_any(groups, timeout)
+        self._worker_group.wait_any(groups, timeout)
         return [not any(handle.is_waiting for handle in group) for group in groups]
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
@@ -228,17 +228,17 @@ class WorkerPool:
                 raise cause
             handle.restarts += 1
             _log.warning("restart %d of worker %d: %s", handle.restarts, handle.index, cause)
-            self._crew.drop(handle)
+            self._worker_group.drop(handle)
             self._launch(handle)
-            self._crew.wait_for([handle])
+            self._worker_group.wait_for([handle])
             self._take_description(handle)
             if self._layout is not None and not handle.has_failed():
                 self._send_layout(handle)
-                self._crew.wait_for([handle])
+                self._worker_group.wait_for([handle])
                 handle.take()
             if reset and not handle.has_failed():
                 self._send_reset(handle, handle.slot ^ 1, self.seed, restart=handle.restarts)
-                self._crew.wait_for([handle])
+                self._worker_group.wait_for([handle])
                 handle.take()
 
     def _replace_lost_rows(self, handle: WorkerHandle) -> None:
@@ -257,7 +257,7 @@ class WorkerPool:
     def _start(self) -> Description:
         for handle in self._handles:
             self._launch(handle)
-        self._crew.wait_for(self._handles)
+        self._worker_group.wait_for(self._handles)
         for handle in self._handles:
             self._take_description(handle)
             self._settle(handle)
@@ -275,8 +275,8 @@ class WorkerPool:
 
     def _launch(self, handle: WorkerHandle) -> None:
         factories = self._factories[handle.start : handle.stop]
-        handle.launch(self._crew.launcher, factories, self._payloads[handle.index], self.config.start_deadline)
-        self._crew.watch(handle)
+        handle.launch(self._worker_group.launcher, factories, self._payloads[handle.index], self.config.start_deadline)
+        self._worker_group.watch(handle)
 
     def _send_layout(self, handle: WorkerHandle) -> None:
         body = pack((self._layout, handle.start, handle.stop))
@@ -296,7 +296,7 @@ class WorkerPool:
             if handle.failure is not None:
                 raise handle.failure
             handle.send(phase, kind, body, self.config.deadline)
-        self._crew.wait_for(handles)
+        self._worker_group.wait_for(handles)
         packets = [handle.take() for handle in handles]
         failures = [handle.failure for handle in handles if handle.failure is not None]
         for handle in handles:

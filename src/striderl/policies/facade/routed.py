@@ -67,13 +67,13 @@ class RoutedPolicy(Policy):
         self,
         obs: Mapping[str, Tensor],
         state: Mapping[str, Tensor],
-        memo: Mapping[str, Tensor],
+        stage_draws: Mapping[str, Tensor],
         resets: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> PolicyOutput:
         """Run actor and critic, one after the other."""
-        distribution, after_actor, aux = self.act(obs, state, memo, resets, valid)
-        value, after_critic = self.value(obs, state, memo, resets, valid)
+        distribution, after_actor, aux = self.act(obs, state, stage_draws, resets, valid)
+        value, after_critic = self.value(obs, state, stage_draws, resets, valid)
         critic = {name: each for name, each in after_critic.items() if name.startswith("critic/")}
         return PolicyOutput(distribution, value, {**after_actor, **critic}, aux)
 
@@ -81,14 +81,14 @@ class RoutedPolicy(Policy):
         self,
         obs: Mapping[str, Tensor],
         state: Mapping[str, Tensor],
-        memo: Mapping[str, Tensor],
+        stage_draws: Mapping[str, Tensor],
         resets: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
         """Run the model's `act`; keep what it sampled."""
         if not self._acts:
-            return super().act(obs, state, memo, resets, valid)
-        seen, model, more = masked(obs, valid), self.model, self._decisions(memo)
+            return super().act(obs, state, stage_draws, resets, valid)
+        seen, model, more = masked(obs, valid), self.model, self._decisions(stage_draws)
         if any(isinstance(stage, PredictStage) and stage.wanted_truths for _, stage in self.actor.named_stages()):
             more["critic_observations"] = self._given(seen, self.critic_inputs)
         with self._memory(state) as kept:
@@ -101,14 +101,14 @@ class RoutedPolicy(Policy):
         self,
         obs: Mapping[str, Tensor],
         state: Mapping[str, Tensor],
-        memo: Mapping[str, Tensor],
+        stage_draws: Mapping[str, Tensor],
         resets: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Run the model's `evaluate`."""
         if not self._evaluates:
-            return super().value(obs, state, memo, resets, valid)
-        seen, more = masked(obs, valid), self._decisions(memo)
+            return super().value(obs, state, stage_draws, resets, valid)
+        seen, more = masked(obs, valid), self._decisions(stage_draws)
         with self._memory(state) as kept:
             if state and resets is not None:
                 more["hidden_states"], more["resets"] = tuples.to_hidden_states(self, state), resets
@@ -126,9 +126,9 @@ class RoutedPolicy(Policy):
         own = {name: obs[name] for name in spec}
         return spec.flatten(own) if self.flat else own
 
-    def _decisions(self, memo: Mapping[str, Tensor]) -> dict[str, Any]:
+    def _decisions(self, stage_draws: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the decisions to repeat, where the policy has any: an override need not take them otherwise."""
-        return {"memo": memo} if self.memo_spec() else {}
+        return {"memo": stage_draws} if self.stage_draw_spec() else {}
 
     @contextmanager
     def _memory(self, state: Mapping[str, Tensor]) -> Iterator[Any]:

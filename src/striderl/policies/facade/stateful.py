@@ -71,14 +71,14 @@ class StatefulPolicy:
 
         Companions are moved and set to training along with the policy, and are no part of it otherwise.
         """
-        if policy.trunk.state_spec() or policy.trunk.memo_spec():
+        if policy.trunk.state_spec() or policy.trunk.stage_draw_spec():
             raise ValueError(
                 "act and evaluate would each advance the trunk's memory; give actor and critic stages of their own, "
                 "or use the pure policy, which runs both at once"
             )
         self._companions = tuple(companions)
         self.policy = policy
-        self.memo: dict[str, Tensor] = {}
+        self.stage_draws: dict[str, Tensor] = {}
         self._memory = FacadeMemory(policy, int(torch.randint(2**62, ())) if seed is None else seed)
         self._distribution: Distribution[Any] | None = None
         self._aux: dict[str, Tensor] = {}
@@ -141,14 +141,14 @@ class StatefulPolicy:
         *,
         critic_observations: Observations | None = None,
         resets: Tensor | None = None,
-        memo: Mapping[str, Tensor] | None = None,
+        stage_draws: Mapping[str, Tensor] | None = None,
     ) -> Any:
         """Return sampled actions.
 
-        `memo` are the decisions to repeat (`model.memo` of the step), `critic_observations` are wanted by adaptors
-        whose actor may read the truth.
+        `stage_draws` are the decisions to repeat (`model.stage_draws` of the step), `critic_observations` are wanted by
+        adaptors whose actor may read the truth.
         """
-        self._act(observations, critic_observations, masks, hidden_states, resets=resets, memo=memo)
+        self._act(observations, critic_observations, masks, hidden_states, resets=resets, stage_draws=stage_draws)
         return self._sample()
 
     def act_inference(self, observations: Observations, critic_observations: Observations | None = None) -> Any:
@@ -163,17 +163,17 @@ class StatefulPolicy:
         hidden_states: Any = None,
         *,
         resets: Tensor | None = None,
-        memo: Mapping[str, Tensor] | None = None,
+        stage_draws: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """Return values [.., 1], or [.., V] of a critic with several.
 
-        A critic whose stages decide repeats the decisions in `memo`; without it those of the last `act`, which are
-        wanted for the same envs, and before the first `act` those of deterministic inference.
+        A critic whose stages decide repeats the decisions in `stage_draws`; without it those of the last `act`, which
+        are wanted for the same envs, and before the first `act` those of deterministic inference.
         """
         obs = named(critic_observations, self.policy.critic_inputs, self.device)
         lead = lead_of(obs, self.policy.critic_inputs)
         state = self._memory.at("critic", hidden_states, masks, resets, lead)
-        decided = self._critic_decided(memo, lead, hidden_states)
+        decided = self._critic_decided(stage_draws, lead, hidden_states)
         values, new_state = self.policy.value(obs, state, decided, resets, as_mask(masks))
         if hidden_states is None:
             self._memory.state = new_state
@@ -190,16 +190,16 @@ class StatefulPolicy:
         hidden_states: Any = None,
         *,
         resets: Tensor | None = None,
-        memo: Mapping[str, Tensor] | None = None,
+        stage_draws: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (log-probability [..], entropy [..], values [.., 1]) of actions that were taken; memory stays."""
         if self.is_recurrent and hidden_states is None:
             raise ValueError("evaluate_actions of a recurrent policy wants the hidden_states its minibatch begins with")
-        if memo is None and self.policy.memo_spec():
-            raise ValueError(_must_repeat(self.policy.memo_spec()))
+        if stage_draws is None and self.policy.stage_draw_spec():
+            raise ValueError(_must_repeat(self.policy.stage_draw_spec()))
         seen = critic_view(self.policy, observations, critic_observations)
-        self._act(observations, critic_observations, masks, hidden_states, resets=resets, memo=memo)
-        values = self.evaluate(seen, masks, hidden_states, resets=resets, memo=memo)
+        self._act(observations, critic_observations, masks, hidden_states, resets=resets, stage_draws=stage_draws)
+        values = self.evaluate(seen, masks, hidden_states, resets=resets, stage_draws=stage_draws)
         return self.get_actions_log_prob(actions), self.entropy, values
 
     # -- the last distribution -----------------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ class StatefulPolicy:
         obs = named(observations, self.policy.actor_inputs, self.device)
         lead = lead_of(obs, self.policy.actor_inputs)
         state = self._memory.at("actor", hidden_states, masks, None, lead)
-        memo = self.policy.settled(torch.zeros(lead, device=self.device))
-        _, _, aux = self.policy.act(obs, state, memo, None, as_mask(masks))
+        stage_draws = self.policy.settled(torch.zeros(lead, device=self.device))
+        _, _, aux = self.policy.act(obs, state, stage_draws, None, as_mask(masks))
         estimate = estimates(aux, stage)
         if masks is None:
             return estimate
@@ -295,9 +295,9 @@ class StatefulPolicy:
         obs = named(observations, spec, self.device)
         lead = lead_of(obs, spec)
         state = self._memory.at("actor", hidden_states, masks, resets, lead)
-        memo = self._decided(None, lead, hidden_states, greedy=False)
-        distribution, new_state = act_embedded(self.policy, obs, state, memo, resets, as_mask(masks))
-        self._keep(distribution, new_state, {}, memo, masks, hidden_states)
+        stage_draws = self._decided(None, lead, hidden_states, greedy=False)
+        distribution, new_state = act_embedded(self.policy, obs, state, stage_draws, resets, as_mask(masks))
+        self._keep(distribution, new_state, {}, stage_draws, masks, hidden_states)
         return self._sample()
 
     # -- memory --------------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class StatefulPolicy:
         hidden_states: Any = None,
         *,
         resets: Tensor | None = None,
-        memo: Mapping[str, Tensor] | None = None,
+        stage_draws: Mapping[str, Tensor] | None = None,
         greedy: bool = False,
     ) -> None:
         """Run the actor and keep what it gives."""
@@ -403,45 +403,47 @@ class StatefulPolicy:
         if not greedy:
             check_truths(self.policy, obs)
         state = self._memory.at("actor", hidden_states, masks, resets, lead)
-        memo = self._decided(memo, lead, hidden_states, greedy=greedy)
-        distribution, new_state, aux = self.policy.act(obs, state, memo, resets, as_mask(masks))
-        self._keep(distribution, new_state, aux, memo, masks, hidden_states)
+        stage_draws = self._decided(stage_draws, lead, hidden_states, greedy=greedy)
+        distribution, new_state, aux = self.policy.act(obs, state, stage_draws, resets, as_mask(masks))
+        self._keep(distribution, new_state, aux, stage_draws, masks, hidden_states)
 
     def _decided(
-        self, memo: Mapping[str, Tensor] | None, lead: tuple[int, ...], hidden_states: Any, *, greedy: bool
+        self, stage_draws: Mapping[str, Tensor] | None, lead: tuple[int, ...], hidden_states: Any, *, greedy: bool
     ) -> Mapping[str, Tensor]:
         """Return the decisions of a call: given ones, settled ones, or for a step drawn ones."""
-        if memo is not None:
-            return memo
-        if greedy or not self.policy.memo_spec():
+        if stage_draws is not None:
+            return stage_draws
+        if greedy or not self.policy.stage_draw_spec():
             return self.policy.settled(torch.zeros(lead, device=self.device))
         if hidden_states is not None:
-            raise ValueError(_must_repeat(self.policy.memo_spec()))
+            raise ValueError(_must_repeat(self.policy.stage_draw_spec()))
         return self.policy.decide(self._memory.draw(self.policy.noise(), lead, self.device))
 
     def _critic_decided(
-        self, memo: Mapping[str, Tensor] | None, lead: tuple[int, ...], hidden_states: Any
+        self, stage_draws: Mapping[str, Tensor] | None, lead: tuple[int, ...], hidden_states: Any
     ) -> Mapping[str, Tensor]:
         """Return the critic's decisions of a call: given ones, those of the step, or settled before the first."""
-        names = [name for name in self.policy.memo_spec() if name.startswith("critic/")]
-        if memo is not None or not names:
-            return memo or {}
-        if hidden_states is not None or any(self.memo[name].shape != lead for name in names if name in self.memo):
+        names = [name for name in self.policy.stage_draw_spec() if name.startswith("critic/")]
+        if stage_draws is not None or not names:
+            return stage_draws or {}
+        if hidden_states is not None or any(
+            self.stage_draws[name].shape != lead for name in names if name in self.stage_draws
+        ):
             raise ValueError(_must_repeat(names))
-        return self.memo or self.policy.settled(torch.zeros(lead, device=self.device))
+        return self.stage_draws or self.policy.settled(torch.zeros(lead, device=self.device))
 
     def _keep(
         self,
         distribution: Distribution[Any],
         state: dict[str, Tensor],
         aux: dict[str, Tensor],
-        memo: Mapping[str, Tensor],
+        stage_draws: Mapping[str, Tensor],
         masks: Tensor | None,
         hidden_states: Any,
     ) -> None:
         if hidden_states is None:
             self._memory.state = state
-        self.memo = dict(memo)
+        self.stage_draws = dict(stage_draws)
         self._distribution = distribution if masks is None else unpad_trajectories(distribution, masks)
         self._aux = aux if masks is None else unpad_trajectories(aux, masks)
 

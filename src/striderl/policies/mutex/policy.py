@@ -94,7 +94,7 @@ class MutexPolicy(nn.Module):
         }
         return {**own, **subs}
 
-    def memo_spec(self) -> dict[str, TensorSpec]:
+    def stage_draw_spec(self) -> dict[str, TensorSpec]:
         """Return the random decisions of a step: the commands that an env at its first step takes."""
         return {"command": TensorSpec(shape=(self.num_policies,))} if self.inputs.draws else {}
 
@@ -124,7 +124,7 @@ class MutexPolicy(nn.Module):
         self,
         obs: Obs,
         state: State,
-        memo: Memo,
+        stage_draws: Memo,
         resets: Tensor | None = None,
         valid: Tensor | None = None,
         selection: Tensor | None = None,
@@ -136,12 +136,12 @@ class MutexPolicy(nn.Module):
         self.obs_spec.require(obs)
         name, spec = next(iter(self.obs_spec.items()))
         if obs[name].dim() - len(spec.shape) == 1:
-            step = self._step(obs, state, memo, resets, valid, selection)
+            step = self._step(obs, state, stage_draws, resets, valid, selection)
             return self._distribution(step.mean, step.std), step.state, step.aux
         steps: list[_Step] = []
         for at in range(len(obs[name])):
             now = [None if given is None else given[at] for given in (resets, valid, selection)]
-            steps.append(self._step(_at(obs, at), state, _at(memo, at), *now))
+            steps.append(self._step(_at(obs, at), state, _at(stage_draws, at), *now))
             state = steps[-1].state
         mean = torch.stack([step.mean for step in steps])
         stds = [step.std for step in steps if step.std is not None]
@@ -154,7 +154,7 @@ class MutexPolicy(nn.Module):
         self,
         obs: Obs,
         state: State,
-        memo: Memo,
+        stage_draws: Memo,
         resets: Tensor | None,
         valid: Tensor | None,
         selection: Tensor | None,
@@ -163,7 +163,7 @@ class MutexPolicy(nn.Module):
         state = _forgotten(state, _either(None if resets is None else resets.bool(), dead))
         obs = _forgotten(obs, dead)
         chosen = self._chosen(obs, selection)
-        command = self._command(state, memo)
+        command = self._command(state, stage_draws)
         recent = torch.cat([chosen.unsqueeze(1), state["recent"][:, :-1]], dim=1)
         weight = recent.sum(1) / recent.sum((1, 2)).unsqueeze(-1)
         like = torch.zeros_like(weight[:, 0])
@@ -189,18 +189,18 @@ class MutexPolicy(nn.Module):
             )
         return self.config.selection.choose(obs, self.num_policies)
 
-    def _command(self, state: State, memo: Memo) -> Tensor:
+    def _command(self, state: State, stage_draws: Memo) -> Tensor:
         """Return the velocity commands [N, K]: what the memo says at first steps, then what was kept."""
         recent = state["recent"]
         if not self.inputs.draws:
             return self.inputs.fixed.expand(recent.shape[0], -1)
-        if "command" not in memo:
+        if "command" not in stage_draws:
             raise KeyError(
                 "velocity commands are drawn from a range and the memo does not have them; give "
                 "policy.decide(noise), or policy.settled(like) for the middle of each range"
             )
         first = recent.sum((1, 2)) == 0
-        return torch.where(first.unsqueeze(-1), memo["command"], state["command"])
+        return torch.where(first.unsqueeze(-1), stage_draws["command"], state["command"])
 
     def _let_go(self, index: int, recent: Tensor) -> Tensor | None:
         """Return the envs [N] in which a policy's memory is reset after this step."""

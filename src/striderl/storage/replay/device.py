@@ -93,10 +93,10 @@ class DeviceSampler:
     """Samples from a replay with uniform picking, on the device alone; see the picture at the top of this module."""
 
     def __init__(self, replay: Replay, batch_size: int) -> None:
-        """Prepare; the replay's picker is `Uniform` and its envs are equally far."""
-        if not isinstance(replay.picker, Uniform):
-            raise TypeError(f"DeviceSampler picks uniformly, found {type(replay.picker).__name__}")
-        self.replay, self.batch_size, self._picker = replay, batch_size, replay.picker
+        """Prepare; the replay's sampler is `Uniform` and its envs are equally far."""
+        if not isinstance(replay.sampler, Uniform):
+            raise TypeError(f"DeviceSampler picks uniformly, found {type(replay.sampler).__name__}")
+        self.replay, self.batch_size, self._sampler = replay, batch_size, replay.sampler
         device = replay.read.device
         self._cursor = DeviceCursor(replay.cursor, device)
         self._reader = device_reader(replay, self._cursor)
@@ -105,7 +105,7 @@ class DeviceSampler:
     def ready(self) -> None:
         """Follow the host, which knows how far the envs and the draws are; before each play, without waiting."""
         self._cursor.follow(self.replay.cursor)
-        of, block, row = self._picker.block(self.batch_size)
+        of, block, row = self._sampler.block(self.batch_size)
         self._numbers.load(of, {"numbers": block}, row)
 
     def sample(self) -> tuple[dict[str, Any], Tensor]:
@@ -122,9 +122,9 @@ class DeviceSampler:
         self._numbers.advance()
 
     def advanced(self) -> None:
-        """Know on the host that the recording was played: the picker goes on too."""
+        """Know on the host that the recording was played: the sampler goes on too."""
         self._numbers.advanced()
-        self._picker.skip()
+        self._sampler.skip()
 
 
 class DeviceRows:

@@ -12,10 +12,10 @@ An observation is stored once: what follows a step is the observation one row on
 never written take no room (on a GPU it takes its full size). So the next observation is never wrong, and every step can
 be sampled as soon as it is in.
 
-    replay = Replay(collector.columns(), 1_000_000, env.num_envs, picker=Prioritized(seed=0), view=NStep(3, gamma=0.99))
+    replay = Replay(collector.columns(), 1_000_000, num_envs, sampler=Prioritized(seed=0), view=NStep(3, gamma=0.99))
     collector.collect(n_step=8, storage=replay)                replay.add(transition, envs)
-    sample = replay.sample(256)                                ReplaySample(data, index, weight, ticket)
-    replay.update_priorities(sample.ticket, td_error)          rows that were overwritten since then are left alone
+    sample = replay.sample(256)                                ReplaySample(data, index, weight, handle)
+    replay.update_priorities(sample.handle, td_error)          rows that were overwritten since then are left alone
     replay.cut()                                               after env.reset() from outside: episodes do not go on
 
 `sample.data` is a dict of [B, …] tensors, the columns of a step plus what the view adds:
@@ -57,12 +57,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl._moved import renamed_arguments
 from striderl.data.arena import Arena, Columns, Placement
 from striderl.data.transition import Transition
 from striderl.storage.replay.reader import EpisodeTable, ReplayReader, StateRows
 from striderl.storage.replay.ring import RingCursor
 from striderl.storage.replay.rows import PackedRows, part_of, sparse, split_columns, step_arena
-from striderl.storage.replay.samplers import Pick, Picker, Ticket, Uniform
+from striderl.storage.replay.samplers import SampledRows, SampleHandle, Sampler, Uniform
 from striderl.storage.replay.writer import SMALL, Mark, PlainAdd, StepWriter
 
 
@@ -76,7 +77,7 @@ class ReplaySample:
     """Which rows were picked, int64 [B]; for `Replay.read`."""
     weight: Tensor | None
     """Importance weights of a prioritized pick, float32 [B], the largest of them 1; None for a uniform one."""
-    ticket: Ticket
+    handle: SampleHandle
     """Hand it back to `Replay.update_priorities`."""
 
 
@@ -94,6 +95,7 @@ class Replay:
     balanced = False
     """Envs may deliver different numbers of steps."""
 
+    @renamed_arguments({"picker": "sampler"})
     def __init__(
         self,
         columns: Columns,
@@ -101,7 +103,7 @@ class Replay:
         num_envs: int,
         *,
         placement: Placement | None = None,
-        picker: Picker | None = None,
+        sampler: Sampler | None = None,
         view: View | None = None,
         state: Columns | None = None,
         state_every: int = 1,
@@ -109,7 +111,7 @@ class Replay:
     ) -> None:
         """Make room for `capacity` steps, the same number of each env, with the columns of `transition_columns`.
 
-        `picker` is `Uniform()` and `view` is `OneStep()` unless told. With `state` (such as `policy.state_spec()`) the
+        `sampler` is `Uniform()` and `view` is `OneStep()` unless told. With `state` (such as `policy.state_spec()`) the
         actor's memory is kept before every `state_every`-th place; with `episodes` the bounds of episodes are kept.
         """
         if num_envs < 1 or capacity < num_envs:
@@ -130,8 +132,8 @@ class Replay:
         )
         self.read = ReplayReader(self.cursor, self.steps, self.frames, self.finals, self.episodes, self.states)
         """Walks along episodes and reads rows by number."""
-        self.picker = picker or Uniform()
-        self.picker.attach(self.cursor, device)
+        self.sampler = sampler or Uniform()
+        self.sampler.attach(self.cursor, device)
         self.view = view
         self._whole = slice(0, num_envs)
         self._env_index = torch.arange(num_envs, device=device)
@@ -139,7 +141,7 @@ class Replay:
         """How often this replay was saved."""
         self.mark = None if placement.folder is None else Mark(placement.folder, num_envs)
         """How far the files have been written; None in memory."""
-        self._writer = StepWriter(self.read, self.picker, self.mark)
+        self._writer = StepWriter(self.read, self.sampler, self.mark)
         self._plain = self._short_way()
 
     @property
@@ -169,7 +171,7 @@ class Replay:
         extras = self.mark is not None or self.states is not None or self.episodes is not None
         if extras or not (self.steps.fast and self.frames.fast) or self.num_envs > SMALL:
             return None
-        return PlainAdd(self.read, None if isinstance(self.picker, Uniform) else self.picker)
+        return PlainAdd(self.read, None if isinstance(self.sampler, Uniform) else self.sampler)
 
     # -- writing as a part of a recording: where to is known to the device alone ---------------------------------------
 
@@ -212,12 +214,12 @@ class Replay:
         return (place + 1) % self.cursor.rows
 
     def count_steps(self, num_steps: int) -> None:
-        """Know that so many steps of all envs were written, and let the picker know."""
+        """Know that so many steps of all envs were written, and let the sampler know."""
         for _ in range(num_steps):
             place = self.first_place()
             valid = self.steps.arena.data["valid"][place]
-            self.picker.written(self.read, place * self.num_envs, self.num_envs, valid)
-            self.picker.opened((place + 1) % self.cursor.rows * self.num_envs, self.num_envs)
+            self.sampler.written(self.read, place * self.num_envs, self.num_envs, valid)
+            self.sampler.opened((place + 1) % self.cursor.rows * self.num_envs, self.num_envs)
             self.cursor.advance(None)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -251,7 +253,7 @@ class Replay:
         """Forget all steps; the memory stays, and the random numbers go on."""
         zeros = np.zeros(self.num_envs, np.int64)
         self.cursor.set(zeros, zeros)
-        self.picker.keep(torch.zeros(self.read.num_rows, dtype=torch.bool, device=self.read.device))
+        self.sampler.keep(torch.zeros(self.read.num_rows, dtype=torch.bool, device=self.read.device))
         if self.states is not None:
             self.states.clear(self._whole, 0)
         if self.episodes is not None:
@@ -265,40 +267,40 @@ class Replay:
             raise ValueError(f"batch_size is at least 1, found {batch_size}")
         if not len(self.cursor):
             raise ValueError("the replay is empty: add steps before sampling")
-        pick: Pick = self.picker.pick(self.read, batch_size)
-        data = self.read.rows(pick.index) if self.view is None else self.view(self.read, pick.index)
-        return ReplaySample(data, pick.index, pick.weight, self._ticket(pick.index))
+        sample_index: SampledRows = self.sampler.sample_index(self.read, batch_size)
+        data = self.read.rows(sample_index.index) if self.view is None else self.view(self.read, sample_index.index)
+        return ReplaySample(data, sample_index.index, sample_index.weight, self._handle(sample_index.index))
 
-    def _ticket(self, index: Tensor) -> Ticket:
+    def _handle(self, index: Tensor) -> SampleHandle:
         if self.cursor.even:
-            return Ticket(index, None, self.cursor.total)
-        return Ticket(index, self._numbers(index), -1)
+            return SampleHandle(index, None, self.cursor.total)
+        return SampleHandle(index, self._numbers(index), -1)
 
     def _numbers(self, index: Tensor) -> Tensor:
         """Return the number of each step in its env."""
         first = torch.from_numpy(self.cursor.first_alive).to(index.device)
         return first.index_select(0, index % self.num_envs) + self.read.position(index)
 
-    def update_priorities(self, ticket: Ticket, error: Tensor) -> None:
+    def update_priorities(self, handle: SampleHandle, error: Tensor) -> None:
         """Set the priorities of the picked steps from their errors [B]; steps that are gone are left alone."""
-        if error.shape != ticket.index.shape:
-            raise ValueError(f"wanted one error per picked step {list(ticket.index.shape)}, found {list(error.shape)}")
-        self.picker.update(ticket.index, self._still_there(ticket), error)
+        if error.shape != handle.index.shape:
+            raise ValueError(f"wanted one error per picked step {list(handle.index.shape)}, found {list(error.shape)}")
+        self.sampler.update(handle.index, self._still_there(handle), error)
 
-    def _still_there(self, ticket: Ticket) -> Tensor | None:
+    def _still_there(self, handle: SampleHandle) -> Tensor | None:
         """Tell which picked steps have not been overwritten, bool [B]; None when none can have been."""
-        if ticket.number is None and self.cursor.even:
-            if ticket.total == self.cursor.total:
+        if handle.number is None and self.cursor.even:
+            if handle.total == self.cursor.total:
                 return None
             # places that were written since then, and the open one, begin at the place that was open then
-            since = self.cursor.total - ticket.total + 1
-            ahead = (ticket.index // self.num_envs - ticket.total) % self.cursor.rows
+            since = self.cursor.total - handle.total + 1
+            ahead = (handle.index // self.num_envs - handle.total) % self.cursor.rows
             return ahead >= since if since <= self.cursor.rows else torch.zeros_like(ahead, dtype=torch.bool)
-        number = ticket.number
+        number = handle.number
         if number is None:
-            newest = (ticket.total - 1) % self.cursor.rows
-            number = ticket.total - 1 - (newest - ticket.index // self.num_envs) % self.cursor.rows
-        return (self._numbers(ticket.index) == number) & self.read.alive(ticket.index)
+            newest = (handle.total - 1) % self.cursor.rows
+            number = handle.total - 1 - (newest - handle.index // self.num_envs) % self.cursor.rows
+        return (self._numbers(handle.index) == number) & self.read.alive(handle.index)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -345,7 +347,7 @@ def save_replay(replay: Replay) -> dict[str, Any]:
         "generation": replay.generation,
         "totals": torch.from_numpy(cursor.totals),
         "first_alive": torch.from_numpy(cursor.first_alive),
-        "picker": replay.picker.state_dict(),
+        "picker": replay.sampler.state_dict(),
         "view": None if view is None else view.state_dict(),
         "episodes": None if replay.episodes is None else replay.episodes.state_dict(),
         "states": None if replay.states is None else _blocks(replay.states.packed, None),
@@ -385,8 +387,8 @@ def load_replay(replay: Replay, state: Mapping[str, Any]) -> None:
     if replay.episodes is not None:
         replay.episodes.load_state_dict(state["episodes"])
     replay.cursor.set(totals, first)
-    replay.picker.load_state_dict(state["picker"])
-    replay.picker.keep(replay.read.alive(torch.arange(replay.read.num_rows, device=replay.read.device)))
+    replay.sampler.load_state_dict(state["picker"])
+    replay.sampler.keep(replay.read.alive(torch.arange(replay.read.num_rows, device=replay.read.device)))
     if (view := _stateful(replay)) is not None:
         view.load_state_dict(state["view"])
     replay.generation = int(state["generation"])

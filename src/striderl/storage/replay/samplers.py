@@ -75,7 +75,7 @@ class NothingValidError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class SampleHandle:
     """Says which steps were picked, so that a row that has been overwritten since can be told from them."""
 
     index: Tensor
@@ -87,8 +87,8 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
-    """What a picker chose."""
+class SampledRows:
+    """What a sampler chose."""
 
     index: Tensor
     """int64 [B]."""
@@ -96,7 +96,7 @@ class Pick:
     """float32 [B], or None where all steps are as likely as each other."""
 
 
-class Picker(Protocol):
+class Sampler(Protocol):
     """Chooses rows, and hears what is written and learned."""
 
     def attach(self, cursor: RingCursor, device: torch.device) -> None:
@@ -111,7 +111,7 @@ class Picker(Protocol):
         """Hear that these rows hold no step any more."""
         ...
 
-    def pick(self, read: ReplayReader, count: int) -> Pick:
+    def sample_index(self, read: ReplayReader, count: int) -> SampledRows:
         """Choose rows with replacement."""
         ...
 
@@ -151,11 +151,11 @@ class Uniform:
     def opened(self, first: int, count: int) -> None:
         """Do nothing: rows that are not alive are never picked."""
 
-    def pick(self, read: ReplayReader, count: int) -> Pick:
+    def sample_index(self, read: ReplayReader, count: int) -> SampledRows:
         """Choose rows with replacement."""
         numbers = self._draws.host(self._draw, count) if read.on_cpu else self._draws.at(self._draw, count)
         self._draw += 1
-        return Pick(read.row_of(numbers), None)
+        return SampledRows(read.row_of(numbers), None)
 
     def block(self, count: int) -> tuple[Any, Tensor, int]:
         """Return the block of numbers that has the next draw, see `Draws.block`: for sampling on the device."""
@@ -167,7 +167,7 @@ class Uniform:
 
     def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
         """Raise: there is nothing to update."""
-        raise TypeError("this replay picks uniformly and has no priorities; give it picker=Prioritized(…)")
+        raise TypeError("this replay picks uniformly and has no priorities; give it sampler=Prioritized(…)")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of the next draw."""
@@ -224,7 +224,7 @@ class Prioritized:
         """Take the priority away."""
         self.tree.fill(first, count, 0.0)
 
-    def pick(self, read: ReplayReader, count: int) -> Pick:
+    def sample_index(self, read: ReplayReader, count: int) -> SampledRows:
         """Choose rows with replacement; steps without a priority are never chosen."""
         if read.on_cpu and self.tree.is_empty():
             raise NothingValidError(
@@ -235,13 +235,13 @@ class Prioritized:
             array /= np.minimum.reduce(array)
             index, weight = torch.from_numpy(rows), torch.from_numpy((array**-self.beta).astype(np.float32))
         else:
-            index, priority = self.tree.pick(self._draws.at(self._draw, count))
+            index, priority = self.tree.sample_index(self._draws.at(self._draw, count))
             weight = (priority / priority.min()).pow_(-self.beta).float()
         self._draw += 1
         if self.beta_steps:
             done = min(1.0, self._draw / self.beta_steps)
             self.beta = self._first_beta + done * (1.0 - self._first_beta)
-        return Pick(index, weight)
+        return SampledRows(index, weight)
 
     def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
         """Set the priorities of these rows to |error| + epsilon; on the CPU, errors that are not finite are refused."""

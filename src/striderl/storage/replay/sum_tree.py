@@ -126,7 +126,7 @@ class SumTree:
         self._add_up()
         return self._running[-1]
 
-    def pick(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    def sample_index(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return (leaf numbers, their values) for uniform float64 numbers in [0, 1), [B] each.
 
         A leaf that is 0 is never drawn, unless all are.

@@ -1,7 +1,7 @@
 """Taking steps into a replay: all of a step is looked at before any is written; what does not fit changes nothing.
 
     transition ──▶ fitted columns, flags, final observations ──▶ rows at `place`, the next observation at `place + 1`
-                                                             ──▶ picker and episode table hear of it ──▶ cursor
+                                                             ──▶ sampler and episode table hear of it ──▶ cursor
 
 Ordinary steps on the CPU take the short way, `PlainAdd`; all others come here.
 
@@ -36,7 +36,7 @@ from striderl.data.memory import mapped_file
 from striderl.data.transition import Transition
 from striderl.storage.replay.reader import ReplayReader
 from striderl.storage.replay.rows import FLAGS, Column, KeyPath
-from striderl.storage.replay.samplers import Picker
+from striderl.storage.replay.samplers import Sampler
 
 _log = logging.getLogger(__name__)
 
@@ -77,9 +77,9 @@ class _Step(NamedTuple):
 class StepWriter:
     """Writes any step that fits; see the top of this module."""
 
-    def __init__(self, read: ReplayReader, picker: Picker, mark: Mark | None) -> None:
-        """Write what `read` reads, tell the picker, and mark in files how far they are written."""
-        self._read, self._picker, self._mark = read, picker, mark
+    def __init__(self, read: ReplayReader, sampler: Sampler, mark: Mark | None) -> None:
+        """Write what `read` reads, tell the sampler, and mark in files how far they are written."""
+        self._read, self._sampler, self._mark = read, sampler, mark
         self._cursor = read.cursor
         self._whole = slice(0, read.num_envs)
         self._others = [column for column in read.steps.columns if column.path[0] not in FLAGS]
@@ -158,11 +158,11 @@ class StepWriter:
             read.states.put(step.state, after, envs)
 
     def _tell(self, transition: Transition, valid: Any, place: int, envs: slice) -> None:
-        """Let picker and episode table know what is new, and which row holds no step now."""
+        """Let sampler and episode table know what is new, and which row holds no step now."""
         read, count = self._read, envs.stop - envs.start
         after = place + 1 if place + 1 < self._cursor.rows else 0
-        self._picker.written(read, place * read.num_envs + envs.start, count, valid)
-        self._picker.opened(after * read.num_envs + envs.start, count)
+        self._sampler.written(read, place * read.num_envs + envs.start, count, valid)
+        self._sampler.opened(after * read.num_envs + envs.start, count)
         if read.episodes is not None:
             number = self._cursor.total if self._cursor.even else int(self._cursor.totals[envs.start])
             env = self._env_index[envs]
@@ -213,9 +213,9 @@ _bool, _column_stack = torch.bool, torch.column_stack
 class PlainAdd:
     """Writes plain steps into the arrays of a replay on the CPU."""
 
-    def __init__(self, read: ReplayReader, picker: Picker | None) -> None:
-        """Work out once what is done for each column; `picker` is None where it does not want to hear of steps."""
-        self._read, self._picker = read, picker
+    def __init__(self, read: ReplayReader, sampler: Sampler | None) -> None:
+        """Work out once what is done for each column; `sampler` is None where it does not want to hear of steps."""
+        self._read, self._sampler = read, sampler
         self._cursor = cursor = read.cursor
         steps, frames = read.steps, read.frames
         self._staged: list[tuple[int, str | None]] = []
@@ -311,10 +311,10 @@ class PlainAdd:
             target[after] = piece
         for (target, later), array in zip(self._targets, arrays):
             target[after if later else place] = array
-        if self._picker is not None:
+        if self._sampler is not None:
             num = cursor.num_envs
-            self._picker.written(self._read, place * num, num, True)
-            self._picker.opened(after * num, num)
+            self._sampler.written(self._read, place * num, num, True)
+            self._sampler.opened(after * num, num)
         cursor.advance_all()
 
 

@@ -323,7 +323,7 @@ class ReplayBuffer:
         numbers = self._draws.host(self._draw, batch_size)
         self._draw += 1
         if self.priorities is not None:
-            return self.priorities.pick(numbers, hidden)
+            return self.priorities.sample_index(numbers, hidden)
         if len(hidden) or self._places.num_rings > 1:
             alive = self._places.alive()
             alive = alive[~np.isin(alive, hidden)] if len(hidden) else alive

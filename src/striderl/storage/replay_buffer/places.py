@@ -132,13 +132,13 @@ class Priorities:
         """Take all priorities away."""
         self.tree.load(torch.zeros_like(self.tree.leaves))
 
-    def pick(self, numbers: NDArray[np.float64], hidden: NDArray[np.int64]) -> NDArray[np.int64]:
+    def sample_index(self, numbers: NDArray[np.float64], hidden: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return an index for each number in [0, 1); hidden ones are never drawn."""
         place = torch.from_numpy(np.asarray(hidden, np.int64))
         kept = self.tree.leaves[place].clone()
         if len(hidden):
             self.tree.put(place, torch.zeros_like(kept))
-        index, _ = self.tree.pick(torch.from_numpy(numbers))
+        index, _ = self.tree.sample_index(torch.from_numpy(numbers))
         if len(hidden):
             self.tree.put(place, kept)
         self.num_draws += 1

@@ -53,7 +53,7 @@ class _Tap:
         self.last = transition
 
 
-class HandRollout:
+class ManualRollout:
     """Fills the trainer's storage step by step and lets the algorithm learn from it."""
 
     def __init__(self, trainer: Trainer, storage: RolloutStorage | QueueRolloutStorage) -> None:
@@ -74,7 +74,7 @@ class HandRollout:
         tap = _Tap(storage)
         collector.collect(n_step=collector.env.num_envs, storage=tap)
         assert tap.last is not None
-        self.trainer.regime.tally.env_steps += collector.env.num_envs
+        self.trainer.loop.counters.env_steps += collector.env.num_envs
         return self._stepped(tap.last)
 
     def learn(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -93,9 +93,9 @@ class HandRollout:
         )
         order = order_generator(trainer.seed, trainer.iteration, trainer.collector.env.device)
         numbers = algorithm.update(prepared, order)
-        algorithm.absorb(newest_rollout(self.storage))
+        algorithm.update_normalization(newest_rollout(self.storage))
         trainer.iteration += 1
-        trainer.regime.tally.num_updates += algorithm.num_updates_per_rollout
+        trainer.loop.counters.num_updates += algorithm.num_updates_per_rollout
         self._mine = False
         return split_numbers(numbers)
 

@@ -38,8 +38,8 @@ class InferencePolicy:
         count = len(next(iter(named.values())))
         if count != self._num_envs:
             self._num_envs, self._state = count, self.policy.initial_state(count, self.device)
-        memo = self.policy.settled(torch.zeros(count, device=self.device))
-        distribution, self._state, _ = self.policy.act(named, self._state, memo)
+        stage_draws = self.policy.settled(torch.zeros(count, device=self.device))
+        distribution, self._state, _ = self.policy.act(named, self._state, stage_draws)
         return distribution.mode()
 
     def reset(self, dones: Any = None) -> None:

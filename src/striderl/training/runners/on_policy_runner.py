@@ -34,7 +34,7 @@ from striderl.training.runners.build_motion import motion_info
 from striderl.training.runners.build_parts import build_algorithm, build_policy
 from striderl.training.runners.config_generations import as_dict, read_train_config
 from striderl.training.runners.git_state import store_code_state
-from striderl.training.runners.hand_rollout import HandRollout, Stepped
+from striderl.training.runners.hand_rollout import ManualRollout, Stepped
 from striderl.training.runners.inference import InferencePolicy
 from striderl.training.runners.log_dir import write_log_dir
 from striderl.training.runners.log_tags import as_block, tags_of, tags_over_time
@@ -50,7 +50,7 @@ from striderl.training.runners.partial_load import (
     wanted_parts,
     weights_in,
 )
-from striderl.training.runners.ranks import join_ranks, rank_consumers
+from striderl.training.runners.ranks import join_ranks, rank_callbacks
 from striderl.training.runners.run_files import checkpoint_path, load_state, save_state
 from striderl.training.runners.runner_config import RunnerConfig
 from striderl.training.runners.trials import report_to_trial
@@ -121,8 +121,8 @@ class OnPolicyRunner:
         collector = Collector(self.vec_env, self.alg.actor(), CollectorConfig(seed=self.seed))
         plan = OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps)
         self.storage = storage_for(self.alg, collector, plan.num_steps_per_env)
-        together = rank_consumers(ranks, self.alg)
-        self.trainer = Trainer(self.alg, collector, plan, storage=self.storage, seed=self.seed, consumers=together)
+        together = rank_callbacks(ranks, self.alg)
+        self.trainer = Trainer(self.alg, collector, plan, storage=self.storage, seed=self.seed, callbacks=together)
         self.metric_hooks: dict[str, Metric] = dict(METRICS)
         """What `evaluation` measures, by name; entries may be added."""
         self.metrics: dict[str, float | None] = {}
@@ -135,7 +135,7 @@ class OnPolicyRunner:
         self._lock: FolderLock | None = None
         self._repositories: list[Path] = []
         self._seconds = 0.0
-        self._hand = HandRollout(self.trainer, self.storage)
+        self._manual = ManualRollout(self.trainer, self.storage)
         if config.ignored:
             _log.info("settings that a runner does not use: %s", ", ".join(config.ignored))
 
@@ -190,11 +190,11 @@ class OnPolicyRunner:
 
         When it is full, `learn_from_rollout` is the other half of an iteration; `learn` does both by itself.
         """
-        return self._hand.step(obs, critic_obs)
+        return self._manual.step(obs, critic_obs)
 
     def learn_from_rollout(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Learn from what `rollout_step` collected and return (losses, stats)."""
-        return self._hand.learn()
+        return self._manual.learn()
 
     def evaluation(self) -> dict[str, float | None]:
         """Ask the env for its metrics, and keep them in `metrics`."""

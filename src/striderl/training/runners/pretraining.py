@@ -23,7 +23,7 @@ from striderl.algorithms.tppo import TPPOConfig
 from striderl.collect.teacher import RecordedTeacher
 from striderl.data.actions import ActionSpec, BoxSpec
 from striderl.datasets.playback.dataset import RolloutDataset
-from striderl.training.consumers.consumer import NOTHING, Reaction, Run
+from striderl.training.callbacks.callback import NOTHING, Reaction, Run
 from striderl.training.distributed import Ranks
 from striderl.training.record import Record
 from striderl.training.runners.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
@@ -94,7 +94,7 @@ class StopAtTheEnd:
     def __init__(self, dataset: RolloutDataset, ranks: Ranks) -> None:
         self.dataset, self.ranks = dataset, ranks
 
-    def consume(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: Run) -> Reaction:
         """Look whether there is something left."""
         over = self.dataset.is_over
         if self.ranks.world_size > 1:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from striderl.training.consumers.consumer import Consumer
-from striderl.training.consumers.ranks import together
+from striderl.training.callbacks.callback import Callback
+from striderl.training.callbacks.ranks import together
 from striderl.training.distributed import Learner, Ranks, setup
 
 
@@ -19,6 +19,6 @@ def join_ranks(device: torch.device) -> Ranks:
     return setup(device=device.type)
 
 
-def rank_consumers(ranks: Ranks, algorithm: Learner) -> Sequence[Consumer]:
+def rank_callbacks(ranks: Ranks, algorithm: Learner) -> Sequence[Callback]:
     """Return what keeps several processes together; nothing for one."""
     return together(ranks, algorithm, [])

@@ -29,13 +29,13 @@ from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
-from striderl.training.consumers.consumer import Consumer
+from striderl.training.callbacks.callback import Callback
 from striderl.training.on_policy import storage_for
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.runners.build_parts import build_algorithm
 from striderl.training.runners.config_generations import read_train_config
 from striderl.training.runners.dataset_env import PREFIX, DatasetEnv, not_recorded
-from striderl.training.runners.hand_rollout import HandRollout, Stepped
+from striderl.training.runners.hand_rollout import ManualRollout, Stepped
 from striderl.training.runners.on_policy_runner import OnPolicyRunner
 from striderl.training.runners.partial_load import Manipulator, load_weights, wanted_parts, weights_in
 from striderl.training.runners.pretraining import (
@@ -45,7 +45,7 @@ from striderl.training.runners.pretraining import (
     recorded_teacher,
     with_recorded_teacher,
 )
-from striderl.training.runners.ranks import rank_consumers
+from striderl.training.runners.ranks import rank_callbacks
 from striderl.training.runners.run_files import checkpoint_path, load_state, save_state
 from striderl.training.runners.runner_config import RunnerConfig
 from striderl.training.trainer import Trainer
@@ -134,10 +134,10 @@ class TwoStageRunner(OnPolicyRunner):
         if self.stage == PRETRAIN:
             self._begin_reading()
             self._foreign_obs = True
-            return self._hand.step(None, None)
+            return self._manual.step(None, None)
         if self._foreign_obs:
             obs, critic_obs, self._foreign_obs = None, None, False
-        return self._hand.step(obs, critic_obs)
+        return self._manual.step(obs, critic_obs)
 
     def learn_from_rollout(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Learn from what `rollout_step` collected; after the last iteration of the first stage, hand over."""
@@ -199,13 +199,13 @@ class TwoStageRunner(OnPolicyRunner):
         self.ranks.share(algorithm)
         return algorithm
 
-    def _learn_with(self, algorithm: PPO | DAgger, env: VecEnv, warmup_steps: int, consumers: list[Consumer]) -> None:
+    def _learn_with(self, algorithm: PPO | DAgger, env: VecEnv, warmup_steps: int, callbacks: list[Callback]) -> None:
         collector = Collector(env, algorithm.actor(), CollectorConfig(seed=self.seed))
         plan = OnPolicyPlan(num_steps_per_env=self.config.num_steps_per_env, warmup_steps=warmup_steps)
         self.alg, self.storage = algorithm, storage_for(algorithm, collector, plan.num_steps_per_env)
-        together = [*consumers, *rank_consumers(self.ranks, algorithm)]
-        self.trainer = Trainer(algorithm, collector, plan, storage=self.storage, seed=self.seed, consumers=together)
-        self._hand = HandRollout(self.trainer, self.storage)
+        together = [*callbacks, *rank_callbacks(self.ranks, algorithm)]
+        self.trainer = Trainer(algorithm, collector, plan, storage=self.storage, seed=self.seed, callbacks=together)
+        self._manual = ManualRollout(self.trainer, self.storage)
 
     # -- logs and checkpoints ------------------------------------------------------------------------------------------
 

@@ -30,8 +30,8 @@ from striderl.policies.stages import NormalizeObs
 from striderl.storage.replay.device import DeviceSampler
 from striderl.storage.replay.samplers import Prioritized
 from striderl.storage.replay.views import FrameStack, NStep, OneStep, SequenceView
+from striderl.training.graphed_updates import GraphedUpdates, refusal
 from striderl.training.plans import OffPolicyPlan
-from striderl.training.recorded_updates import RecordedUpdates, refusal
 from striderl.training.trainer import Trainer
 
 PLAN = OffPolicyPlan(
@@ -81,16 +81,16 @@ def make_trainer(kind, *, recorded, seed=0, weights=0):
         algorithm = learner(policy, critic, config)
     trainer = Trainer(algorithm, Collector(env, algorithm.actor(), CollectorConfig(seed=seed)), PLAN, seed=seed)
     if recorded:
-        trainer.regime._mode = taped_mode()
-        trainer.regime._learner = trainer.regime._new_learner()
-        assert isinstance(trainer.regime._learner.recorded, RecordedUpdates)
+        trainer.loop._mode = taped_mode()
+        trainer.loop._learner = trainer.loop._new_learner()
+        assert isinstance(trainer.loop._learner.recorded, GraphedUpdates)
     return trainer
 
 
 def assert_same_state(one, two):
     for path, (mine, other) in tree.zipped(one.algorithm.state_dict(), two.algorithm.state_dict()):
         assert torch.equal(mine, other) if isinstance(mine, torch.Tensor) else mine == other, path
-    assert one.regime.storage.picker.state_dict() == two.regime.storage.picker.state_dict()
+    assert one.loop.storage.sampler.state_dict() == two.loop.storage.sampler.state_dict()
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_recorded_steps_do_what_steps_taken_one_by_one_do(kind, num_kinds):
             if name.startswith("train/"):
                 assert two.metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
     assert_same_state(plain, recorded)
-    assert recorded.regime._learner.recorded.num_recordings == num_kinds
+    assert recorded.loop._learner.recorded.num_recordings == num_kinds
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_a_step_that_cannot_be_recorded_is_taken_by_itself_and_said_once(caplog)
         prepare(inputs)
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    failing.regime._mode.graphs.make = refuse
+    failing.loop._mode.graphs.make = refuse
     list(plain), list(failing)
     assert_same_state(plain, failing)
     said = [record for record in caplog.records if "cannot be recorded" in record.message]
@@ -158,13 +158,13 @@ def test_a_learner_that_decides_by_a_count_of_its_own_is_not_recorded(caplog):
             self.own += 1
             return super().update(sample, weight, noise)
 
-        def recording(self):
+        def graph_key(self):
             return self.own % 5
 
     trainer = make_trainer("sac", recorded=True)
     trainer.algorithm.__class__ = Stubborn
     list(trainer)
-    assert trainer.regime._learner.recorded.num_recordings == 0
+    assert trainer.loop._learner.recorded.num_recordings == 0
     assert "what Stubborn decides follows from more than its number of updates" in caplog.text
 
 
@@ -174,14 +174,14 @@ VIEWS = [None, OneStep(), SingleStep(0.9), NStep(3, gamma=0.9), FrameStack(2)]
 @pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: type(view).__name__)
 def test_sampling_on_the_device_gives_the_samples_of_the_replay(view):
-    one, two = (make_trainer("td3", recorded=False).regime for _ in range(2))
-    for regime in (one, two):
-        regime.storage.view = view
+    one, two = (make_trainer("td3", recorded=False).loop for _ in range(2))
+    for loop in (one, two):
+        loop.storage.view = view
     sampler = DeviceSampler(two.storage, batch_size=5000)  # blocks of 8 draws: refilled on the way
     for at in range(20):
-        for regime in (one, two):  # 2 steps at a time: 40 of the 20 that there is room for
-            regime.algorithm.explore(0, random=True)
-            regime.collector.collect(n_step=6, storage=regime.storage)
+        for loop in (one, two):  # 2 steps at a time: 40 of the 20 that there is room for
+            loop.algorithm.explore(0, random=True)
+            loop.collector.collect(n_step=6, storage=loop.storage)
         wanted = one.storage.sample(5000)
         if at % 5 == 3:  # in between one is sampled by the host
             found = two.storage.sample(5000)
@@ -195,18 +195,18 @@ def test_sampling_on_the_device_gives_the_samples_of_the_replay(view):
         assert torch.equal(index, wanted.index)
         for path, (mine, other) in tree.zipped(data, wanted.data):
             assert torch.equal(mine, other) if path != "rew" else torch.allclose(mine, other, rtol=1e-6), path
-    assert two.storage.picker.state_dict() == one.storage.picker.state_dict()
+    assert two.storage.sampler.state_dict() == one.storage.sampler.state_dict()
 
 
 def test_refusals_name_what_is_in_the_way():
-    regime = make_trainer("sac", recorded=False).regime
-    assert refusal(regime.algorithm, regime.storage) == ""
-    regime.storage.view = NStep(3, gamma=0.9, reward=lambda rows: rows["rew"])
-    assert "a function of somebody's own gives the rewards" in refusal(regime.algorithm, regime.storage)
-    regime.storage.view = SequenceView(3)
-    assert refusal(regime.algorithm, regime.storage) == "SequenceView reads more than steps"
-    regime.storage.picker = Prioritized()
-    assert refusal(regime.algorithm, regime.storage) == "Prioritized picks by what earlier steps have said"
+    loop = make_trainer("sac", recorded=False).loop
+    assert refusal(loop.algorithm, loop.storage) == ""
+    loop.storage.view = NStep(3, gamma=0.9, reward=lambda rows: rows["rew"])
+    assert "a function of somebody's own gives the rewards" in refusal(loop.algorithm, loop.storage)
+    loop.storage.view = SequenceView(3)
+    assert refusal(loop.algorithm, loop.storage) == "SequenceView reads more than steps"
+    loop.storage.sampler = Prioritized()
+    assert refusal(loop.algorithm, loop.storage) == "Prioritized picks by what earlier steps have said"
 
 
 def test_what_would_be_recorded_by_itself_is_run_inside_of_a_larger_recording():

@@ -35,18 +35,18 @@ from striderl.execution.modes import Eager, Mode, mode_of
 from striderl.storage.replay.replay import Replay, ReplaySample
 from striderl.storage.replay.samplers import NothingValidError, Prioritized
 from striderl.training.checks import check_collector
+from striderl.training.graphed_updates import added, recorded_updates
 from striderl.training.guard import Guard
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for
-from striderl.training.plans import OffPolicyPlan
-from striderl.training.recorded_updates import added, recorded_updates
-from striderl.training.regimes.on_policy import (
+from striderl.training.loops.loop import LoopCounters
+from striderl.training.loops.on_policy import (
     collected_numbers,
     count_collected,
-    loaded_tally,
+    loaded_counters,
     take_back_if_broken,
     without_episodes,
 )
-from striderl.training.regimes.regime import Tally
+from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for
+from striderl.training.plans import OffPolicyPlan
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class Learner:
         if "td_error" in numbers:
             # an error that is not finite comes from broken parameters; as a priority it would break picking for good
             error = torch.nan_to_num(numbers.pop("td_error"), nan=0.0, posinf=0.0, neginf=0.0)
-            self.replay.update_priorities(sample.ticket, error)
+            self.replay.update_priorities(sample.handle, error)
         self._numbers.append(numbers)
         if len(self._numbers) == _FOLD:
             self._fold()
@@ -173,7 +173,7 @@ class Learner:
             self.mend()
             self._broken = True
             try:
-                self.algorithm.absorb(self._last)
+                self.algorithm.update_normalization(self._last)
             except BaseException:
                 self.mend()
                 raise
@@ -202,7 +202,7 @@ class _Iteration:
     """Whether the env steps of the present round are taken, and the next one is not begun."""
 
 
-class OffPolicyRegime:
+class OffPolicyLoop:
     """The work of an iteration that collects into a replay and learns from samples of it."""
 
     phases: tuple[str, ...] = ("interact",)
@@ -230,7 +230,7 @@ class OffPolicyRegime:
         if plan.overlap:
             _check_overlap(collector.env)
         self.first_phase = "warmup" if plan.learning_starts else "interact"
-        self.tally = Tally()
+        self.counters = LoopCounters()
         self.guard = Guard(algorithm)
         self._learner = self._new_learner()
         self._iteration: _Iteration | None = None
@@ -249,22 +249,22 @@ class OffPolicyRegime:
         """Collect at random, as many steps as an iteration has at a time."""
         num_envs = self.collector.env.num_envs
         self.algorithm.explore(0, random=True)
-        left = -(-self.plan.learning_starts // num_envs) * num_envs - self.tally.env_steps
+        left = -(-self.plan.learning_starts // num_envs) * num_envs - self.counters.env_steps
         steps = min(left, self.plan.num_steps_per_env * num_envs)
-        count_collected(self.collector, steps, self.storage, self.tally)
+        count_collected(self.collector, steps, self.storage, self.counters)
 
     @property
     def is_warm(self) -> bool:
         """Whether there is enough in the replay to learn from."""
-        return self.tally.env_steps >= self.plan.learning_starts
+        return self.counters.env_steps >= self.plan.learning_starts
 
     def _interact(self) -> None:
-        picker, plan = self.storage.picker, self.plan
+        sampler, plan = self.storage.sampler, self.plan
         if self._iteration is None:
-            self.tally.begin()
+            self.counters.begin()
             self.guard.before()
             self._learner.begin(self.guard.kept)
-            largest = picker.largest if isinstance(picker, Prioritized) else None
+            largest = sampler.largest if isinstance(sampler, Prioritized) else None
             num_valid = self.collector.statistics.num_steps.clone()
             self._iteration = _Iteration(plan.num_steps_per_env // plan.train_every, num_valid, largest)
         iteration = self._iteration
@@ -274,31 +274,31 @@ class OffPolicyRegime:
             started = time.perf_counter()
             while iteration.num_updates:
                 check_interrupt()
-                self.tally.num_updates += self._learner.step(self.tally.num_updates)
+                self.counters.num_updates += self._learner.step(self.counters.num_updates)
                 iteration.num_updates -= 1
-            self.tally.learning_seconds += time.perf_counter() - started
+            self.counters.learning_seconds += time.perf_counter() - started
             iteration.num_rounds -= 1
-        self.tally.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
+        self.counters.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
         self._iteration = None
         valid = self.collector.statistics.num_steps - iteration.num_valid
-        if take_back_if_broken(self.guard, self.tally, self.collector.env.device, valid, self.tally.num_steps):
+        if take_back_if_broken(self.guard, self.counters, self.collector.env.device, valid, self.counters.num_steps):
             self.collector.reset()  # the broken policy may have driven envs, and its own memory, anywhere
-            if isinstance(picker, Prioritized) and iteration.largest is not None:
-                picker.limit(iteration.largest)  # errors of broken parameters are no priorities
+            if isinstance(sampler, Prioritized) and iteration.largest is not None:
+                sampler.limit(iteration.largest)  # errors of broken parameters are no priorities
         self.guard.forget()
 
     def _collect_round(self, iteration: _Iteration) -> None:
         """Collect the steps before a round of gradient steps, and with overlap begin the first one after it."""
         if not iteration.collected:
-            self.algorithm.explore(self.tally.env_steps, random=False)
+            self.algorithm.explore(self.counters.env_steps, random=False)
             count_collected(
-                self.collector, self.plan.train_every * self.collector.env.num_envs, self.storage, self.tally
+                self.collector, self.plan.train_every * self.collector.env.num_envs, self.storage, self.counters
             )
             iteration.collected = True
         if (
             self.plan.overlap and iteration.num_rounds > 1
         ):  # nothing is under way when an iteration ends, and may be saved
-            self.algorithm.explore(self.tally.env_steps, random=False)
+            self.algorithm.explore(self.counters.env_steps, random=False)
             self.collector.launch()
         iteration.num_updates, iteration.collected = self.plan.num_updates_per_round, False
 
@@ -308,11 +308,11 @@ class OffPolicyRegime:
 
     def is_over(self, iteration: int) -> bool:
         """Ask the plan."""
-        return self.plan.is_over(iteration, self.tally.env_steps)
+        return self.plan.is_over(iteration, self.counters.env_steps)
 
     def remaining_iterations(self, iteration: int) -> int | None:
         """Ask the plan."""
-        return self.plan.remaining_iterations(iteration, self.tally.env_steps, self.collector.env.num_envs)
+        return self.plan.remaining_iterations(iteration, self.counters.env_steps, self.collector.env.num_envs)
 
     def state_dict(self, phase: str) -> dict[str, Any]:
         """Return everything, the replay included."""
@@ -320,9 +320,9 @@ class OffPolicyRegime:
             self.collector.reset()
         return {
             "seed": self.seed,
-            "env_steps": self.tally.env_steps,
-            "num_updates": self.tally.num_updates,
-            "faults": self.tally.faults.state_dict(),
+            "env_steps": self.counters.env_steps,
+            "num_updates": self.counters.num_updates,
+            "faults": self.counters.faults.state_dict(),
             "guard": self.guard.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
@@ -330,12 +330,12 @@ class OffPolicyRegime:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
-        """Go on where another regime, built from parts of the same kind, was."""
+        """Go on where another training loop, built from parts of the same kind, was."""
         self.algorithm.load_state_dict(state["algorithm"])
         self.collector.load_state_dict(state["collector"])
         self.storage.load_state_dict(state["replay"])
         self.seed = int(state["seed"])
-        self.tally = loaded_tally(self.tally, state)
+        self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])
         self._learner, self._iteration = self._new_learner(), None
 

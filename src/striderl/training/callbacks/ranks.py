@@ -1,4 +1,4 @@
-"""Consumers for several processes: pool what the envs of all have logged, and stay together.
+"""Callbacks for several processes: pool what the envs of all have logged, and stay together.
 
     rank 0    PoolEpisodes ─▶ Evaluate ─▶ Log ─▶ Stop ─▶ KeepTogether ─▶ Save
     others    PoolEpisodes ─────────────────────────────▶ KeepTogether ─▶ Save
@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from striderl.training.consumers.consumer import NOTHING, Consumer, Reaction, Run, is_due
-from striderl.training.consumers.save import Save
+from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, Run, is_due
+from striderl.training.callbacks.save import Save
 from striderl.training.distributed import Learner, Ranks
 from striderl.training.record import Record
 from striderl.training.signals import Interrupted
@@ -38,7 +38,7 @@ class PoolEpisodes:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
 
-    def consume(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: Run) -> Reaction:
         """Add up what all processes have seen: one small sum, and one small message to rank 0."""
         count = record.metrics.get(EPISODES, 0.0)
         # without a finished episode there are no means, but the others still wait for this sum
@@ -97,7 +97,7 @@ class KeepTogether:
         """Compare parameters after the first and every so many iterations; 0 means never."""
         self.ranks, self.algorithm, self.every = ranks, algorithm, every
 
-    def consume(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: Run) -> Reaction:
         """Raise, naming the odd one out, when processes have drifted apart."""
         of_main = self.ranks.from_main(lambda: (run.ending, dict(record.metrics)))
         if of_main is None:
@@ -121,10 +121,10 @@ class KeepTogether:
         """Do nothing."""
 
 
-def together(ranks: Ranks, algorithm: Learner, consumers: Sequence[Consumer]) -> Sequence[Consumer]:
-    """Return the consumers of one of several processes with what keeps these together; as they are for one alone."""
+def together(ranks: Ranks, algorithm: Learner, callbacks: Sequence[Callback]) -> Sequence[Callback]:
+    """Return the callbacks of one of several processes with what keeps these together; as they are for one alone."""
     if ranks.world_size == 1:
-        return consumers
-    saving = [consumer for consumer in consumers if isinstance(consumer, Save)]
-    others = [consumer for consumer in consumers if not isinstance(consumer, Save)]
+        return callbacks
+    saving = [callback for callback in callbacks if isinstance(callback, Save)]
+    others = [callback for callback in callbacks if not isinstance(callback, Save)]
     return [PoolEpisodes(ranks), *others, KeepTogether(ranks, algorithm), *saving]

@@ -1,14 +1,14 @@
-"""What the trainer asks of a regime: the work of one iteration, cut into phases.
+"""What the trainer asks of a training loop: the work of one iteration, cut into phases.
 
-    Trainer   owns the loop: phases in order, the record, the consumers, saving
-    Regime    owns the work: collecting, targets, gradient steps; and the parts that do it
+    Trainer   owns the loop: phases in order, the record, the callbacks, saving
+    TrainLoop    owns the work: collecting, targets, gradient steps; and the parts that do it
 
     on-policy     warmup ─▶ [ collect ─▶ prepare ─▶ update ─▶ absorb ]       a fresh rollout each time
     off-policy    warmup ─▶ [ interact ]                                     steps and gradient steps take turns
     offline                 [ learn ]                                        gradient steps from a dataset
 
-Phases in brackets are repeated. A regime never looks at the clock or the log of the run; the trainer never looks into
-an algorithm.
+Phases in brackets are repeated. A training loop never looks at the clock or the log of the run; the trainer never looks
+into an algorithm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from striderl.training.guard import Guard
 
 
 @dataclass
-class Tally:
+class LoopCounters:
     """What an iteration has done so far."""
 
     env_steps: int = 0
@@ -48,14 +48,14 @@ class Tally:
         self.collection_seconds = self.learning_seconds = 0.0
 
 
-class Regime(Protocol):
+class TrainLoop(Protocol):
     """The work of an iteration, phase by phase."""
 
     first_phase: str
     """Where a new run begins: a phase that is done once, or the first of `phases`."""
     phases: tuple[str, ...]
     """The phases of an iteration, in order."""
-    tally: Tally
+    counters: LoopCounters
     """What was done."""
     seed: int
     """What decides the order of samples."""

@@ -1,4 +1,4 @@
-"""Consumers for several processes, seen from one of them; the others' part of each sum is written down here."""
+"""Callbacks for several processes, seen from one of them; the others' part of each sum is written down here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from striderl.algorithms.ppo import PPO
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.training.consumers.ranks import KeepTogether, PoolEpisodes
+from striderl.training.callbacks.ranks import KeepTogether, PoolEpisodes
 from striderl.training.distributed import Ranks
 from striderl.training.fingerprints import fingerprints
 from striderl.training.record import Record
@@ -61,15 +61,15 @@ def record(**metrics: float) -> Record:
 def test_episodes_of_all_ranks_are_pooled():
     # one episode of return 4 and length 2 here; three of return 8 and length 6 elsewhere
     ranks = Heard(world_size=2, others=[torch.tensor([3.0, 24.0, 18.0])])
-    found = PoolEpisodes(ranks).consume(record(episodes=1.0, return_mean=4.0, length_mean=2.0), FakeRun())
+    found = PoolEpisodes(ranks).on_iteration(record(episodes=1.0, return_mean=4.0, length_mean=2.0), FakeRun())
     assert found.metrics == {"collect/episodes": 4.0, "collect/return_mean": 7.0, "collect/length_mean": 5.0}
 
 
 def test_a_rank_without_episodes_takes_part_in_the_sum():
     ranks = Heard(world_size=2, others=[torch.tensor([2.0, 6.0, 8.0]), torch.zeros(3)])
-    consumer = PoolEpisodes(ranks)
-    assert consumer.consume(record(), FakeRun()).metrics["collect/return_mean"] == 3.0
-    assert not consumer.consume(record(), FakeRun()).metrics and not ranks.others
+    callback = PoolEpisodes(ranks)
+    assert callback.on_iteration(record(), FakeRun()).metrics["collect/return_mean"] == 3.0
+    assert not callback.on_iteration(record(), FakeRun()).metrics and not ranks.others
 
 
 def learner() -> PPO:
@@ -80,15 +80,15 @@ def learner() -> PPO:
 
 def test_all_ranks_stop_with_rank_0():
     ranks = Heard(rank=1, world_size=2, of_rank_0=[(True, {"evaluate/return_mean": 3.0}), (False, {})])
-    consumer = KeepTogether(ranks, learner(), every=0)
-    reaction = consumer.consume(record(), FakeRun())
+    callback = KeepTogether(ranks, learner(), every=0)
+    reaction = callback.on_iteration(record(), FakeRun())
     assert reaction.stop == "rank 0 stopped" and reaction.metrics == {"evaluate/return_mean": 3.0}
-    assert not consumer.consume(record(), FakeRun(ending=True)).stop  # what another rank thinks does not count
+    assert not callback.on_iteration(record(), FakeRun(ending=True)).stop  # what another rank thinks does not count
 
 
 def test_an_evaluation_that_was_broken_off_in_rank_0_is_waited_for_no_longer():
     with pytest.raises(Interrupted):
-        KeepTogether(Heard(rank=1, world_size=2, of_rank_0=[None]), learner()).consume(record(), FakeRun())
+        KeepTogether(Heard(rank=1, world_size=2, of_rank_0=[None]), learner()).on_iteration(record(), FakeRun())
 
 
 def test_ranks_that_drifted_apart_are_named():
@@ -99,4 +99,4 @@ def test_ranks_that_drifted_apart_are_named():
     own[1] = 123
     ranks = Heard(world_size=3, others=[own])
     with pytest.raises(RuntimeError, match=r"drifted apart: rank 1 has other values in 'policy'\."):
-        KeepTogether(ranks, algorithm, every=5).consume(record(), FakeRun())
+        KeepTogether(ranks, algorithm, every=5).on_iteration(record(), FakeRun())

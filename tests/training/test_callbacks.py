@@ -1,4 +1,4 @@
-"""Consumers: they see every record in order, keep their state, and never change training."""
+"""Callbacks: they see every record in order, keep their state, and never change training."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from striderl.envs.toy import ProbeConfig, TimeLimit
 from striderl.loggers.console_logger import ConsoleLogger
 from striderl.loggers.file_loggers import JsonlLogger
 from striderl.loggers.logger import Logger
-from striderl.training.consumers.consumer import NOTHING, Reaction
-from striderl.training.consumers.evaluate import Evaluate
-from striderl.training.consumers.log import Log
-from striderl.training.consumers.progress import Progress
-from striderl.training.consumers.save import Save
-from striderl.training.consumers.stop import Stop
-from striderl.training.consumers.stop_rules import Budget, Plateau, Prune, Threshold
+from striderl.training.callbacks.callback import NOTHING, Reaction
+from striderl.training.callbacks.evaluate import Evaluate
+from striderl.training.callbacks.log import Log
+from striderl.training.callbacks.progress import Progress
+from striderl.training.callbacks.save import Save
+from striderl.training.callbacks.stop import Budget, Plateau, Prune, Stop, Threshold
 from striderl.training.record import Record
 
 RUN = SimpleNamespace(ending=False, remaining_iterations=None, state_dict=dict)
@@ -47,7 +46,7 @@ class Watch:
         self.seen: list[Record] = []
         self.reaction = reaction
 
-    def consume(self, record, run):
+    def on_iteration(self, record, run):
         self.seen.append(record)
         return self.reaction
 
@@ -82,7 +81,7 @@ class Memory(Logger):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "gru"])
-def test_consumers_never_change_training(kind, tmp_path):
+def test_callbacks_never_change_training(kind, tmp_path):
     def everything(policy):
         return [
             Evaluate(CartPole(3), GreedyActor(policy), every=1, n_episode=3, seed=4),
@@ -92,7 +91,7 @@ def test_consumers_never_change_training(kind, tmp_path):
             Save(lambda state, name: None, every=1, best="evaluate/return_mean"),
         ]
 
-    bare, watched = make_trainer(kind), make_trainer(kind, consumers=everything)
+    bare, watched = make_trainer(kind), make_trainer(kind, callbacks=everything)
     bare_records, watched_records = run(bare, 5), run(watched, 5)
     assert tree.equal(weights_of(bare), weights_of(watched))
     assert tree.equal(bare.collector.state_dict(), watched.collector.state_dict())
@@ -101,9 +100,9 @@ def test_consumers_never_change_training(kind, tmp_path):
         assert {name.split("/")[0] for name in other.metrics.keys() - one.metrics.keys()} == {"evaluate"}
 
 
-def test_consumers_are_called_in_order_and_see_what_was_added():
+def test_callbacks_are_called_in_order_and_see_what_was_added():
     first, second, third = Watch(), Watch(Reaction(metrics={"evaluate/extra": 7.0})), Watch()
-    trainer = make_trainer(consumers=[first, second, third])
+    trainer = make_trainer(callbacks=[first, second, third])
     record = next(trainer)
     assert "evaluate/extra" not in first.seen[0].metrics and "evaluate/extra" not in second.seen[0].metrics
     assert third.seen[0].metrics["evaluate/extra"] == record.metrics["evaluate/extra"] == 7.0
@@ -113,14 +112,14 @@ def test_consumers_are_called_in_order_and_see_what_was_added():
 
 def test_a_consumer_that_fails_does_not_lose_the_others():
     class Failing(Watch):
-        def consume(self, record, run):
-            super().consume(record, run)
+        def on_iteration(self, record, run):
+            super().on_iteration(record, run)
             if record.iteration == 2:
                 raise OSError("disk full")
             return NOTHING
 
     before, failing, after = Watch(), Failing(), Watch()
-    trainer = make_trainer(consumers=[before, failing, after])
+    trainer = make_trainer(callbacks=[before, failing, after])
     next(trainer)
     with pytest.raises(OSError, match="disk full"):
         next(trainer)
@@ -134,11 +133,11 @@ def test_a_consumer_that_fails_does_not_lose_the_others():
 
 
 def test_evaluate_every_n_and_at_the_end():
-    def consumers(policy):
+    def callbacks(policy):
         return [Evaluate(TimeLimit(2, config=ProbeConfig(num_steps=3)), GreedyActor(policy), every=2, n_episode=4)]
 
     env = TimeLimit(4, config=ProbeConfig(num_steps=3))
-    records = list(make_trainer(env=env, plan={"total_iterations": 5}, consumers=consumers))
+    records = list(make_trainer(env=env, plan={"total_iterations": 5}, callbacks=callbacks))
     found = [record.metrics.get("evaluate/return_mean") for record in records]
     assert found == [None, 3.0, None, 3.0, 3.0]
     assert records[1].metrics["evaluate/episodes"] == 4.0 and records[1].metrics["evaluate/length_mean"] == 3.0
@@ -148,10 +147,10 @@ def test_evaluations_of_the_same_policy_are_the_same():
     trainer = make_trainer()
     run(trainer, 2)
     evaluation = Evaluate(CartPole(3), GreedyActor(trainer.algorithm.policy), every=1, n_episode=5, seed=8)
-    one, two = (evaluation.consume(record_of(number), RUN).metrics for number in (1, 2))
+    one, two = (evaluation.on_iteration(record_of(number), RUN).metrics for number in (1, 2))
     assert one == two and len(evaluation.result.returns) == 5
     other = Evaluate(CartPole(3), GreedyActor(trainer.algorithm.policy), every=1, n_episode=5, seed=9)
-    assert other.consume(record_of(1), RUN).metrics != one
+    assert other.on_iteration(record_of(1), RUN).metrics != one
 
 
 def test_bad_evaluations_are_refused():
@@ -166,7 +165,7 @@ def test_bad_evaluations_are_refused():
 
 def test_log_hands_every_number_to_every_logger():
     one, two = Memory(), Memory()
-    records = list(make_trainer(plan={"total_iterations": 5}, consumers=[Log(one, two, every=2)]))
+    records = list(make_trainer(plan={"total_iterations": 5}, callbacks=[Log(one, two, every=2)]))
     assert one.rows == two.rows and [step for step, _ in one.rows] == [64, 128, 160]
     _, numbers = one.rows[0]
     assert numbers == records[1].numbers()
@@ -174,10 +173,10 @@ def test_log_hands_every_number_to_every_logger():
 
 
 def test_log_tells_its_loggers_where_a_resumed_run_goes_on():
-    first = make_trainer(consumers=[Log(Memory(), every=2)])
+    first = make_trainer(callbacks=[Log(Memory(), every=2)])
     run(first, 3)
     again = Memory()
-    second = make_trainer(weights=5, consumers=[Log(again, every=2)])
+    second = make_trainer(weights=5, callbacks=[Log(again, every=2)])
     second.load_state_dict(first.state_dict())
     assert again.resumed_at == [96], "the third record counts, although it was not logged"
     run(second, 1)
@@ -197,7 +196,7 @@ def test_log_wants_loggers():
 @pytest.mark.slow
 def test_stop_ends_the_run_after_the_iteration_and_keeps_the_reason():
     watch = Watch()
-    trainer = make_trainer(consumers=[Stop(Budget(iterations=3)), watch])
+    trainer = make_trainer(callbacks=[Stop(Budget(iterations=3)), watch])
     assert len(list(trainer)) == 3 and trainer.finished
     assert trainer.stop_reason == "budget of 3 iterations is used up"
     assert len(watch.seen) == 3, "those behind see the last record too"
@@ -256,10 +255,10 @@ def test_rules_go_on_from_saved_state():
     for make in (lambda: Plateau("m", patience=3), lambda: Threshold("m", 1.0, times=3)):
         values = [2, 2, 2, 2, 2]
         whole, first, second = Stop(make()), Stop(make()), Stop(make())
-        expected = [whole.consume(record_of(n, m=v), RUN).stop for n, v in enumerate(values, 1)]
-        found = [first.consume(record_of(n, m=v), RUN).stop for n, v in enumerate(values[:2], 1)]
+        expected = [whole.on_iteration(record_of(n, m=v), RUN).stop for n, v in enumerate(values, 1)]
+        found = [first.on_iteration(record_of(n, m=v), RUN).stop for n, v in enumerate(values[:2], 1)]
         second.load_state_dict(first.state_dict())
-        found += [second.consume(record_of(n, m=v), RUN).stop for n, v in enumerate(values[2:], 3)]
+        found += [second.on_iteration(record_of(n, m=v), RUN).stop for n, v in enumerate(values[2:], 3)]
         assert found == expected and any(found)
 
 
@@ -275,7 +274,7 @@ def test_a_trial_is_told_and_may_prune():
             return len(self.reported) == 3
 
     trial = Trial()
-    trainer = make_trainer(consumers=[Stop(Prune(trial, "train/kl"))])
+    trainer = make_trainer(callbacks=[Stop(Prune(trial, "train/kl"))])
     records = list(trainer)
     assert trainer.stop_reason == Prune.REASON and len(records) == 3
     assert trial.reported == [(record.iteration, record.metrics["train/kl"]) for record in records]
@@ -298,7 +297,7 @@ def test_bad_rules_are_refused():
 def test_save_every_best_and_last():
     kept = {}
     save = Save(lambda state, name: kept.update({name: state}), every=2, best="train/kl", mode="min")
-    records = list(make_trainer(plan={"total_iterations": 5}, consumers=[save]))
+    records = list(make_trainer(plan={"total_iterations": 5}, callbacks=[save]))
     assert set(kept) == {"iteration_2", "iteration_4", "best", "last"}
     best = min(records, key=lambda record: record.metrics["train/kl"])
     assert kept["best"]["iteration"] == best.iteration and save.best_value == best.metrics["train/kl"]
@@ -310,16 +309,16 @@ def test_save_every_best_and_last():
 def test_what_was_saved_goes_on_bit_for_bit(kind):
     kept = {}
 
-    def consumers(policy):
+    def callbacks(policy):
         return [
             Evaluate(CartPole(2), GreedyActor(policy), every=3, n_episode=2),
             Stop(Plateau("train/entropy", patience=9)),
             Save(lambda state, name: kept.setdefault(name, state), every=4, best="evaluate/return_mean"),
         ]
 
-    whole = make_trainer(kind, consumers=consumers)
+    whole = make_trainer(kind, callbacks=callbacks)
     expected = run(whole, 10)
-    resumed = make_trainer(kind, seed=3, weights=5, consumers=consumers)
+    resumed = make_trainer(kind, seed=3, weights=5, callbacks=callbacks)
     resumed.load_state_dict(kept["iteration_4"])
     found = run(resumed, 6)
     assert [record.iteration for record in found] == [5, 6, 7, 8, 9, 10]
@@ -330,19 +329,19 @@ def test_what_was_saved_goes_on_bit_for_bit(kind):
 def test_last_is_saved_when_a_run_is_stopped():
     kept = []
     save = Save(lambda state, name: kept.append((name, state["iteration"], state["stop_reason"])))
-    list(make_trainer(consumers=[Stop(Budget(iterations=2)), save]))
+    list(make_trainer(callbacks=[Stop(Budget(iterations=2)), save]))
     assert kept == [("last", 2, "budget of 2 iterations is used up")]
 
 
-def test_states_of_consumers_find_their_owners(caplog):
-    first = make_trainer(consumers=[Watch(), Watch(), Stop(Budget(iterations=9))])
+def test_states_of_callbacks_find_their_owners(caplog):
+    first = make_trainer(callbacks=[Watch(), Watch(), Stop(Budget(iterations=9))])
     run(first, 3)
     other = [Watch(), Watch()]
-    second = make_trainer(consumers=other)
+    second = make_trainer(callbacks=other)
     with caplog.at_level(logging.WARNING):
         second.load_state_dict(first.state_dict())
     assert [len(watch.seen) for watch in other] == [3, 3]
-    assert "had a consumer Stop that this one has not" in caplog.text
+    assert "had a callback Stop that this one has not" in caplog.text
     assert next(second).iteration == 4
 
 
@@ -360,7 +359,7 @@ def test_progress_estimates_what_is_left():
     reports = []
     progress = Progress(reports.append, every=2)
     for number in range(1, 5):
-        progress.consume(record_of(number), SimpleNamespace(ending=False, remaining_iterations=10 - number))
+        progress.on_iteration(record_of(number), SimpleNamespace(ending=False, remaining_iterations=10 - number))
     assert [report.iteration for report in reports] == [2, 4]
     # 2.5 seconds each, 6 to go
     assert reports[1].elapsed_seconds == pytest.approx(10.0)
@@ -368,13 +367,13 @@ def test_progress_estimates_what_is_left():
     assert reports[1].steps_per_second == pytest.approx(4.0)
     resumed = Progress(reports.append)
     resumed.load_state_dict(progress.state_dict())
-    resumed.consume(record_of(5), SimpleNamespace(ending=False, remaining_iterations=None))
+    resumed.on_iteration(record_of(5), SimpleNamespace(ending=False, remaining_iterations=None))
     assert reports[-1].elapsed_seconds == pytest.approx(12.5) and reports[-1].remaining_seconds is None
 
 
 def test_progress_goes_to_the_log_and_nowhere_else(caplog, capsys):
     with caplog.at_level(logging.INFO):
-        run(make_trainer(consumers=[Progress()]), 1)
+        run(make_trainer(callbacks=[Progress()]), 1)
     assert "iteration 1, 32 steps" in caplog.text and "s to go" in caplog.text
     assert capsys.readouterr() == ("", "")
 
@@ -383,7 +382,7 @@ def test_progress_shows_the_time_to_go_on_a_console():
     shown = io.StringIO()
     progress = Progress(ConsoleLogger(title="cartpole", stream=shown), every=2)
     for number in range(1, 5):
-        progress.consume(record_of(number), SimpleNamespace(ending=False, remaining_iterations=100 - number))
+        progress.on_iteration(record_of(number), SimpleNamespace(ending=False, remaining_iterations=100 - number))
     progress.close()
     # 2.5 seconds each: 98 to go are 245 s, 96 to go are 240 s
     assert shown.getvalue().splitlines() == [
@@ -403,7 +402,7 @@ def test_evaluation_by_env_steps():
     due = [
         steps
         for iteration, steps in enumerate(range(32, 193, 32), start=1)
-        if evaluation.consume(
+        if evaluation.on_iteration(
             Record(iteration=iteration, env_steps=steps, num_updates=0, num_steps=32), going_on
         ).metrics
     ]

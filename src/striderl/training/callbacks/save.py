@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from striderl.training.consumers.consumer import NOTHING, Reaction, Run, better, check_mode, is_due
+from striderl.training.callbacks.callback import NOTHING, Reaction, Run, better, check_mode, is_due
 from striderl.training.record import Record
 
 Keep = Callable[[dict[str, Any], str], None]
@@ -15,7 +15,7 @@ Keep = Callable[[dict[str, Any], str], None]
 class Save:
     """Saves every n iterations under 'iteration_<n>', the best so far under 'best', the end under 'last'.
 
-    It comes last among the consumers, so that what it saves contains what all others saw of this iteration; a run that
+    It comes last among the callbacks, so that what it saves contains what all others saw of this iteration; a run that
     goes on from there begins with the next one.
     """
 
@@ -39,7 +39,7 @@ class Save:
         self.save, self.every, self.best, self.mode, self.last = save, every, best, mode, last
         self.best_value: float | None = None
 
-    def consume(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: Run) -> Reaction:
         """Save, under each name that is due, one and the same state."""
         names = [f"iteration_{record.iteration}"] if is_due(record.iteration, self.every) else []
         value = record.metrics.get(self.best) if self.best else None

@@ -1,9 +1,9 @@
-"""What a consumer is: an object that is called with every record, in order, and may keep state.
+"""What a callback is: an object that is called with every record, in order, and may keep state.
 
     record ──▶ Evaluate ──▶ Log ──▶ Progress ──▶ Stop ──▶ Save
                   └ adds 'evaluate/…' for those behind      └ reason to end
 
-Consumers look at training and never change it: a run with them and a run without have the same weights.
+Callbacks look at training and never change it: a run with them and a run without have the same weights.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ NO_METRICS: Mapping[str, float] = {}
 
 
 class Reaction(NamedTuple):
-    """What a consumer has to say about a record."""
+    """What a callback has to say about a record."""
 
     metrics: Mapping[str, float] = NO_METRICS
-    """Numbers that are added to the record for the consumers behind, and for the user."""
+    """Numbers that are added to the record for the callbacks behind, and for the user."""
     stop: str = ""
     """Why training should end after this iteration; empty to go on."""
 
 
 NOTHING = Reaction()
-"""The reaction of a consumer that only watches."""
+"""The reaction of a callback that only watches."""
 
 
 class Run(Protocol):
-    """What consumers may ask the trainer."""
+    """What callbacks may ask the trainer."""
 
     @property
     def ending(self) -> bool:
-        """Whether this iteration is the last one, as far as is known when a consumer is called."""
+        """Whether this iteration is the last one, as far as is known when a callback is called."""
         ...
 
     @property
@@ -49,10 +49,10 @@ class Run(Protocol):
 
 
 @runtime_checkable
-class Consumer(Protocol):
+class Callback(Protocol):
     """Called with the record of every iteration."""
 
-    def consume(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: Run) -> Reaction:
         """Take the record in; training is not changed."""
         ...
 
@@ -90,13 +90,13 @@ def check_mode(mode: str, who: str) -> None:
 
 
 class Watcher:
-    """A function of records as a consumer: it may return numbers to log, or a reason to stop."""
+    """A function of records as a callback: it may return numbers to log, or a reason to stop."""
 
     def __init__(self, function: Callable[[Record], Mapping[str, float] | str | None]) -> None:
         """Take the function; anything callable with a record will do."""
         self.function = function
 
-    def consume(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: Run) -> Reaction:
         """Call the function."""
         found = self.function(record)
         if isinstance(found, str):
@@ -114,13 +114,13 @@ class Watcher:
         """Do nothing."""
 
 
-def as_consumer(callback: Any) -> Consumer:
-    """Return a consumer as it is, and a function of records as one."""
-    if isinstance(callback, Consumer):
+def as_callback(callback: Any) -> Callback:
+    """Return a callback as it is, and a function of records as one."""
+    if isinstance(callback, Callback):
         return callback
     if callable(callback):
         return Watcher(callback)
     raise TypeError(
-        f"a callback is a function of a record, or has consume, state_dict, load_state_dict and close; found "
+        f"a callback is a function of a record, or has on_iteration, state_dict, load_state_dict and close; found "
         f"{type(callback).__name__}"
     )

@@ -28,16 +28,16 @@ from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.checks import check_collector, check_policy, check_queue, check_storage, warn_about_finals
 from striderl.training.guard import Guard
+from striderl.training.loops.loop import LoopCounters
 from striderl.training.on_policy import OnPolicyAlgorithm, newest_rollout, order_generator, storage_for
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.regimes.regime import Tally
 
 _log = logging.getLogger(__name__)
 
 _DROPPED = "collect/final_obs_dropped"
 
 
-class OnPolicyRegime:
+class OnPolicyLoop:
     """The work of an iteration that learns from a fresh rollout."""
 
     phases: tuple[str, ...] = ("collect", "prepare", "update", "absorb")
@@ -77,7 +77,7 @@ class OnPolicyRegime:
         self.storage, self.seed = storage, seed
         collector.mode = algorithm.updater.mode
         self.first_phase = "warmup" if plan.warmup_steps else "collect"
-        self.tally = Tally()
+        self.counters = LoopCounters()
         self.total_envs = total_envs or collector.env.num_envs
         self.guard = Guard(algorithm, reduce=algorithm.updater.reduce)
         self._initial_state: dict[str, Tensor] = {}
@@ -101,25 +101,25 @@ class OnPolicyRegime:
             elif phase == "update":
                 self._update(iteration)
             else:
-                self._absorb(newest_rollout(self.storage))
-            self.tally.learning_seconds += time.perf_counter() - started
+                self._update_normalization(newest_rollout(self.storage))
+            self.counters.learning_seconds += time.perf_counter() - started
 
     def _warm_up(self) -> None:
         """Let the normalisers see some steps before the first rollout, as many as a rollout has at a time."""
         if not self._unabsorbed:
-            done = self.tally.env_steps // self.total_envs
+            done = self.counters.env_steps // self.total_envs
             steps = min(self.plan.warmup_steps - done, self.plan.num_steps_per_env)
             self._fill(steps)
             self._unabsorbed = steps
-        self._absorb(tree.index(self.storage.data, slice(0, self._unabsorbed)))
+        self._update_normalization(tree.index(self.storage.data, slice(0, self._unabsorbed)))
         self._unabsorbed = 0
 
-    def _absorb(self, columns: Mapping[str, Any]) -> None:
+    def _update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Update the normalisers; the guard has a copy of what was learned before, from the update before it."""
         if not self.guard.kept:
             self.guard.keep()
         try:
-            self.algorithm.absorb(columns)
+            self.algorithm.update_normalization(columns)
         except BaseException:
             self.guard.roll_back()
             raise
@@ -128,25 +128,25 @@ class OnPolicyRegime:
     @property
     def is_warm(self) -> bool:
         """Whether the warm-up is over."""
-        return self.tally.env_steps >= self.plan.warmup_steps * self.total_envs
+        return self.counters.env_steps >= self.plan.warmup_steps * self.total_envs
 
     def _collect(self) -> None:
         if not self.collector.interrupted:
-            self.tally.begin()
+            self.counters.begin()
             self.collector.ready()
             self._last = None
             self._initial_state = self.collector.current_state
         self._fill(self.plan.num_steps_per_env)
-        self.tally.numbers = collected_numbers(self.collector)
+        self.counters.numbers = collected_numbers(self.collector)
         if isinstance(self.storage, RolloutStorage) and self.storage.finals is not None:
-            self.tally.numbers[_DROPPED] = (self.storage.finals.count - self.storage.finals.size).clamp(min=0)
+            self.counters.numbers[_DROPPED] = (self.storage.finals.count - self.storage.finals.size).clamp(min=0)
 
     def _fill(self, num_steps: int) -> None:
         """Collect so many steps per env into the empty storage, or the rest of them after an interrupt."""
         if not self.collector.interrupted:
             self.storage.clear()
         own, everywhere = num_steps * self.collector.env.num_envs, num_steps * self.total_envs
-        count_collected(self.collector, own, self.storage, self.tally, elsewhere=everywhere - own)
+        count_collected(self.collector, own, self.storage, self.counters, elsewhere=everywhere - own)
 
     def _prepare(self) -> None:
         last_obs, last_state = self._last or (self.collector.current_obs, self.collector.current_state)
@@ -162,11 +162,11 @@ class OnPolicyRegime:
         except BaseException:
             self.guard.roll_back()
             raise
-        self.tally.numbers |= {f"train/{name}": value for name, value in numbers.items()}
+        self.counters.numbers |= {f"train/{name}": value for name, value in numbers.items()}
         self._prepared = None
-        self.tally.num_updates += self.algorithm.num_updates_per_rollout
+        self.counters.num_updates += self.algorithm.num_updates_per_rollout
         valid = newest_rollout(self.storage)["valid"].sum()
-        take_back_if_broken(self.guard, self.tally, self.collector.env.device, valid, self.tally.num_steps)
+        take_back_if_broken(self.guard, self.counters, self.collector.env.device, valid, self.counters.num_steps)
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out what means nothing before the first episode has ended; warn when final observations were lost."""
@@ -180,20 +180,20 @@ class OnPolicyRegime:
 
     def is_over(self, iteration: int) -> bool:
         """Ask the plan."""
-        return self.plan.is_over(iteration, self.tally.env_steps)
+        return self.plan.is_over(iteration, self.counters.env_steps)
 
     def remaining_iterations(self, iteration: int) -> int | None:
         """Ask the plan."""
-        return self.plan.remaining_iterations(iteration, self.tally.env_steps, self.total_envs)
+        return self.plan.remaining_iterations(iteration, self.counters.env_steps, self.total_envs)
 
     def state_dict(self, phase: str) -> dict[str, Any]:
         """Return everything; the rollout only while it is in use, a queue of them always."""
         in_use = phase in ("prepare", "update", "absorb") or isinstance(self.storage, QueueRolloutStorage)
         return {
             "seed": self.seed,
-            "env_steps": self.tally.env_steps,
-            "num_updates": self.tally.num_updates,
-            "faults": self.tally.faults.state_dict(),
+            "env_steps": self.counters.env_steps,
+            "num_updates": self.counters.num_updates,
+            "faults": self.counters.faults.state_dict(),
             "guard": self.guard.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
@@ -201,11 +201,11 @@ class OnPolicyRegime:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
-        """Go on where another regime, built from parts of the same kind, was."""
+        """Go on where another training loop, built from parts of the same kind, was."""
         self.algorithm.load_state_dict(state["algorithm"])
         self.collector.load_state_dict(state["collector"])
         self.seed = int(state["seed"])
-        self.tally = loaded_tally(self.tally, state)
+        self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])
         self._prepared, self._unabsorbed = None, 0
         if state["rollout"] is not None:
@@ -217,19 +217,19 @@ class OnPolicyRegime:
             "initial_state": tree.copy(self._initial_state),
             "last_obs": tree.copy(self._last[0] if self._last else self.collector.current_obs),
             "last_state": tree.copy(self._last[1] if self._last else self.collector.current_state),
-            "numbers": tree.copy(self.tally.numbers),
-            "num_steps": self.tally.num_steps,
-            "collection_seconds": self.tally.collection_seconds,
-            "learning_seconds": self.tally.learning_seconds,
+            "numbers": tree.copy(self.counters.numbers),
+            "num_steps": self.counters.num_steps,
+            "collection_seconds": self.counters.collection_seconds,
+            "learning_seconds": self.counters.learning_seconds,
         }
 
     def _load_rollout(self, state: Mapping[str, Any], phase: str) -> None:
         self.storage.load_state_dict(state["storage"])
-        self._initial_state, self.tally.numbers = tree.copy(state["initial_state"]), tree.copy(state["numbers"])
+        self._initial_state, self.counters.numbers = tree.copy(state["initial_state"]), tree.copy(state["numbers"])
         self._last = (tree.copy(state["last_obs"]), tree.copy(state["last_state"])) if "last_obs" in state else None
-        self.tally.num_steps = int(state["num_steps"])
-        self.tally.collection_seconds = float(state["collection_seconds"])
-        self.tally.learning_seconds = float(state["learning_seconds"])
+        self.counters.num_steps = int(state["num_steps"])
+        self.counters.collection_seconds = float(state["collection_seconds"])
+        self.counters.learning_seconds = float(state["learning_seconds"])
         if phase == "update":
             # targets follow from the rollout and the policy, neither of which has changed since they were made
             self._prepare()
@@ -239,20 +239,22 @@ class OnPolicyRegime:
         self.collector.env.close()
 
 
-# -- collecting, for every regime that does ----------------------------------------------------------------------------
+# -- collecting, for every training loop that does ---------------------------------------------------------------------
 
 
-def count_collected(collector: Collector, num_steps: int, storage: Any, tally: Tally, elsewhere: int = 0) -> None:
+def count_collected(
+    collector: Collector, num_steps: int, storage: Any, counters: LoopCounters, elsewhere: int = 0
+) -> None:
     """Collect so many steps into the storage, count them, and log what was quarantined.
 
     After an interrupt between two steps, the call that it ended is finished instead. `elsewhere` is how many steps
     other processes collect meanwhile.
     """
     collected = collector.resume() if collector.interrupted else collector.collect(n_step=num_steps, storage=storage)
-    tally.env_steps += collected.num_steps + elsewhere
-    tally.num_steps += collected.num_steps + elsewhere
-    tally.collection_seconds += collected.seconds
-    tally.faults.add(collected.faults, env_steps=tally.env_steps, num_updates=tally.num_updates)
+    counters.env_steps += collected.num_steps + elsewhere
+    counters.num_steps += collected.num_steps + elsewhere
+    counters.collection_seconds += collected.seconds
+    counters.faults.add(collected.faults, env_steps=counters.env_steps, num_updates=counters.num_updates)
 
 
 def collected_numbers(collector: Collector) -> dict[str, Tensor]:
@@ -261,24 +263,26 @@ def collected_numbers(collector: Collector) -> dict[str, Tensor]:
     return {f"collect/{name}": value for name, value in found.items() if name != "steps"}
 
 
-def take_back_if_broken(guard: Guard, tally: Tally, device: torch.device, valid: Tensor, num_samples: int) -> bool:
+def take_back_if_broken(
+    guard: Guard, counters: LoopCounters, device: torch.device, valid: Tensor, num_samples: int
+) -> bool:
     """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'.
 
     `valid` [] is how many of the iteration's `num_samples` new samples count.
     """
-    at = {"env_steps": tally.env_steps, "num_updates": tally.num_updates}
-    taken_back = guard.after(tally.faults, **at, valid=valid, num_samples=num_samples)
-    counts = {"bad_samples": tally.faults.num_bad_samples, **guard.counts()}
-    tally.numbers |= {
+    at = {"env_steps": counters.env_steps, "num_updates": counters.num_updates}
+    taken_back = guard.after(counters.faults, **at, valid=valid, num_samples=num_samples)
+    counts = {"bad_samples": counters.faults.num_bad_samples, **guard.counts()}
+    counters.numbers |= {
         f"faults/{name}": torch.full((), count, dtype=torch.float64, device=device) for name, count in counts.items()
     }
     return taken_back
 
 
-def loaded_tally(before: Tally, state: Mapping[str, Any]) -> Tally:
+def loaded_counters(before: LoopCounters, state: Mapping[str, Any]) -> LoopCounters:
     """Return the counters of a saved state; the report of faults stays the one that it was."""
     before.faults.load_state_dict(state["faults"])
-    return Tally(env_steps=int(state["env_steps"]), num_updates=int(state["num_updates"]), faults=before.faults)
+    return LoopCounters(env_steps=int(state["env_steps"]), num_updates=int(state["num_updates"]), faults=before.faults)
 
 
 def without_episodes(numbers: dict[str, float]) -> dict[str, float]:

@@ -1,13 +1,16 @@
-"""Reasons to stop: a budget is spent, a metric is good enough, it no longer improves, a trial is hopeless."""
+"""Reasons to stop: a budget is spent, a metric is good enough, it no longer improves, a trial is hopeless.
+
+`Stop`: end a run early, for whichever of its rules has a reason first.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from striderl.data.naming import unknown
-from striderl.training.consumers.consumer import better, check_mode
+from striderl.training.callbacks.callback import Reaction, Run, better, check_mode
 from striderl.training.record import Record
 
 _log = logging.getLogger(__name__)
@@ -232,3 +235,37 @@ class Prune:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take nothing."""
+
+
+class Stop:
+    """Asks its rules in order; the trainer finishes the iteration, keeps the reason, and ends."""
+
+    SAVED_NAME: ClassVar[str] = "Stop"
+
+    def __init__(self, *rules: StopRule) -> None:
+        """Take rules such as `Budget`, `Threshold`, `Plateau` and `Prune`."""
+        for rule in rules:
+            if not isinstance(rule, StopRule):
+                raise TypeError(
+                    f"Stop wants rules with reason(record), such as Budget or Plateau, found {type(rule).__name__}"
+                )
+        self.rules = rules
+
+    def on_iteration(self, record: Record, run: Run) -> Reaction:
+        """Ask every rule, since each may be counting, and give the first reason."""
+        reasons = [rule.reason(record) for rule in self.rules]
+        return Reaction(stop=next((reason for reason in reasons if reason), ""))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the rules have seen."""
+        return {"rules": [rule.state_dict() for rule in self.rules]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what the rules had seen."""
+        if len(state["rules"]) != len(self.rules):
+            raise ValueError(f"Stop has {len(self.rules)} rules; {len(state['rules'])} were saved")
+        for rule, saved in zip(self.rules, state["rules"]):
+            rule.load_state_dict(saved)
+
+    def close(self) -> None:
+        """Do nothing."""

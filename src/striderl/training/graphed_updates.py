@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.reward_terms import RewardTerms, SingleStep
-from striderl.execution.graphed import Recording, together
+from striderl.execution.graphed import CapturedGraph, together
 from striderl.execution.modes import Graphed, Mode
 from striderl.storage.replay.device import DeviceSampler, RowsAhead
 from striderl.storage.replay.replay import Replay
@@ -35,13 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 @runtime_checkable
-class RecordedLearner(Protocol):
+class GraphedLearner(Protocol):
     """An algorithm whose whole gradient steps can be recorded: what it decides in Python is known beforehand."""
 
     num_updates: int
     """How many gradient steps were taken; `update` counts them, and whoever plays a recording of it."""
 
-    def recording(self) -> Hashable:
+    def graph_key(self) -> Hashable:
         """Return what the next gradient step decides in Python; with another answer, it is recorded anew.
 
         It follows from `num_updates` and from what no gradient step changes.
@@ -55,13 +55,13 @@ class _Kind:
     def __init__(self, decided: Hashable) -> None:
         self.decided = decided
         """What the learner decides in Python in such a step."""
-        self.recording: Recording | None = None
+        self.graph_key: CapturedGraph | None = None
         self.names: tuple[str, ...] = ()
         self.total: Tensor | None = None
         self.count = 0
 
 
-class RecordedUpdates:
+class GraphedUpdates:
     """Takes gradient steps by playing recordings of them; see the picture at the top of this module."""
 
     def __init__(
@@ -83,19 +83,19 @@ class RecordedUpdates:
         if self._given_up or not self.replay.cursor.even or not len(self.replay):
             return False
         learner = self.algorithm
-        assert isinstance(learner, RecordedLearner)
+        assert isinstance(learner, GraphedLearner)
         self._sampler.ready()
         of, drawn, row = self._noise.block(number)
         self._rows.load(of, drawn, row)
-        decided = learner.recording()
+        decided = learner.graph_key()
         kind = self._kinds.get(decided)
         if kind is None:
             kind = self._kinds[decided] = _Kind(decided)
-        if kind.recording is None and not self._record(kind):
+        if kind.graph_key is None and not self._record(kind):
             return False
-        assert kind.recording is not None
+        assert kind.graph_key is not None
         taken = learner.num_updates
-        kind.recording.play([])
+        kind.graph_key.play([])
         learner.num_updates = taken + 1
         kind.count += 1
         self._sampler.advanced()
@@ -112,13 +112,13 @@ class RecordedUpdates:
     def _updated(self, kind: _Kind) -> tuple[Tensor, Tensor]:
         """Take a step; return its numbers as a vector [K], and the rows that were picked."""
         learner = self.algorithm
-        assert isinstance(learner, RecordedLearner)
+        assert isinstance(learner, GraphedLearner)
         data, index, noise = self._read()
         taken = learner.num_updates
         with together(), torch.enable_grad():
             numbers = learner.update(data, None, noise)
         learner.num_updates = taken  # counted when it is played; until then, the next one must decide the same
-        if learner.recording() != kind.decided:
+        if learner.graph_key() != kind.decided:
             raise RuntimeError(f"what {type(learner).__name__} decides follows from more than its number of updates")
         kind.names = tuple(numbers)
         return torch.stack([number.detach().float() for number in numbers.values()]), index
@@ -142,7 +142,7 @@ class RecordedUpdates:
         before = self.algorithm.state_dict()
         self._read_sample()  # what views keep is made now, not while they are traced
         try:
-            kind.recording = self.mode.graphs.make({}, lambda _: self._warm_up(kind), lambda _: self._step(kind))
+            kind.graph_key = self.mode.graphs.make({}, lambda _: self._warm_up(kind), lambda _: self._step(kind))
         except RuntimeError as error:
             if self.mode.strict:
                 raise
@@ -158,7 +158,7 @@ class RecordedUpdates:
     @property
     def num_recordings(self) -> int:
         """How many kinds of steps were recorded."""
-        return sum(kind.recording is not None for kind in self._kinds.values())
+        return sum(kind.graph_key is not None for kind in self._kinds.values())
 
     def last_sample(self) -> dict[str, Any]:
         """Read the sample of the last step again; what was added since then must not have overwritten it."""
@@ -181,7 +181,7 @@ class RecordedUpdates:
 
 def recorded_updates(
     algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, noise: UpdateNoise, mode: Mode
-) -> RecordedUpdates | None:
+) -> GraphedUpdates | None:
     """Return what records the gradient steps, or None where they are taken one by one; one line in the log says which.
 
     Nothing is said in a mode that does not record.
@@ -193,18 +193,18 @@ def recorded_updates(
         _log.info("gradient steps are recorded in parts, and samples are read in between: %s", reason)
         return None
     _log.info("gradient steps are recorded as a whole, sampling included")
-    return RecordedUpdates(algorithm, replay, batch_size, noise, mode)
+    return GraphedUpdates(algorithm, replay, batch_size, noise, mode)
 
 
 def refusal(algorithm: ReplayAlgorithm, replay: Replay) -> str:
     """Return why whole gradient steps of this algorithm on this replay cannot be recorded; empty when they can."""
     device = next(algorithm.policy.parameters()).device
-    if not isinstance(algorithm, RecordedLearner):
+    if not isinstance(algorithm, GraphedLearner):
         return f"{type(algorithm).__name__} does not say what it decides in Python"
     if replay.read.device != device:
         return f"the replay is on {replay.read.device}, the parameters are on {device}"
-    if not isinstance(replay.picker, Uniform):
-        return f"{type(replay.picker).__name__} picks by what earlier steps have said"
+    if not isinstance(replay.sampler, Uniform):
+        return f"{type(replay.sampler).__name__} picks by what earlier steps have said"
     if not (replay.view is None or isinstance(replay.view, (OneStep, SingleStep, NStep, FrameStack))):
         return f"{type(replay.view).__name__} reads more than steps"
     terms = getattr(algorithm, "terms", None)

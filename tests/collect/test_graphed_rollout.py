@@ -10,7 +10,7 @@ import torch
 
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.collect.recorded_steps import RecordedSteps, apart_from
+from striderl.collect.graphed_rollout import GraphedRollout, apart_from
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.arena import Placement
@@ -122,7 +122,7 @@ def equal(one, other):
 def test_played_steps_equal_steps_one_by_one(finals, kind, fused):
     (plain, storage), (again, other) = parts(finals, kind), parts(finals, kind)
     again.reset()
-    steps = RecordedSteps(again._groups[0], again.statistics, other, played_again(fused))
+    steps = GraphedRollout(again._groups[0], again.statistics, other, played_again(fused))
     for _ in range(3):
         storage.clear(), other.clear()
         faults = plain.collect(n_step=STEPS * ENVS, storage=storage).faults
@@ -144,11 +144,11 @@ def test_played_steps_fill_a_replay_as_steps_one_by_one_do(finals, prioritized):
     sides = []
     for _ in range(2):
         collector, _ = parts(finals, "mlp")
-        picker = Prioritized(seed=1) if prioritized else Uniform(seed=1)
-        sides.append((collector, Replay(collector.columns(), 11 * ENVS, ENVS, picker=picker)))
+        sampler = Prioritized(seed=1) if prioritized else Uniform(seed=1)
+        sides.append((collector, Replay(collector.columns(), 11 * ENVS, ENVS, sampler=sampler)))
     (plain, replay), (again, other) = sides
     again.reset()
-    steps = RecordedSteps(again._groups[0], again.statistics, other, played_again())
+    steps = GraphedRollout(again._groups[0], again.statistics, other, played_again())
     for _ in range(3):  # the ring has eleven places: it goes round
         plain.collect(n_step=5 * ENVS, storage=replay)
         steps.run(5)
@@ -167,7 +167,7 @@ def test_a_replay_that_keeps_more_than_steps_is_not_recorded():
 def test_preparing_changes_nothing_and_steps_are_the_same_afterwards():
     (plain, storage), (again, other) = parts(True, "gru"), parts(True, "gru")
     again.reset()
-    steps = RecordedSteps(again._groups[0], again.statistics, other, played_again())
+    steps = GraphedRollout(again._groups[0], again.statistics, other, played_again())
     assert not steps.is_prepared
     steps.prepare()
     assert steps.is_prepared and again.env.now == 0 and other.first_place() == 0
@@ -182,7 +182,7 @@ def test_what_cannot_be_recorded_is_said_once_and_collected_all_the_same(caplog)
     collector.mode = played_again()
     collector.mode.strict = False
     collector.mode.graphs.make = lambda *_: (_ for _ in ()).throw(RuntimeError("no graphs here\nmore"))
-    steps = RecordedSteps(collector._groups[0], collector.statistics, storage, collector.mode)
+    steps = GraphedRollout(collector._groups[0], collector.statistics, storage, collector.mode)
     assert not collector._recorder.prepared(steps, strict=False)
     assert "cannot be recorded, so they are taken one by one: no graphs here" in caplog.text
     assert not collector._recorder.play(collector.mode, collector._groups[0], collector.statistics, storage, STEPS)
@@ -193,7 +193,7 @@ def test_what_cannot_be_recorded_is_said_once_and_collected_all_the_same(caplog)
 def test_of_a_rollout_that_is_interrupted_the_steps_before_it_are_known():
     collector, storage = parts(True, "mlp")
     collector.reset()
-    steps = RecordedSteps(collector._groups[0], collector.statistics, storage, played_again())
+    steps = GraphedRollout(collector._groups[0], collector.statistics, storage, played_again())
     whole = collector.env.step
 
     def interrupted(actions):
@@ -220,7 +220,7 @@ def test_after_an_interrupted_rollout_the_next_call_starts_fresh(monkeypatch):
 
     collector, storage = parts(False, "mlp")
     collector.reset()
-    monkeypatch.setattr("striderl.collect.recorded_steps.RecordedSteps", Interrupted)
+    monkeypatch.setattr("striderl.collect.graphed_rollout.RecordedSteps", Interrupted)
     collector.mode, collector.env.device = played_again(), torch.device("cuda")
     with pytest.raises(KeyboardInterrupt):
         collector.collect(n_step=STEPS * ENVS, storage=storage)
@@ -234,7 +234,7 @@ def test_what_others_keep_of_a_step_does_not_change_with_the_next_rollout():
     collector, storage = parts(True, "gru")
     collector.reset()
     group = collector._groups[0]
-    steps = collector._recorder._steps = RecordedSteps(group, collector.statistics, storage, played_again())
+    steps = collector._recorder._steps = GraphedRollout(group, collector.statistics, storage, played_again())
     steps.run(2)
     kept = []
 

@@ -16,11 +16,11 @@ from striderl.execution.interrupts import check_interrupt
 from striderl.storage.replay.replay import Replay
 from striderl.training.fingerprints import fingerprints
 from striderl.training.guard import Guard
+from striderl.training.loops.loop import LoopCounters
+from striderl.training.loops.off_policy import Learner, check_replay_algorithm
+from striderl.training.loops.on_policy import loaded_counters, take_back_if_broken
 from striderl.training.off_policy import ReplayAlgorithm
 from striderl.training.plans import OfflinePlan
-from striderl.training.regimes.off_policy import Learner, check_replay_algorithm
-from striderl.training.regimes.on_policy import loaded_tally, take_back_if_broken
-from striderl.training.regimes.regime import Tally
 
 _CHUNK = 8192
 """How many steps of the dataset the normalisers are shown at a time."""
@@ -28,7 +28,7 @@ _TOLD_APART = ("act", "rew", "terminated", "truncated")
 """The columns by which datasets are told apart."""
 
 
-class OfflineRegime:
+class OfflineLoop:
     """The work of an iteration that learns from a dataset; of the dataset itself a fingerprint is saved."""
 
     phases: tuple[str, ...] = ("learn",)
@@ -44,7 +44,7 @@ class OfflineRegime:
             raise ValueError("the dataset is empty; fill the Replay before training from it")
         dataset.view = algorithm.view()  # how samples are read is the algorithm's choice, whoever filled the replay
         self.algorithm, self.dataset, self.plan, self.seed = algorithm, dataset, plan, seed
-        self.tally = Tally()
+        self.counters = LoopCounters()
         self.guard = Guard(algorithm)
         self._learner = Learner(algorithm, dataset, plan.batch_size, seed, absorbs=False)
         self._updates_left = 0
@@ -55,29 +55,29 @@ class OfflineRegime:
     def run(self, phase: str, iteration: int) -> None:
         """Take the gradient steps of an iteration."""
         if self._updates_left == 0:
-            self.tally.begin()
-            if self.tally.num_updates == 0:
-                self._absorb()
+            self.counters.begin()
+            if self.counters.num_updates == 0:
+                self._update_normalization()
             self.guard.before()
             self._learner.begin(self.guard.kept)
             self._updates_left = self.plan.num_updates_per_iteration
         started = time.perf_counter()
         while self._updates_left:
             check_interrupt()
-            self.tally.num_updates += self._learner.step(self.tally.num_updates)
+            self.counters.num_updates += self._learner.step(self.counters.num_updates)
             self._updates_left -= 1
-        self.tally.numbers = self._learner.finish()
-        take_back_if_broken(self.guard, self.tally, self.dataset.read.device, self._num_valid, len(self.dataset))
+        self.counters.numbers = self._learner.finish()
+        take_back_if_broken(self.guard, self.counters, self.dataset.read.device, self._num_valid, len(self.dataset))
         self.guard.forget()
-        self.tally.learning_seconds += time.perf_counter() - started
+        self.counters.learning_seconds += time.perf_counter() - started
 
-    def _absorb(self) -> None:
+    def _update_normalization(self) -> None:
         """Let the normalisers learn from all of the dataset."""
         every = self.dataset.read.chronological()
         self.guard.keep()
         try:
             for start in range(0, every.shape[0], _CHUNK):
-                self.algorithm.absorb(self.dataset.read.rows(every[start : start + _CHUNK]))
+                self.algorithm.update_normalization(self.dataset.read.rows(every[start : start + _CHUNK]))
         except BaseException:
             self.guard.roll_back()
             raise
@@ -99,11 +99,11 @@ class OfflineRegime:
         return {
             "seed": self.seed,
             "env_steps": 0,
-            "num_updates": self.tally.num_updates,
-            "faults": self.tally.faults.state_dict(),
+            "num_updates": self.counters.num_updates,
+            "faults": self.counters.faults.state_dict(),
             "guard": self.guard.state_dict(),
             "algorithm": self.algorithm.state_dict(),
-            "picker": self.dataset.picker.state_dict(),
+            "picker": self.dataset.sampler.state_dict(),
             "dataset": self._fingerprint.clone(),
         }
 
@@ -112,9 +112,9 @@ class OfflineRegime:
         if state["dataset"].tolist() != self._fingerprint.tolist():
             raise ValueError("this run has learned from another dataset; going on with this one would be another run")
         self.algorithm.load_state_dict(state["algorithm"])
-        self.dataset.picker.load_state_dict(state["picker"])
+        self.dataset.sampler.load_state_dict(state["picker"])
         self.seed = int(state["seed"])
-        self.tally = loaded_tally(self.tally, state)
+        self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])
         self._learner = Learner(self.algorithm, self.dataset, self.plan.batch_size, self.seed, absorbs=False)
         self._updates_left = 0

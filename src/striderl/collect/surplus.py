@@ -47,7 +47,7 @@ class Cuts(Protocol):
         ...
 
 
-class Delivery:
+class SurplusBuffer:
     """Stores transitions and keeps those that came with a step but were not asked for."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ LONG = 100_000
 """Steps without an end after which the log says that an env may never end."""
 
 
-class EpisodeTally:
+class EpisodeQuota:
     """Returns and lengths of finished episodes, env by env, until every env has its quota."""
 
     def __init__(self, quotas: list[int], max_steps: int) -> None:

@@ -1,4 +1,4 @@
-"""The off-policy and offline regimes: what is counted, what is drawn, and that a run goes on bit for bit."""
+"""The off-policy and offline training loops: what is counted, what is drawn, and that a run goes on bit for bit."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_log_data_has_both_kinds():
 def test_offline_learns_from_a_filled_replay_alone():
     source = make_trainer("td3")
     list(source)
-    replay = source.regime.storage
+    replay = source.loop.storage
     plan = OfflinePlan(num_updates_per_iteration=5, batch_size=16, total_iterations=3)
     trainer = Trainer(make_algorithm("td3", Pendulum(3), weights=4), replay, plan)
     before = weights_of(trainer)
@@ -126,11 +126,11 @@ def test_offline_learns_from_a_filled_replay_alone():
 def test_offline_goes_on_bit_for_bit():
     source = make_trainer("td3")
     list(source)
-    saved = source.regime.storage.state_dict()
+    saved = source.loop.storage.state_dict()
     plan = OfflinePlan(num_updates_per_iteration=5, batch_size=16, total_iterations=4)
 
     def fresh(weights):
-        replay = make_trainer("td3").regime.storage
+        replay = make_trainer("td3").loop.storage
         replay.load_state_dict(saved)
         return Trainer(make_algorithm("td3", Pendulum(3), weights=weights), replay, plan)
 

@@ -71,7 +71,7 @@ def test_records_are_numbered_by_what_is_counted():
 
 def test_a_dataset_without_valid_steps_ends_with_an_error():
     made, _ = trainer(valid=torch.zeros(1, 300, dtype=torch.bool))
-    made.regime.guard.patience = 1
+    made.loop.guard.patience = 1
     next(made)
     with pytest.raises(DivergedError, match=r"0 of 300 samples were valid; the envs, or the dataset, mark"):
         next(made)

@@ -20,7 +20,7 @@ Acting as one compiled program: where gradient steps are compiled, a few envs on
     obs, state, noise ──▶ policy, value, sample, log-prob, acting parts ──▶ actions, state, columns
 
 For eight envs and two small networks, sixty small operations take three times as long as their arithmetic. Who can be
-compiled is who can be recorded on a GPU: an actor that keeps nothing, and says by `recording()` what it decides in
+compiled is who can be recorded on a GPU: an actor that keeps nothing, and says by `graph_key()` what it decides in
 Python. Other actors, and those that a program cannot be made of, act as they are written.
 """
 
@@ -33,31 +33,31 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from striderl.collect.actors.base import Acted, Actor, Noise, Obs
-from striderl.collect.delivery import Storage
+from striderl.collect.actors.base import Actor, ActorOutput, Noise, Obs
 from striderl.collect.group import EnvGroup, transition_of, where_env
 from striderl.collect.quarantine import Outcome, Watch, checked, noted_names
 from striderl.collect.statistics import Counts, EpisodeStatistics, counted
+from striderl.collect.surplus import Storage
 from striderl.data import tree
 from striderl.data.specs import torch_dtype
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import Step
-from striderl.execution.graphed import Beside, Recording
+from striderl.execution.graphed import CapturedGraph, SideStream
 from striderl.execution.modes import Graphed, Mode
 from striderl.execution.traced import PureFunction
 
 
 @runtime_checkable
-class RecordedActor(Protocol):
+class GraphedActor(Protocol):
     """An actor whose choosing can be recorded: it keeps nothing, and whatever changes lies in tensors."""
 
-    def recording(self) -> Hashable:
+    def graph_key(self) -> Hashable:
         """Return what is decided in Python; with another answer, acting is recorded anew."""
         ...
 
 
 @runtime_checkable
-class RecordedStorage(Protocol):
+class GraphedStorage(Protocol):
     """A storage whose writing can be recorded: where it writes is a number on the device."""
 
     def first_place(self) -> int:
@@ -90,7 +90,7 @@ class _Now(NamedTuple):
 
     obs: dict[str, Tensor]
     state: Any
-    acted: Acted
+    acted: ActorOutput
     watch: Watch
     counts: Counts
     place: Tensor
@@ -99,11 +99,11 @@ class _Now(NamedTuple):
     """How many steps were taken, int64 [1]."""
 
 
-class RecordedSteps:
+class GraphedRollout:
     """Steps one group of envs into one storage, with recordings that are made in the first rollout."""
 
     def __init__(
-        self, group: EnvGroup, statistics: EpisodeStatistics, storage: RecordedStorage | None, mode: Graphed
+        self, group: EnvGroup, statistics: EpisodeStatistics, storage: GraphedStorage | None, mode: Graphed
     ) -> None:
         """Prepare; nothing is recorded before the first step."""
         self.group, self.storage = group, storage
@@ -111,7 +111,7 @@ class RecordedSteps:
         self._act, self._settle = mode.fuse(self._act_in_place), mode.fuse(self._settle_in_place)
         # counting walks along the envs, which one processor does; compiled alone, it takes nothing else along
         self._count = mode.fuse(_count_in_place)
-        self._recordings: dict[tuple[str, Hashable], Recording] = {}
+        self._recordings: dict[tuple[str, Hashable], CapturedGraph] = {}
         self._decided: Hashable = ()
         """What the actor decides in Python in this rollout."""
         self._now: _Now | None = None
@@ -198,19 +198,19 @@ class RecordedSteps:
 
     def _what_actor_decides(self) -> Hashable:
         actor = self.group.actor
-        return actor.recording() if isinstance(actor, RecordedActor) else ()
+        return actor.graph_key() if isinstance(actor, GraphedActor) else ()
 
     def _play(self, name: str, inputs: dict[str, Any]) -> None:
         self._recording(name, inputs).play(_leaves(inputs))
 
-    def _recording(self, name: str, inputs: dict[str, Any]) -> Recording:
+    def _recording(self, name: str, inputs: dict[str, Any]) -> CapturedGraph:
         key = name, self._decided
-        recording = self._recordings.get(key)
-        if recording is None:
-            recording = self._recordings[key] = self._record(inputs)
-        return recording
+        graph_key = self._recordings.get(key)
+        if graph_key is None:
+            graph_key = self._recordings[key] = self._record(inputs)
+        return graph_key
 
-    def _record(self, inputs: dict[str, Any]) -> Recording:
+    def _record(self, inputs: dict[str, Any]) -> CapturedGraph:
         if self._now is None:
             self._now = self._made(self.group.actor.act(self.group.obs, self.group.state, inputs["noise"]))
         now = self._now
@@ -221,7 +221,7 @@ class RecordedSteps:
                 return
             packed, counting = self._settle(now, inputs["step"])
             packed = apart_from(packed, now.acted)  # which acting overwrites, perhaps before it is stored
-            beside = Beside(self.group.env.device)
+            beside = SideStream(self.group.env.device)
             with beside.running():
                 self._count(now.counts, *counting)
                 if self.storage is not None:
@@ -265,7 +265,7 @@ class RecordedSteps:
 
     # -- in and out of the group ---------------------------------------------------------------------------------------
 
-    def _made(self, acted: Acted) -> _Now:
+    def _made(self, acted: ActorOutput) -> _Now:
         """Take memory for everything that goes on, and stand where the group stands."""
         group, device = self.group, self.group.env.device
         obs = {name: group.obs[name].clone() for name in group.env.obs_spec}
@@ -274,7 +274,7 @@ class RecordedSteps:
         return _Now(
             obs=obs,
             state=tree.map(lambda _, mine: mine.clone(), group.fresh_state, group.state),
-            acted=Acted(actions, next_state, columns),
+            acted=ActorOutput(actions, next_state, columns),
             watch=Watch(*watch),
             counts=self._statistics.counts(),
             place=torch.full((1,), self._first_place(), dtype=torch.int64, device=device),
@@ -344,7 +344,7 @@ def _overwrite(places: Any, values: Any) -> None:
 
 def _copied(now: _Now) -> _Now:
     obs, state, acted, watch, counts, place, step = tree.map(torch.clone, tuple(now))
-    return _Now(obs, state, Acted(*acted), Watch(*watch), Counts(*counts), place, step)
+    return _Now(obs, state, ActorOutput(*acted), Watch(*watch), Counts(*counts), place, step)
 
 
 # -- whether to record -------------------------------------------------------------------------------------------------
@@ -353,12 +353,12 @@ def _copied(now: _Now) -> _Now:
 _log = logging.getLogger(__name__)
 
 
-class Recorder:
+class GraphedCollector:
     """Keeps the recordings of one collector: those of the group and storage that came last."""
 
     def __init__(self) -> None:
         """Record nothing yet."""
-        self._steps: RecordedSteps | None = None
+        self._steps: GraphedRollout | None = None
         self._given_up = False
 
     def play(
@@ -367,19 +367,19 @@ class Recorder:
         """Take so many steps of all envs by recordings and return True, or False when they must be taken one by one."""
         if self._given_up or not isinstance(mode, Graphed) or group.env.device.type != "cuda":
             return False
-        if not isinstance(group.actor, RecordedActor):
+        if not isinstance(group.actor, GraphedActor):
             return False
-        if storage is not None and not (isinstance(storage, RecordedStorage) and num_steps <= storage.room()):
+        if storage is not None and not (isinstance(storage, GraphedStorage) and num_steps <= storage.room()):
             return False
         steps = self._steps
         if steps is None or steps.group is not group or steps.storage is not storage:
-            steps = self._steps = RecordedSteps(group, statistics, storage, mode)
+            steps = self._steps = GraphedRollout(group, statistics, storage, mode)
         if not steps.is_prepared and not self.prepared(steps, strict=mode.strict):
             return False
         steps.run(num_steps)
         return True
 
-    def prepared(self, steps: RecordedSteps, *, strict: bool) -> bool:
+    def prepared(self, steps: GraphedRollout, *, strict: bool) -> bool:
         """Make the recordings, or say once why there are none; steps one by one give the same."""
         try:
             steps.prepare()
@@ -406,17 +406,17 @@ class CompiledActing:
 
     def __init__(self, actor: Actor) -> None:
         """Compile nothing yet."""
-        assert isinstance(actor, RecordedActor)
-        self._recording = actor.recording
+        assert isinstance(actor, GraphedActor)
+        self._recording = actor.graph_key
         self._act = PureFunction("acting", actor.act)
 
-    def __call__(self, obs: Obs, state: Any, noise: Noise) -> Acted:
+    def __call__(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Choose actions."""
-        acted: Acted = self._act(self._recording(), obs, state, noise)
+        acted: ActorOutput = self._act(self._recording(), obs, state, noise)
         return acted
 
 
 def compiled_acting(actor: Actor, mode: Mode, device: torch.device) -> CompiledActing | None:
     """Return what an actor does, compiled where the mode compiles and the actor can be; None elsewhere."""
-    possible = mode.joint and device.type == "cpu" and isinstance(actor, RecordedActor)
+    possible = mode.joint and device.type == "cpu" and isinstance(actor, GraphedActor)
     return CompiledActing(actor) if possible else None

@@ -1,0 +1,1 @@
+"""The three training loops: on-policy, off-policy, offline."""

@@ -1,0 +1,28 @@
+"""From the kind of plan to the training loop that fulfils it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from striderl.training.loops.loop import TrainLoop
+from striderl.training.loops.on_policy import OnPolicyLoop
+from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan, Plan
+
+
+def loop_for(algorithm: Any, source: Any, plan: Plan, *, storage: Any, seed: int, total_envs: int = 0) -> TrainLoop:
+    """Build the training loop of a plan from its parts, or say which part does not fit."""
+    if isinstance(plan, OnPolicyPlan):
+        return OnPolicyLoop(algorithm, source, plan, storage=storage, seed=seed, total_envs=total_envs)
+    if total_envs:
+        raise ValueError(f"total_envs={total_envs} has no effect: several processes share an OnPolicyPlan alone")
+    # imported here: those who train on rollouts never load the replay side
+    from striderl.training.loops.off_policy import OffPolicyLoop
+    from striderl.training.loops.offline import OfflineLoop
+
+    if isinstance(plan, OffPolicyPlan):
+        return OffPolicyLoop(algorithm, source, plan, storage=storage, seed=seed)
+    if isinstance(plan, OfflinePlan):
+        if storage is not None:
+            raise ValueError("an OfflinePlan has no storage beside the dataset; leave storage away")
+        return OfflineLoop(algorithm, source, plan, seed=seed)
+    raise TypeError(f"Trainer wants a plan, such as OnPolicyPlan, found {type(plan).__name__}")
