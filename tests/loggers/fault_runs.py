@@ -91,7 +91,8 @@ def run_on_disk(folder: Path, name: str, fault: str) -> dict[str, Any]:
 
     def harm(iteration: int) -> None:
         if iteration == 3 and fault == "deleted":
-            shutil.rmtree(place / "run")
+            os.rename(place / "run", place / "gone")  # at once: a logger may write into it while it is emptied
+            shutil.rmtree(place / "gone", ignore_errors=True)
         if iteration == 3 and fault == "size limit":
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
 

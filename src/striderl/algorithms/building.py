@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -52,6 +52,18 @@ REPLAY_NETWORKS: Mapping[str, Any] = {
 
 def _no_object(what: str) -> Any:
     raise ValueError(f"there is no {what}: this build has none to hand over")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutData:
+    """What a learner from rollouts needs stored, beside the columns of its actor; `storage_requirements` returns it."""
+
+    next_components: tuple[str, ...] = ()
+    """Components whose value after every step is kept, where the env gives final observations."""
+    num_rollouts: float = 1.0
+    """How many of the newest rollouts are learned from."""
+    takes_old: bool = False
+    """Whether older rollouts may be among them: labels do not go stale, ratios and returns do."""
 
 
 class BuildContext(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic
+from striderl.algorithms.building import ON_POLICY, BuildContext, RolloutData, build_actor_critic
 from striderl.algorithms.on_policy_targets import Losses, finite_rows, zero_where_not
 from striderl.algorithms.rollout_minibatches import check_minibatches, rollout_minibatches, run_policy
 from striderl.algorithms.terms.distill import Distill
@@ -159,6 +159,10 @@ class DAgger:
     def actor(self) -> PolicyActor:
         """Return who collects; memories are stored where old rollouts, whose beginnings are forgotten, need them."""
         return PolicyActor(self.policy, self.terms.acting(), store_state=self.config.buffer_dilation_ratio > 1.0)
+
+    def storage_requirements(self) -> RolloutData:
+        """Return what a storage must keep for it: the newest few rollouts, as labels do not go stale."""
+        return RolloutData(num_rollouts=self.config.buffer_dilation_ratio, takes_old=True)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise unless rollouts of this size can be cut into minibatches; any columns will do."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic
+from striderl.algorithms.building import ON_POLICY, BuildContext, RolloutData, build_actor_critic
 from striderl.algorithms.on_policy_targets import (
     Losses,
     check_learner_parts,
@@ -123,6 +123,10 @@ class PPO:
     def actor(self) -> PolicyActor:
         """Return who collects: samples of the policy, with what terms do to them."""
         return PolicyActor(self.policy, self.terms.acting())
+
+    def storage_requirements(self) -> RolloutData:
+        """Return what a storage must keep for it: what terms read of the step after each step."""
+        return RolloutData(next_components=tuple(self.terms.following()))
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise unless rollouts of this size, and with these columns where they are given, fit the config."""

@@ -101,6 +101,8 @@ class RewardTerms:
 class SingleStep:
     """Shows what `NStep(1)` shows, but for the counts, in fewer operations: most learners look no further."""
 
+    capturable = True
+
     def __init__(self, gamma: float) -> None:
         """Take the discount per step."""
         self.gamma = gamma

@@ -87,6 +87,8 @@ class RolloutStorage:
     """A step that hand-written loops fill in field by field, for `add_transitions`."""
     balanced = True
     """Every env gets the same number of steps: an asynchronous collector must not run ahead in one column."""
+    keeps_rollouts = False
+    """Whether rollouts before the last one are still there."""
 
     def __init__(
         self,
@@ -120,6 +122,11 @@ class RolloutStorage:
     def data(self) -> dict[str, Any]:
         """All columns as views, [T, N, …] each."""
         return self.arena.data
+
+    @property
+    def newest(self) -> dict[str, Any]:
+        """The columns of the rollout that was collected last, which are all."""
+        return self.data
 
     @property
     def full(self) -> bool:

@@ -281,6 +281,10 @@ class QueueRolloutStorage:
 
     balanced = True
     """Every env gets the same number of steps: an asynchronous collector must not run ahead in one column."""
+    keeps_rollouts = True
+    """Whether rollouts before the last one are still there."""
+    finals = None
+    """No final observations: old rollouts are for labels, not for values."""
 
     def __init__(
         self,
@@ -308,6 +312,12 @@ class QueueRolloutStorage:
         """All columns as views of the rows in use, [rows, N, …] each, in the order of the ring."""
         views: dict[str, Any] = tree.index(self.arena.data, slice(0, min(max(self._written), self.max_rows)))
         return views
+
+    @property
+    def newest(self) -> dict[str, Any]:
+        """The columns of the rollout that was collected last; the ring must be in order, as `prepare` leaves it."""
+        found: dict[str, Any] = tree.index(self.data, slice(-self.num_steps, None))
+        return found
 
     @property
     def full(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 
-from striderl.algorithms.dagger import DAgger
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data.naming import unknown
@@ -17,7 +16,7 @@ from striderl.training.callbacks.callback import Callback
 from striderl.training.callbacks.evaluate import Evaluate
 from striderl.training.callbacks.save import Save
 from striderl.training.callbacks.video import Video
-from striderl.training.on_policy import OnPolicyAlgorithm
+from striderl.training.on_policy import OnPolicyAlgorithm, requirements_of
 from striderl.training.plans import OnPolicyPlan
 
 _log = logging.getLogger(__name__)
@@ -77,9 +76,9 @@ def check_policy(algorithm: OnPolicyAlgorithm, collector: Collector) -> None:
         raise ValueError(f"the policy is on {device}, {env} on {collector.env.device}; move one to the other's device")
 
 
-def check_queue(storage: object, algorithm: object) -> None:
+def check_queue(storage: RolloutStorage | QueueRolloutStorage, algorithm: OnPolicyAlgorithm) -> None:
     """Raise when old rollouts would be learned from by an algorithm that wants fresh ones."""
-    if isinstance(storage, QueueRolloutStorage) and not isinstance(algorithm, DAgger):
+    if storage.keeps_rollouts and not requirements_of(algorithm).takes_old:
         raise ValueError(
             f"{type(algorithm).__name__} learns from fresh rollouts; a QueueRolloutStorage keeps old ones, whose "
             "ratios and returns would be wrong. Use RolloutStorage, or DAgger (TPPO with using_ppo=False)"
@@ -104,7 +103,7 @@ def check_storage(storage: RolloutStorage | QueueRolloutStorage, collector: Coll
 
 def warn_about_finals(storage: RolloutStorage | QueueRolloutStorage, collector: Collector) -> None:
     """Say once in the log when time-outs cannot be valued by what really followed; a queue is for no values at all."""
-    if isinstance(storage, RolloutStorage) and storage.finals is None:
+    if storage.finals is None and not storage.keeps_rollouts:
         reason = "gives no final observations" if not collector.env.gives_final_obs else "has some that are not stored"
         _log.warning(
             "%s %s: a step that the time limit ended is valued with V(s_t), not V(final_obs)",

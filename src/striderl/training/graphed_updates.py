@@ -22,13 +22,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from striderl.algorithms.reward_terms import RewardTerms, SingleStep
+from striderl.algorithms.reward_terms import RewardTerms
 from striderl.execution.graphed import CapturedGraph, together
 from striderl.execution.modes import Graphed, Mode
 from striderl.storage.replay.device import DeviceSampler, RowsAhead
 from striderl.storage.replay.replay import Replay
-from striderl.storage.replay.samplers import Uniform
-from striderl.storage.replay.views import FrameStack, NStep, OneStep
+from striderl.storage.replay.views import NStep
 from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
 
 _log = logging.getLogger(__name__)
@@ -203,15 +202,15 @@ def refusal(algorithm: ReplayAlgorithm, replay: Replay) -> str:
         return f"{type(algorithm).__name__} does not say what it decides in Python"
     if replay.read.device != device:
         return f"the replay is on {replay.read.device}, the parameters are on {device}"
-    if not isinstance(replay.sampler, Uniform):
+    if not replay.sampler.capturable:
         return f"{type(replay.sampler).__name__} picks by what earlier steps have said"
-    if not (replay.view is None or isinstance(replay.view, (OneStep, SingleStep, NStep, FrameStack))):
+    if isinstance(replay.view, NStep) and replay.view.reward is not None:
+        return "a function of somebody's own gives the rewards when samples are read"
+    if replay.view is not None and not getattr(replay.view, "capturable", False):
         return f"{type(replay.view).__name__} reads more than steps"
     terms = getattr(algorithm, "terms", None)
     if isinstance(terms, RewardTerms) and len(terms):
         return "terms give their rewards when samples are read"
-    if isinstance(replay.view, NStep) and replay.view.reward is not None:
-        return "a function of somebody's own gives the rewards when samples are read"
     return ""
 
 

@@ -8,11 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO
+from striderl.algorithms.building import RolloutData
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
-from striderl.data import tree
 from striderl.data.arena import Columns, Placement
 from striderl.data.noise import philox, stream_id
 from striderl.execution.updater import Updater
@@ -100,26 +98,23 @@ def rollout_storage(
 def storage_for(
     algorithm: OnPolicyAlgorithm, collector: Collector, num_steps: int
 ) -> RolloutStorage | QueueRolloutStorage:
-    """Make the storage that an algorithm learns from: one rollout, or for a dilated DAgger the newest few."""
-    if not isinstance(algorithm, DAgger) or algorithm.buffer_dilation_ratio == 1.0:
-        following = algorithm.terms.following() if isinstance(algorithm, PPO) else ()
-        return rollout_storage(collector, algorithm.policy, num_steps, following)
+    """Make the storage that an algorithm learns from: one rollout, or the newest few."""
+    wanted = requirements_of(algorithm)
+    if wanted.num_rollouts == 1.0:
+        return rollout_storage(collector, algorithm.policy, num_steps, wanted.next_components)
     return QueueRolloutStorage(
         collector.columns(),
         num_steps,
         collector.env.num_envs,
-        buffer_dilation_ratio=algorithm.buffer_dilation_ratio,
+        buffer_dilation_ratio=wanted.num_rollouts,
         placement=Placement(device=str(collector.env.device)),
     )
 
 
-def newest_rollout(storage: RolloutStorage | QueueRolloutStorage) -> dict[str, Any]:
-    """Return the columns of the rollout that was collected last; a queue must be in order, as `prepare` leaves it."""
-    data = storage.data
-    if isinstance(storage, RolloutStorage):
-        return data
-    newest: dict[str, Any] = tree.index(data, slice(-storage.num_steps, None))
-    return newest
+def requirements_of(algorithm: object) -> RolloutData:
+    """Return what an algorithm needs stored; one without `storage_requirements` needs a plain rollout."""
+    found: RolloutData = getattr(algorithm, "storage_requirements", RolloutData)()
+    return found
 
 
 def order_generator(seed: int, iteration: int, device: torch.device | str = "cpu") -> torch.Generator:

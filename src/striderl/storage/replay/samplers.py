@@ -119,6 +119,20 @@ class Sampler(Protocol):
         """Hear how surprising rows were; where `alive` is false the row holds another step by now."""
         ...
 
+    @property
+    def capturable(self) -> bool:
+        """Whether its draws follow from the number of the sample alone, so that a CUDA graph can hold them."""
+        ...
+
+    @property
+    def largest(self) -> Tensor | None:
+        """The largest priority so far; None where there are no priorities."""
+        ...
+
+    def limit(self, largest: Tensor) -> None:
+        """Take back priorities above this one."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return what exact resume needs."""
         ...
@@ -134,6 +148,9 @@ class Sampler(Protocol):
 
 class Uniform:
     """Picks every step alive with the same probability."""
+
+    capturable = True
+    largest: Tensor | None = None
 
     def __init__(self, *, seed: int = 0) -> None:
         """Draw from a stream of its own."""
@@ -169,6 +186,9 @@ class Uniform:
         """Raise: there is nothing to update."""
         raise TypeError("this replay picks uniformly and has no priorities; give it sampler=Prioritized(…)")
 
+    def limit(self, largest: Tensor) -> None:
+        """Do nothing: there are no priorities."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return the number of the next draw."""
         return {"kind": "uniform", "seed": self.seed, "draw": self._draw}
@@ -190,6 +210,8 @@ class Prioritized:
     with the smallest priority of the batch as p_min, undoes the bias in the limit beta = 1; set `beta` between updates,
     or give `beta_steps` and it goes linearly from its first value to 1 over so many picks.
     """
+
+    capturable = False
 
     def __init__(
         self, *, seed: int = 0, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 0, epsilon: float = 1e-6

@@ -70,6 +70,9 @@ RewardFunction = Callable[[dict[str, Any]], Tensor]
 class OneStep:
     """Shows each step with what followed it."""
 
+    capturable = True
+    """Whether it reads by tensors alone, so that a CUDA graph can hold it."""
+
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
         """Return the columns of these steps with `obs_next`."""
         return read.rows(index)
@@ -82,6 +85,8 @@ class NStep:
     bootstraps from the final observation if that was a truncation; it never enters a step that must not count.
     `terminated` and `truncated` are those of the window's last step, `num_steps` is how many steps it has.
     """
+
+    capturable = True
 
     def __init__(self, n: int, *, gamma: float, reward: RewardFunction | None = None) -> None:
         """Look up to n steps ahead; `reward`, if given, replaces the stored reward of every step of the window."""
@@ -157,6 +162,8 @@ class FrameStack:
     Frames before the start of an episode repeat its first frame, as an env that stacks frames itself would give them.
     Other columns are as in `OneStep`.
     """
+
+    capturable = True
 
     def __init__(self, k: int, *, components: Sequence[str] | None = None) -> None:
         """Stack k frames of these components; of all when None."""

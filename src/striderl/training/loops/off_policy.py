@@ -33,7 +33,7 @@ from striderl.envs.vec_env import AsyncVecEnv, VecEnv
 from striderl.execution.interrupts import check_interrupt
 from striderl.execution.modes import Eager, Mode, mode_of
 from striderl.storage.replay.replay import Replay, ReplaySample
-from striderl.storage.replay.samplers import NothingValidError, Prioritized
+from striderl.storage.replay.samplers import NothingValidError
 from striderl.training.checks import check_collector
 from striderl.training.graphed_updates import added, recorded_updates
 from striderl.training.guard import Guard
@@ -264,9 +264,8 @@ class OffPolicyLoop:
             self.counters.begin()
             self.guard.before()
             self._learner.begin(self.guard.kept)
-            largest = sampler.largest if isinstance(sampler, Prioritized) else None
             num_valid = self.collector.statistics.num_steps.clone()
-            self._iteration = _Iteration(plan.num_steps_per_env // plan.train_every, num_valid, largest)
+            self._iteration = _Iteration(plan.num_steps_per_env // plan.train_every, num_valid, sampler.largest)
         iteration = self._iteration
         while iteration.num_rounds:
             if not iteration.num_updates:
@@ -283,7 +282,7 @@ class OffPolicyLoop:
         valid = self.collector.statistics.num_steps - iteration.num_valid
         if take_back_if_broken(self.guard, self.counters, self.collector.env.device, valid, self.counters.num_steps):
             self.collector.reset()  # the broken policy may have driven envs, and its own memory, anywhere
-            if isinstance(sampler, Prioritized) and iteration.largest is not None:
+            if iteration.largest is not None:
                 sampler.limit(iteration.largest)  # errors of broken parameters are no priorities
         self.guard.forget()
 

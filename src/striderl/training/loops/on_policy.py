@@ -29,7 +29,7 @@ from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.checks import check_collector, check_policy, check_queue, check_storage, warn_about_finals
 from striderl.training.guard import Guard
 from striderl.training.loops.loop import LoopCounters
-from striderl.training.on_policy import OnPolicyAlgorithm, newest_rollout, order_generator, storage_for
+from striderl.training.on_policy import OnPolicyAlgorithm, order_generator, storage_for
 from striderl.training.plans import OnPolicyPlan
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class OnPolicyLoop:
             storage = storage_for(algorithm, collector, plan.num_steps_per_env)
         check_queue(storage, algorithm)
         check_storage(storage, collector, plan)
-        if plan.warmup_steps and isinstance(storage, QueueRolloutStorage):
+        if plan.warmup_steps and storage.keeps_rollouts:
             raise ValueError(
                 "warmup_steps and a dilated buffer: what the warm-up collects would be learned from; drop one"
             )
@@ -101,7 +101,7 @@ class OnPolicyLoop:
             elif phase == "update":
                 self._update(iteration)
             else:
-                self._update_normalization(newest_rollout(self.storage))
+                self._update_normalization(self.storage.newest)
             self.counters.learning_seconds += time.perf_counter() - started
 
     def _warm_up(self) -> None:
@@ -138,7 +138,7 @@ class OnPolicyLoop:
             self._initial_state = self.collector.current_state
         self._fill(self.plan.num_steps_per_env)
         self.counters.numbers = collected_numbers(self.collector)
-        if isinstance(self.storage, RolloutStorage) and self.storage.finals is not None:
+        if self.storage.finals is not None:
             self.counters.numbers[_DROPPED] = (self.storage.finals.count - self.storage.finals.size).clamp(min=0)
 
     def _fill(self, num_steps: int) -> None:
@@ -165,7 +165,7 @@ class OnPolicyLoop:
         self.counters.numbers |= {f"train/{name}": value for name, value in numbers.items()}
         self._prepared = None
         self.counters.num_updates += self.algorithm.num_updates_per_rollout
-        valid = newest_rollout(self.storage)["valid"].sum()
+        valid = self.storage.newest["valid"].sum()
         take_back_if_broken(self.guard, self.counters, self.collector.env.device, valid, self.counters.num_steps)
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
@@ -188,7 +188,7 @@ class OnPolicyLoop:
 
     def state_dict(self, phase: str) -> dict[str, Any]:
         """Return everything; the rollout only while it is in use, a queue of them always."""
-        in_use = phase in ("prepare", "update", "absorb") or isinstance(self.storage, QueueRolloutStorage)
+        in_use = phase in ("prepare", "update", "absorb") or self.storage.keeps_rollouts
         return {
             "seed": self.seed,
             "env_steps": self.counters.env_steps,

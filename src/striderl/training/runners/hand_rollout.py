@@ -20,7 +20,7 @@ from striderl.envs.vec_env import Obs
 from striderl.policies.facade.inputs import Observations, named
 from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
-from striderl.training.on_policy import newest_rollout, order_generator
+from striderl.training.on_policy import order_generator
 from striderl.training.trainer import Trainer
 
 
@@ -93,7 +93,7 @@ class ManualRollout:
         )
         order = order_generator(trainer.seed, trainer.iteration, trainer.collector.env.device)
         numbers = algorithm.update(prepared, order)
-        algorithm.update_normalization(newest_rollout(self.storage))
+        algorithm.update_normalization(self.storage.newest)
         trainer.iteration += 1
         trainer.loop.counters.num_updates += algorithm.num_updates_per_rollout
         self._mine = False
