@@ -162,10 +162,10 @@ def test_what_waits_is_saved_too():
         collector.collect(n_step=4)  # groups of two and one: one more may come than was asked for
         state = collector.state_dict()
     waiting = state["delivery"]["waiting"]
-    assert sum(each["rows"][1] - each["rows"][0] for each in waiting) == collector._delivery.num_waiting
-    collector._delivery.clear()
-    collector._delivery.load_state_dict(state["delivery"])
-    for saved, (transition, rows) in zip(waiting, collector._delivery._carried, strict=True):
+    assert sum(each["rows"][1] - each["rows"][0] for each in waiting) == collector._surplus.num_waiting
+    collector._surplus.clear()
+    collector._surplus.load_state_dict(state["delivery"])
+    for saved, (transition, rows) in zip(waiting, collector._surplus._carried, strict=True):
         assert saved["rows"] == [rows.start, rows.stop]
         assert torch.equal(saved["transition"]["obs"]["obs"], transition.obs["obs"])
 

@@ -55,7 +55,7 @@ def test_a_mutex_plays_the_policies_of_its_run_folders(folders):
 def test_units_are_those_of_the_task(folders):
     parkour = recipe("parkour")
     wide = replace(parkour, env=replace(parkour.env, settings={"action_scale": 0.5}))
-    assert [_action_scale(config) for config in (parkour, wide, recipe("cartpole"))] == [0.25, 0.5, 1.0]
+    assert [_action_scale(config.env) for config in (parkour, wide, recipe("cartpole"))] == [0.25, 0.5, 1.0]
     assert load_sub_policy(folders[0]).cmd_scale is None  # a pendulum is not told a velocity
     with pytest.raises(FileNotFoundError, match="there is no run folder 'nowhere'"):
         load_sub_policy("nowhere")

@@ -9,6 +9,7 @@ from striderl._lazy import lazy
 if TYPE_CHECKING:
     from striderl.collect.actors.base import ActingPart as ActingPart
     from striderl.collect.actors.base import Actor as Actor
+    from striderl.collect.actors.base import ActorOutput as ActorOutput
     from striderl.collect.actors.base import RandomActor as RandomActor
     from striderl.collect.actors.base import ScriptedActor as ScriptedActor
     from striderl.collect.actors.behaviours import Behaviour as Behaviour
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "actors.base": ["ActingPart", "Actor", "RandomActor", "ScriptedActor"],
+        "actors.base": ["ActingPart", "Actor", "ActorOutput", "RandomActor", "ScriptedActor"],
         "actors.behaviours": [
             "Behaviour",
             "BehaviourActor",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from striderl.storage.replay.replay import ReplaySample as ReplaySample
     from striderl.storage.replay.replay import View as View
     from striderl.storage.replay.samplers import Prioritized as Prioritized
+    from striderl.storage.replay.samplers import SampleHandle as SampleHandle
+    from striderl.storage.replay.samplers import Sampler as Sampler
     from striderl.storage.replay.samplers import Uniform as Uniform
     from striderl.storage.replay.state_pair import StatePairBuffer as StatePairBuffer
     from striderl.storage.replay.sum_tree import SumTree as SumTree
@@ -47,7 +49,7 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "replay.reader": ["ReplayReader"],
         "replay.replay": ["Replay", "ReplaySample", "View"],
-        "replay.samplers": ["Prioritized", "Uniform"],
+        "replay.samplers": ["Prioritized", "SampleHandle", "Sampler", "Uniform"],
         "replay.state_pair": ["StatePairBuffer"],
         "replay.sum_tree": ["SumTree"],
         "replay.views": ["FrameStack", "Hindsight", "NStep", "OneStep", "SequenceView"],

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from striderl._lazy import lazy
 
-__getattr__ = lazy(__name__, {"base": ["Actor", "RandomActor", "ScriptedActor"]})[0]
+__getattr__ = lazy(__name__, {"base": ["Actor", "ActorOutput", "RandomActor", "ScriptedActor"]})[0]
