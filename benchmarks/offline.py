@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from harness_markdown import splice_file
 
-from striderl.algorithms.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
-from striderl.algorithms.cql import CQL, CQLConfig
-from striderl.algorithms.iql import IQL, IQLConfig
-from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
+from striderl.algorithms.offline.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
+from striderl.algorithms.offline.cql import CQL, CQLConfig
+from striderl.algorithms.offline.iql import IQL, IQLConfig
+from striderl.algorithms.offline.td3_bc import TD3BC, TD3BCConfig
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
@@ -35,9 +35,8 @@ from striderl.datasets.offline import all_steps, load_dataset, save_dataset
 from striderl.envs.tasks import make
 from striderl.ops.statistics import confidence_interval, mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs
-from striderl.policies.value_function import ValueFunction
+from striderl.policies.value_functions import QFunction, QFunctionConfig, ValueFunction
 from striderl.recipes.offline import KINDS, generate, train_behaviours
 from striderl.storage.replay.replay import Replay
 from striderl.training.evaluation import evaluate

@@ -21,7 +21,7 @@ from ppo_tasks import (
     rollout_of,
 )
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec
@@ -32,8 +32,8 @@ from striderl.envs.mujoco.gym_tasks import HalfCheetah, HalfCheetahConfig
 from striderl.ops.returns import gae
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.on_policy import order_generator
 from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import order_generator
 from striderl.training.trainer import Trainer
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from table_env import TableEnv
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec
@@ -31,7 +31,7 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.replay.replay import Replay
 from striderl.storage.replay.samplers import Prioritized, Uniform
 from striderl.storage.replay.views import NStep
-from striderl.training.on_policy import order_generator, rollout_storage
+from striderl.training.protocols import order_generator, rollout_storage
 
 OBS, ACT = 48, 12
 EPOCHS = 2

@@ -17,13 +17,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent / "training"))
 from two_stage_cases import Follow, config, record
 
-from striderl.algorithms import atppo
-from striderl.algorithms.a2c import A2C
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.ppo_config import PPOConfig
-from striderl.algorithms.reinforce import REINFORCE
-from striderl.algorithms.terms.motion_prior import MotionPrior
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.on_policy import appo as atppo
+from striderl.algorithms.on_policy.a2c import A2C
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.on_policy.reinforce import REINFORCE
+from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfig
 from striderl.data import tree
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.arena import Placement
@@ -33,9 +32,9 @@ from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs
 from striderl.storage.rollout_presets import AmpRolloutStorage
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import RunnerConfig
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.experiment.runner_config import RunnerConfig
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))

@@ -1,7 +1,7 @@
 """Old import paths: a module that moved is found under its old name too, with a warning that names the new one.
 
-    import striderl.storage.pickers  ─▶  not found  ─▶  MovedModules  ─▶  the module at its new path
-                                                            └─ DeprecationWarning: … is now …
+    import striderl.storage.pickers  ─▶  MovedModules: an old path  ─▶  the module at its new path
+                                               └─ DeprecationWarning: … is now …
 
 Both tables are written by `tools/move_modules.py` from `tools/moves.toml`. Nothing is imported until an old name is
 asked for.
@@ -24,11 +24,61 @@ Result = TypeVar("Result")
 PACKAGE = "striderl"
 
 MODULES: dict[str, str] = {
+    "algorithms.a2c": "algorithms.on_policy.a2c",
+    "algorithms.appo": "algorithms.on_policy.appo",
+    "algorithms.atppo": "algorithms.on_policy.appo",
+    "algorithms.bcq": "algorithms.offline.bcq",
+    "algorithms.behaviour_cloning": "algorithms.offline.behaviour_cloning",
+    "algorithms.c51": "algorithms.value_based.distributional",
+    "algorithms.cql": "algorithms.offline.cql",
+    "algorithms.critic_kinds": "algorithms.actor_critic.critic_kinds",
+    "algorithms.crossq": "algorithms.actor_critic.crossq",
+    "algorithms.dagger": "algorithms.on_policy.dagger",
+    "algorithms.ddpg": "algorithms.actor_critic.td3",
+    "algorithms.dqn": "algorithms.value_based.dqn",
+    "algorithms.estimator_ppo": "algorithms.on_policy.estimator_ppo",
+    "algorithms.fast_td3": "algorithms.actor_critic.fast_td3",
+    "algorithms.gail": "algorithms.on_policy.gail",
+    "algorithms.iql": "algorithms.offline.iql",
+    "algorithms.iqn": "algorithms.value_based.distributional",
+    "algorithms.mixed_precision": "algorithms.on_policy.minibatches",
+    "algorithms.ppo": "algorithms.on_policy.ppo",
+    "algorithms.ppo_config": "algorithms.on_policy.ppo_config",
+    "algorithms.prepared": "algorithms.on_policy.ppo",
+    "algorithms.qr_dqn": "algorithms.value_based.distributional",
+    "algorithms.rainbow": "algorithms.value_based.distributional",
+    "algorithms.recurrent_dqn": "algorithms.value_based.recurrent_dqn",
+    "algorithms.recurrent_sac": "algorithms.actor_critic.recurrent_sac",
+    "algorithms.redq": "algorithms.actor_critic.sac",
+    "algorithms.reinforce": "algorithms.on_policy.reinforce",
+    "algorithms.reward_groups": "algorithms.on_policy.reward_groups",
+    "algorithms.rollout_minibatches": "algorithms.on_policy.minibatches",
+    "algorithms.sac": "algorithms.actor_critic.sac",
+    "algorithms.sac_discrete": "algorithms.actor_critic.sac_discrete",
+    "algorithms.std_floor": "algorithms.on_policy.ppo",
+    "algorithms.target_network": "algorithms.replay_parts",
+    "algorithms.td3": "algorithms.actor_critic.td3",
+    "algorithms.td3_bc": "algorithms.offline.td3_bc",
+    "algorithms.temperature": "algorithms.replay_parts",
+    "algorithms.terms.adversarial_config": "algorithms.terms.discriminator",
+    "algorithms.terms.adversarial_expert": "algorithms.terms.expert",
+    "algorithms.terms.adversarial_features": "algorithms.terms.discriminator",
+    "algorithms.terms.adversarial_judge": "algorithms.terms.discriminator",
+    "algorithms.terms.distill_checks": "algorithms.terms.distill",
+    "algorithms.terms.distill_config": "algorithms.terms.distill",
+    "algorithms.terms.motion_expert": "algorithms.terms.expert",
+    "algorithms.terms.motion_prior_config": "algorithms.terms.motion_prior",
+    "algorithms.terms.motion_prior_window": "algorithms.terms.motion_prior",
+    "algorithms.terms.term_list": "algorithms.terms.term",
+    "algorithms.tppo": "algorithms.on_policy.tppo",
+    "algorithms.tqc": "algorithms.actor_critic.sac",
     "checkpoint.limits": "checkpoint.errors",
     "checkpoint.manifest": "checkpoint.folder",
     "checkpoint.reader": "checkpoint.folder",
     "checkpoint.torch_archive": "checkpoint.foreign",
     "checkpoint.writer": "checkpoint.folder",
+    "cli.flag_errors": "cli.options",
+    "cli.window": "cli.play",
     "collect.acting_part": "collect.actors.base",
     "collect.behaviour_actor": "collect.actors.behaviours",
     "collect.behaviours": "collect.actors.behaviours",
@@ -209,8 +259,27 @@ MODULES: dict[str, str] = {
     "ops.triton_mlp": "ops.kernels.mlp",
     "ops.triton_scan": "ops.kernels.columns",
     "ops.triton_shuffle": "ops.kernels.columns",
+    "policies.choice_q_function": "policies.value_functions",
+    "policies.estimate_checks": "policies.estimate",
+    "policies.head_settings": "policies.heads",
+    "policies.hidden_states": "policies.facade.memory",
+    "policies.lean_calls": "policies.acting",
+    "policies.mode_head": "policies.heads",
+    "policies.mutex.inputs": "policies.mutex.policy",
+    "policies.mutex.selection": "policies.mutex.settings",
+    "policies.presets.parts": "policies.presets.base",
+    "policies.presets.plain": "policies.presets.base",
+    "policies.presets.visual": "policies.presets.encoder",
+    "policies.probing": "policies.facade.inputs",
+    "policies.q_function": "policies.value_functions",
     "policies.transfer.layout": "policies.parameter_layout",
+    "policies.transfer.report": "policies.transfer.load",
+    "policies.transfer.source": "policies.transfer.load",
+    "policies.value_function": "policies.value_functions",
+    "recipes.classic_control_offline": "recipes.classic_control",
+    "recipes.classic_control_replay": "recipes.classic_control",
     "recipes.gymnasium": "recipes.general",
+    "recipes.locomotion_replay": "recipes.locomotion",
     "storage.packed_rows": "storage.replay.rows",
     "storage.pickers": "storage.replay.samplers",
     "storage.plain_add": "storage.replay.writer",
@@ -238,6 +307,8 @@ MODULES: dict[str, str] = {
     "storage.views": "storage.replay.views",
     "storage.views_hindsight": "storage.replay.views",
     "storage.views_sequence": "storage.replay.views",
+    "training.assembly": "training.experiment.assembly",
+    "training.config_json": "training.experiment.config_json",
     "training.consumers": "training.callbacks",
     "training.consumers.chain": "training.callbacks.chain",
     "training.consumers.consumer": "training.callbacks.callback",
@@ -249,6 +320,11 @@ MODULES: dict[str, str] = {
     "training.consumers.stop": "training.callbacks.stop",
     "training.consumers.stop_rules": "training.callbacks.stop",
     "training.consumers.video": "training.callbacks.video",
+    "training.fault_report": "training.guard",
+    "training.fingerprints": "training.distributed",
+    "training.loading": "training.experiment.loading",
+    "training.off_policy": "training.protocols",
+    "training.on_policy": "training.protocols",
     "training.policy_settings": "policies.settings",
     "training.recorded_updates": "training.graphed_updates",
     "training.regimes": "training.loops",
@@ -257,7 +333,45 @@ MODULES: dict[str, str] = {
     "training.regimes.offline": "training.loops.offline",
     "training.regimes.on_policy": "training.loops.on_policy",
     "training.regimes.regime": "training.loops.loop",
+    "training.run": "training.experiment.run",
+    "training.run_config": "training.experiment.run_config",
+    "training.run_folder": "training.experiment.run_folder",
+    "training.run_lock": "training.experiment.run_lock",
+    "training.run_specs": "training.experiment.run_folder",
+    "training.runners": "training.rsl_rl",
     "training.runners.adopt_env": "envs.wrap_env",
+    "training.runners.amp_policy_runner": "training.rsl_rl.on_policy_runner",
+    "training.runners.build": "training.rsl_rl.build",
+    "training.runners.build_motion": "training.rsl_rl.build_terms",
+    "training.runners.build_parts": "training.rsl_rl.build_parts",
+    "training.runners.config_algorithm": "training.rsl_rl.config_algorithm",
+    "training.runners.config_generations": "training.rsl_rl.config_generations",
+    "training.runners.config_keys": "training.rsl_rl.config_policy",
+    "training.runners.config_motion": "training.rsl_rl.config_algorithm",
+    "training.runners.config_policy": "training.rsl_rl.config_policy",
+    "training.runners.config_pretrain": "training.rsl_rl.config_generations",
+    "training.runners.config_teacher": "training.rsl_rl.config_algorithm",
+    "training.runners.dataset_env": "training.rsl_rl.dataset_env",
+    "training.runners.git_state": "training.rsl_rl.reporting",
+    "training.runners.hand_rollout": "training.rsl_rl.stepping",
+    "training.runners.inference": "training.rsl_rl.stepping",
+    "training.runners.log_dir": "training.experiment.log_dir",
+    "training.runners.log_tags": "training.rsl_rl.reporting",
+    "training.runners.metrics": "training.rsl_rl.reporting",
+    "training.runners.mirrored": "training.rsl_rl.build_terms",
+    "training.runners.obs_sets": "training.rsl_rl.build_parts",
+    "training.runners.on_policy_runner": "training.rsl_rl.on_policy_runner",
+    "training.runners.partial_load": "training.experiment.runner_checkpoints",
+    "training.runners.pretraining": "training.rsl_rl.two_stage_runner",
+    "training.runners.ranks": "training.rsl_rl.on_policy_runner",
+    "training.runners.run_files": "training.experiment.runner_checkpoints",
+    "training.runners.runner_config": "training.experiment.runner_config",
+    "training.runners.teachers": "training.rsl_rl.build_parts",
+    "training.runners.trials": "training.rsl_rl.reporting",
+    "training.runners.two_stage_runner": "training.rsl_rl.two_stage_runner",
+    "training.runners.writers": "training.rsl_rl.reporting",
+    "training.seal": "training.experiment.seal",
+    "training.sub_policies": "training.experiment.loading",
 }
 """Old path to new path, both without the package's own name."""
 
@@ -286,7 +400,7 @@ NAMES: dict[str, str] = {
 
 
 class MovedModules:
-    """Finder and loader at the end of `sys.meta_path`, asked when nothing else was found."""
+    """Finder and loader at the front of `sys.meta_path`: below a folder that moved, others would load a second copy."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -342,6 +456,6 @@ def renamed_arguments(names: Mapping[str, str]) -> Callable[[Callable[Given, Res
 
 
 def install() -> None:
-    """Put the finder at the end of `sys.meta_path`, once."""
+    """Put the finder at the front of `sys.meta_path`, once."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
-        sys.meta_path.append(MovedModules())
+        sys.meta_path.insert(0, MovedModules())

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from ppo_rollouts import ACTION
 
-from striderl.algorithms.ppo import PPO, RolloutBatch
+from striderl.algorithms.on_policy.ppo import PPO, RolloutBatch
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.envs.toy import Script, Scripted
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.runners.runner_config import rsl_rl_ppo_config
+from striderl.training.experiment.runner_config import rsl_rl_ppo_config
 
 
 class HandWorked(NamedTuple):

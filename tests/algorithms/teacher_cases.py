@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dagger import DAgger, Gathered
-from striderl.algorithms.ppo import PPO, PPOConfig, RolloutBatch
+from striderl.algorithms.on_policy.dagger import DAgger, Gathered
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig, RolloutBatch
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import Teacher
@@ -20,7 +20,7 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
 from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
-from striderl.training.on_policy import storage_for
+from striderl.training.protocols import storage_for
 
 LENGTH = 8
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from offline_sets import BOX, dataset, greedy, learner, steps_of, train
 
-from striderl.algorithms.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
+from striderl.algorithms.offline.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.stages import NormalizeObs
-from striderl.training.off_policy import UpdateNoise
+from striderl.training.protocols import UpdateNoise
 
 
 def minibatch(obs, act, valid=None):

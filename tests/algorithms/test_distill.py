@@ -8,17 +8,16 @@ import pytest
 import torch
 from teacher_cases import LENGTH, SMALL, HiddenGoal, Loop, goal_teacher, loop, student
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.terms.distill import Distill
-from striderl.algorithms.terms.distill_config import DistillConfig
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.terms.distill import Distill, DistillConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.collect.teacher import Teacher
 from striderl.execution.capture import check_capture
 from striderl.ops.losses import clipped_surrogate
-from striderl.training.on_policy import storage_for
+from striderl.training.protocols import storage_for
 
 
 def ppo_loop(num_envs: int = 4, num_steps: int = 8, memory: str = "", **settings: Any) -> Loop:

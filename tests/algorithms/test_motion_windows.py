@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from motion_cases import Drift, Witness, make_appo, make_policy, make_trainer, prior_of, strides
 
-from striderl.algorithms.sac import SAC
+from striderl.algorithms.actor_critic.sac import SAC
 from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfig
 from striderl.algorithms.terms.term import Read
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction
+from striderl.policies.value_functions import QFunction
 from striderl.storage.rollout_presets import SarsaRolloutStorage
-from striderl.training.on_policy import storage_for
+from striderl.training.protocols import storage_for
 
 
 class Walk:

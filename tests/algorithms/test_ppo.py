@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ppo_rollouts import ACTION, USUAL, build, endings, gradients, scripted, whole_minibatch
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data import tree
@@ -20,7 +20,7 @@ from striderl.envs.toy import Chain, ChainConfig, ProbeConfig, Script, Scripted,
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.runners.runner_config import rsl_rl_ppo_config
+from striderl.training.experiment.runner_config import rsl_rl_ppo_config
 
 NAN = float("nan")
 KINDS = ("plain", "lstm", "gru")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.td3 import TD3, TD3Config
+from striderl.algorithms.actor_critic.td3 import TD3, TD3Config
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.actors.behaviours import Greedy, SpreadNoise
 from striderl.collect.actors.parameter_noise import ParameterNoiseActor
 from striderl.collect.collector import Collector, CollectorConfig
@@ -15,8 +15,8 @@ from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.networks.distributions.deterministic import Deterministic
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.trainer import Trainer
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.algorithms.a2c import A2C, A2CConfig
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.ppo_config import PPOConfig
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.on_policy.a2c import A2C, A2CConfig
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
 from striderl.compat.tianshou.collector import Collector
 from striderl.compat.tianshou.trainers import offpolicy_trainer, onpolicy_trainer
@@ -21,11 +21,11 @@ from striderl.envs.tasks import make
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
-from striderl.training.off_policy import UpdateNoise
+from striderl.training.protocols import UpdateNoise
 
 SMALL = ActorConfig(hidden_dims=(16,))
 

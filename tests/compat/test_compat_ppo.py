@@ -15,8 +15,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs"))
 from rsl_rl_fakes import GroupsFake, LeggedGymFake
 
-from striderl.algorithms import ppo as core
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy import ppo as core
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.collect.collector import Collector, CollectorConfig
@@ -27,12 +27,12 @@ from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
 from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.envs.vec_env import Obs, Step, VecEnv
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent
+from striderl.policies.presets.base import ActorCritic, ActorCriticRecurrent
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
+from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import RunnerConfig
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 from striderl.training.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*offers no seed:UserWarning")

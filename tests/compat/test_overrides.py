@@ -14,10 +14,10 @@ from test_base_policy import Counter, Fixed
 from test_generator_agent import build
 from torch import Tensor, nn
 
-from striderl.algorithms import ppo as core_ppo
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy import ppo as core_ppo
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.term import Term
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.collector import Collector as CoreCollector
 from striderl.collect.collector import CollectorConfig
 from striderl.collect.samplers.samplers import ResetCollector, SerialSampler, TrajInfo
@@ -47,15 +47,15 @@ from striderl.policies import ActorCritic, ActorCriticRecurrent
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunctionConfig
+from striderl.policies.value_functions import QFunctionConfig
 from striderl.recording.actors import demonstrator
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
 from striderl.training.agent import Agent as PolicyAgent
 from striderl.training.callbacks.callback import NOTHING
+from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import RunnerConfig
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 from striderl.training.trainer import Trainer as CoreTrainer
 
 SMALL = PolicyConfig(actor_hidden_dims=(8,), critic_hidden_dims=(8,))

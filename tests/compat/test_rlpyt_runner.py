@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.a2c import A2CConfig
-from striderl.algorithms.dqn import DQNConfig
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy.a2c import A2CConfig
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.value_based.dqn import DQNConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.samplers.samplers import BatchSpec, SerialSampler, WaitResetCollector
 from striderl.compat.rlpyt.agents import AgentTrain, DqnAgent, PgAgent, SacAgent
@@ -22,7 +22,7 @@ from striderl.compat.rlpyt.runner import MinibatchRl, MinibatchRlEval, logger_co
 from striderl.envs.tasks import make
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.policy import PolicyConfig
-from striderl.policies.q_function import QFunctionConfig
+from striderl.policies.value_functions import QFunctionConfig
 
 SMALL = PolicyConfig(actor_hidden_dims=(8,), critic_hidden_dims=(8,))
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from striderl.algorithms.crossq import CrossQConfig, crossq
+from striderl.algorithms.actor_critic.crossq import CrossQConfig, crossq
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.execution.parameter_groups import GroupConfig, ParameterGroup
 from striderl.policies.actor_policy import ActorConfig
-from striderl.policies.q_function import QFunctionConfig
+from striderl.policies.value_functions import QFunctionConfig
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])

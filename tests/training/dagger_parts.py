@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from striderl.algorithms.ppo import PPOConfig
-from striderl.algorithms.tppo import TPPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.recording.dagger import DaggerSaver
 from striderl.training.demonstrations import RunStudents
-from striderl.training.runners.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
+from striderl.training.experiment.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
 
 SMALL = {"actor_hidden_dims": (8,), "critic_hidden_dims": (4,)}
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.terms.distill import Distill
+from striderl.algorithms.terms.expert import EnvExpert
 from striderl.algorithms.terms.mimic import Mimic
-from striderl.algorithms.terms.motion_expert import EnvExpert
 from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.collect.teacher import Teacher
 from striderl.data import tree
@@ -21,10 +21,9 @@ from striderl.datasets.motion.amp_loader import AMPLoader
 from striderl.datasets.motion.clip import ClipField, MotionClip
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.training.runners.amp_policy_runner import AmpPolicyRunner
-from striderl.training.runners.build import build_actor_critic, build_runner
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import MotionSettings, PresetSettings, RunnerConfig
+from striderl.training.experiment.runner_config import MotionSettings, PresetSettings, RunnerConfig
+from striderl.training.rsl_rl.build import build_actor_critic, build_runner
+from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner, OnPolicyRunner
 
 FIELDS, FRAMES = 3, 2
 

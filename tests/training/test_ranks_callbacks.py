@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from striderl.algorithms.ppo import PPO
+from striderl.algorithms.on_policy.ppo import PPO
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.training.callbacks.ranks import KeepTogether, PoolEpisodes
-from striderl.training.distributed import Ranks
-from striderl.training.fingerprints import fingerprints
+from striderl.training.distributed import Ranks, fingerprints
 from striderl.training.record import Record
 from striderl.training.signals import Interrupted
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_cases import comparable, make_policy, make_trainer, run, same_state, weights_of, without_times
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
@@ -24,10 +24,10 @@ from striderl.training.callbacks.evaluate import Evaluate
 from striderl.training.callbacks.log import Log
 from striderl.training.callbacks.save import Save
 from striderl.training.evaluation import evaluate
-from striderl.training.on_policy import order_generator, rollout_storage
+from striderl.training.experiment.runner_config import rsl_rl_ppo_config
 from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import order_generator, rollout_storage
 from striderl.training.record import Record
-from striderl.training.runners.runner_config import rsl_rl_ppo_config
 from striderl.training.trainer import Trainer
 
 KINDS = ("plain", "gru")

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.actors.base import Actor, RandomActor
 from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, Sample
 from striderl.collect.collector import Collector, CollectorConfig
@@ -37,7 +37,7 @@ from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.storage.replay.replay import Replay
 from striderl.training.evaluation import evaluate
 from striderl.training.plans import OffPolicyPlan

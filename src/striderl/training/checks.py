@@ -16,8 +16,8 @@ from striderl.training.callbacks.callback import Callback
 from striderl.training.callbacks.evaluate import Evaluate
 from striderl.training.callbacks.save import Save
 from striderl.training.callbacks.video import Video
-from striderl.training.on_policy import OnPolicyAlgorithm, requirements_of
 from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import OnPolicyAlgorithm, requirements_of
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from striderl.execution.modes import Graphed, Mode
 from striderl.storage.replay.device import DeviceSampler, RowsAhead
 from striderl.storage.replay.replay import Replay
 from striderl.storage.replay.views import NStep
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
+from striderl.training.protocols import ReplayAlgorithm, UpdateNoise
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.dqn import DQN
+from striderl.algorithms.value_based.dqn import DQN
 from striderl.collect.actors.base import ActorOutput, Noise, Obs
 from striderl.compat.parts import Player, checked_numbers, components
 from striderl.data import tree
@@ -37,8 +37,7 @@ from striderl.networks.distributions.deterministic import QValues
 from striderl.networks.heads.base import ActionClip
 from striderl.storage.replay.replay import ReplaySample
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
-from striderl.training.on_policy import OnPolicyAlgorithm, order_generator
+from striderl.training.protocols import OnPolicyAlgorithm, ReplayAlgorithm, UpdateNoise, order_generator
 
 
 class Rollout(NamedTuple):

@@ -33,7 +33,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.networks.distributions.categorical import FORBIDDEN
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 
 ModelClass = Callable[..., nn.Module]
 """A model's class, or a function that builds one."""
@@ -177,7 +177,7 @@ class DqnAgent(BaseAgent):
 
     def build(self) -> None:
         """Build the Q-network."""
-        from striderl.algorithms.dqn import q_policy
+        from striderl.algorithms.value_based.dqn import q_policy
 
         spec = self.action_spec
         if self.ModelCls is None:

@@ -21,8 +21,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from striderl.algorithms import a2c, dqn, ppo, sac
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.actor_critic import sac
+from striderl.algorithms.on_policy import a2c, ppo
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.value_based import dqn
 from striderl.collect.samplers.samples import valid_from_done
 from striderl.compat.parts import check_plain, components, gradient_steps, targets_of
 from striderl.compat.rlpyt.agents import DqnAgent, PgAgent, SacAgent, distribution_params
@@ -32,8 +34,7 @@ from striderl.data.checked_fields import refuse_assignment, refuse_overrides
 from striderl.data.transition import Transition, transition_columns
 from striderl.ops.returns import gae
 from striderl.storage.replay.replay import Replay
-from striderl.training.off_policy import UpdateNoise
-from striderl.training.on_policy import order_generator
+from striderl.training.protocols import UpdateNoise, order_generator
 
 _UPDATE = "the update is that of striderl.algorithms; override optimize_agent, or write an algorithm there"
 _REPLAY = "the replay is built by the algorithm's settings; override append_samples or optimize_agent"

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms import ppo as core
+from striderl.algorithms.on_policy import ppo as core
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.on_policy_targets import Losses, finite_rows
-from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.base import ActorOutput, Played
 from striderl.collect.actors.policy_actor import PolicyActor
@@ -53,14 +53,14 @@ from striderl.datasets.playback.base import Transition as RecordedStep
 from striderl.networks.distributions.base import Distribution
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.inputs import Observations, as_dones, critic_view, named
+from striderl.policies.facade.memory import to_hidden_states
 from striderl.policies.facade.routed import RoutedPolicy, policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
-from striderl.policies.hidden_states import to_hidden_states
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.on_policy import order_generator
-from striderl.training.runners.hand_rollout import split_numbers
-from striderl.training.runners.runner_config import rsl_rl_ppo_config
+from striderl.training.experiment.runner_config import rsl_rl_ppo_config
+from striderl.training.protocols import order_generator
+from striderl.training.rsl_rl.stepping import split_numbers
 
 _log = logging.getLogger(__name__)
 

@@ -45,8 +45,8 @@ from striderl.training.loops.on_policy import (
     take_back_if_broken,
     without_episodes,
 )
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for
 from striderl.training.plans import OffPolicyPlan
+from striderl.training.protocols import ReplayAlgorithm, UpdateNoise, replay_for
 
 _log = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from striderl.data import tree
 from striderl.execution.interrupts import check_interrupt
 from striderl.storage.replay.replay import Replay
-from striderl.training.fingerprints import fingerprints
+from striderl.training.distributed import fingerprints
 from striderl.training.guard import Guard
 from striderl.training.loops.loop import LoopCounters
 from striderl.training.loops.off_policy import Learner, check_replay_algorithm
 from striderl.training.loops.on_policy import loaded_counters, take_back_if_broken
-from striderl.training.off_policy import ReplayAlgorithm
 from striderl.training.plans import OfflinePlan
+from striderl.training.protocols import ReplayAlgorithm
 
 _CHUNK = 8192
 """How many steps of the dataset the normalisers are shown at a time."""

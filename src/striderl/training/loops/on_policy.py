@@ -29,8 +29,8 @@ from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.checks import check_collector, check_policy, check_queue, check_storage, warn_about_finals
 from striderl.training.guard import Guard
 from striderl.training.loops.loop import LoopCounters
-from striderl.training.on_policy import OnPolicyAlgorithm, order_generator, storage_for
 from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import OnPolicyAlgorithm, order_generator, storage_for
 
 _log = logging.getLogger(__name__)
 
