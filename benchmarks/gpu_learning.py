@@ -39,7 +39,7 @@ def train(mode: str, precision: str, seed: int, device: str, iterations: int) ->
     import torch
     from pendulum_on_device import PendulumOnDevice
 
-    from striderl.algorithms.ppo import PPO, PPOConfig
+    from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
     from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.collect.collector import Collector
     from striderl.execution.modes import ExecutionConfig

@@ -34,9 +34,9 @@ def run(kind: str, mode: str) -> dict[str, Any]:
     from gpu_striderl import table_env
     from gpu_tasks import GpuTask, set_precision
 
-    from striderl.algorithms.fast_td3 import fast_sac, fast_settings, fast_td3
-    from striderl.algorithms.sac import SACConfig
-    from striderl.algorithms.td3 import TD3Config
+    from striderl.algorithms.actor_critic.fast_td3 import fast_sac, fast_settings, fast_td3
+    from striderl.algorithms.actor_critic.sac import SACConfig
+    from striderl.algorithms.actor_critic.td3 import TD3Config
     from striderl.collect.collector import Collector
     from striderl.training.plans import OffPolicyPlan
     from striderl.training.trainer import Trainer

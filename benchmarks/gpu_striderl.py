@@ -8,7 +8,7 @@ import torch
 from gpu_tasks import ACTIONS, OBS, PRIVILEGED, GpuTask, set_precision, table, timed
 from table_env import TableEnv
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.collector import Collector
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec

@@ -72,13 +72,11 @@ from striderl.algorithms import (
     expert_rows,
     q_policy,
 )
-from striderl.algorithms.crossq import crossq
-from striderl.algorithms.ddpg import ddpg
-from striderl.algorithms.fast_td3 import fast_sac, fast_td3
-from striderl.algorithms.rainbow import rainbow, rainbow_config
-from striderl.algorithms.redq import redq
-from striderl.algorithms.td3 import ddpg_config
-from striderl.algorithms.tqc import tqc
+from striderl.algorithms.actor_critic.crossq import crossq
+from striderl.algorithms.actor_critic.fast_td3 import fast_sac, fast_td3
+from striderl.algorithms.actor_critic.sac import redq, tqc
+from striderl.algorithms.actor_critic.td3 import ddpg, ddpg_config
+from striderl.algorithms.value_based.distributional import rainbow, rainbow_config
 from striderl.collect import Collector, CollectorConfig
 from striderl.data.actions import DiscreteSpec
 from striderl.data.arena import Placement

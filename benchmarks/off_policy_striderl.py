@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from off_policy_tasks import GAMMA, NUM_STEPS, TARGET_EVERY, TAU, Steps, Task, Work, steps_of
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.data.transition import Transition, transition_columns

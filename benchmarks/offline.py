@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from harness_markdown import splice_file
 
-from striderl.algorithms.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
-from striderl.algorithms.cql import CQL, CQLConfig
-from striderl.algorithms.iql import IQL, IQLConfig
-from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
+from striderl.algorithms.offline.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
+from striderl.algorithms.offline.cql import CQL, CQLConfig
+from striderl.algorithms.offline.iql import IQL, IQLConfig
+from striderl.algorithms.offline.td3_bc import TD3BC, TD3BCConfig
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec

@@ -21,7 +21,7 @@ from ppo_tasks import (
     rollout_of,
 )
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from table_env import TableEnv
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec

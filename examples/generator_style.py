@@ -12,7 +12,7 @@ import argparse
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.dqn import DQNConfig
+from striderl.algorithms.value_based.dqn import DQNConfig
 from striderl.compat.generator.agent import Agent, Algorithm
 from striderl.compat.generator.trainer import Trainer, TrainerConfig
 from striderl.compat.user_models import dqn_from_model

@@ -13,7 +13,7 @@ import tempfile
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.collect import SerialSampler
 from striderl.compat.rlpyt.agents import PgAgent
 from striderl.compat.rlpyt.algorithms import PPO

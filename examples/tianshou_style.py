@@ -25,7 +25,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.dqn import DQNConfig
+from striderl.algorithms.value_based.dqn import DQNConfig
 from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
 from striderl.compat.tianshou.collector import Collector
 from striderl.compat.tianshou.trainers import offpolicy_trainer

@@ -17,13 +17,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent / "training"))
 from two_stage_cases import Follow, config, record
 
-from striderl.algorithms import atppo
-from striderl.algorithms.a2c import A2C
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.ppo_config import PPOConfig
-from striderl.algorithms.reinforce import REINFORCE
-from striderl.algorithms.terms.motion_prior import MotionPrior
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.on_policy import appo as atppo
+from striderl.algorithms.on_policy.a2c import A2C
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.on_policy.reinforce import REINFORCE
+from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfig
 from striderl.data import tree
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.arena import Placement

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "execu
 
 import graph_cases
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig

@@ -6,7 +6,7 @@
     [[module]]                                  a file and what it is made of, in reading order
     to = "storage.replay.writer"
     of = ["storage.replay_writer", "storage.plain_add"]
-    doc = '''…'''                               the docstring of the merged file; without it the docstrings are joined
+    doc = '''…'''                               the docstring of the file; without it those of the parts are joined
     rename = { "storage.plain_add:_check" = "_check_plain" }    before merging, where two private names are equal
     titles = { "storage.plain_add" = "the short way" }          a line above the part in the merged file
 
@@ -426,6 +426,15 @@ def _without_definitions(body: str, names: Sequence[str]) -> str:
     return "".join(line for row, line in enumerate(lines) if row not in drop).strip("\n")
 
 
+def with_doc(text: str, doc: str) -> str:
+    """Return a module with another docstring."""
+    first = ast.parse(text).body[0]
+    lines = text.splitlines(keepends=True)
+    words = doc.strip("\n")
+    closing = "\n" if "\n" in words else ""
+    return f'"""{words}{closing}"""\n' + "".join(lines[first.end_lineno :])
+
+
 # -- the lines of the table --------------------------------------------------------------------------------------------
 
 
@@ -443,6 +452,8 @@ def apply_module(tree: Tree, line: ModuleLine) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if len(names) == 1:
         tree.file(names[0]).rename(target)
+        if line.doc is not None:
+            target.write_text(with_doc(target.read_text(encoding="utf-8"), line.doc), encoding="utf-8")
         return
     siblings = {f"{PACKAGE}.{name}" for name in (*line.of, line.to)}
     parts = []

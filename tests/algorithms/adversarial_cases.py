@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
-from striderl.algorithms.terms.adversarial_expert import ExpertRows
-from striderl.algorithms.terms.adversarial_features import StateAction
+from striderl.algorithms.terms.discriminator import StateAction
+from striderl.algorithms.terms.expert import ExpertRows
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec

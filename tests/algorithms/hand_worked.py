@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from ppo_rollouts import ACTION
 
-from striderl.algorithms.ppo import PPO, Prepared
+from striderl.algorithms.on_policy.ppo import PPO, Prepared
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.envs.toy import Script, Scripted

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.appo import APPO, APPOConfig
-from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.algorithms.terms.motion_prior import MotionPrior
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.on_policy.appo import APPO, APPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfig
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec

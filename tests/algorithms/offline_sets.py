@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.bcq import Imitated
-from striderl.algorithms.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
-from striderl.algorithms.cql import CQL, Conservative, CQLConfig
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.iql import IQL, IQLConfig, members_of
-from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
+from striderl.algorithms.offline.bcq import Imitated
+from striderl.algorithms.offline.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
+from striderl.algorithms.offline.cql import CQL, Conservative, CQLConfig
+from striderl.algorithms.offline.iql import IQL, IQLConfig, members_of
+from striderl.algorithms.offline.td3_bc import TD3BC, TD3BCConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.datasets.offline import replay_of

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig, Prepared
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec

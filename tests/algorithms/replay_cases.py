@@ -9,25 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.bcq import Imitated
-from striderl.algorithms.c51 import Atoms
-from striderl.algorithms.cql import CQL, Conservative, CQLConfig
-from striderl.algorithms.critic_kinds import CategoricalReturns
-from striderl.algorithms.crossq import CrossQConfig, crossq
-from striderl.algorithms.ddpg import ddpg
-from striderl.algorithms.dqn import DQN, DQNConfig, Means, QKind, q_policy
-from striderl.algorithms.iqn import ImplicitQuantiles
-from striderl.algorithms.qr_dqn import Quantiles
-from striderl.algorithms.rainbow import rainbow
-from striderl.algorithms.recurrent_dqn import RecurrentDQN
-from striderl.algorithms.recurrent_sac import RecurrentSAC
-from striderl.algorithms.redq import redq
-from striderl.algorithms.sac import SAC, SACConfig
-from striderl.algorithms.sac_discrete import DiscreteSACConfig, discrete_sac
+from striderl.algorithms.actor_critic.critic_kinds import CategoricalReturns
+from striderl.algorithms.actor_critic.crossq import CrossQConfig, crossq
+from striderl.algorithms.actor_critic.recurrent_sac import RecurrentSAC
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig, redq, tqc
+from striderl.algorithms.actor_critic.sac_discrete import DiscreteSACConfig, discrete_sac
+from striderl.algorithms.actor_critic.td3 import TD3, TD3Config, ddpg
+from striderl.algorithms.offline.bcq import Imitated
+from striderl.algorithms.offline.cql import CQL, Conservative, CQLConfig
+from striderl.algorithms.offline.td3_bc import TD3BC, TD3BCConfig
 from striderl.algorithms.sequence_learning import SequenceConfig
-from striderl.algorithms.td3 import TD3, TD3Config
-from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
-from striderl.algorithms.tqc import tqc
+from striderl.algorithms.value_based.distributional import Atoms, ImplicitQuantiles, Quantiles, rainbow
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, Means, QKind, q_policy
+from striderl.algorithms.value_based.recurrent_dqn import RecurrentDQN
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec
 from striderl.envs.toy.chains import ProbeConfig, Terminator, TimeLimit

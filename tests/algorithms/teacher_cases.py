@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dagger import DAgger, Gathered
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.on_policy.dagger import DAgger, Gathered
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig, Prepared
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import Teacher

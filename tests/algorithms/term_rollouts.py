@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from ppo_rollouts import USUAL, Parts, endings, scripted
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
 from striderl.algorithms.terms.term import Term

@@ -20,7 +20,7 @@ from once_rollouts import (
 )
 from ppo_rollouts import endings, scripted
 
-from striderl.algorithms.a2c import A2C, A2CConfig
+from striderl.algorithms.on_policy.a2c import A2C, A2CConfig
 from striderl.algorithms.on_policy_targets import run_whole
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector

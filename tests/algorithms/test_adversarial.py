@@ -10,11 +10,11 @@ from adversarial_cases import ACT, OBS, Linear, linear_term, make_term, minibatc
 from torch import nn
 
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
-from striderl.algorithms.terms.adversarial_expert import ExpertRows
-from striderl.algorithms.terms.adversarial_features import (
+from striderl.algorithms.terms.discriminator import (
     StateAction,
     StatePair,
 )
+from striderl.algorithms.terms.expert import ExpertRows
 from striderl.algorithms.terms.term import Read
 from striderl.data.specs import ObsSpec
 from striderl.execution.capture import check_capture

@@ -9,20 +9,20 @@ import torch
 from adversarial_cases import ACT, OBS, linear_term, minibatch_of, rollout
 
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
-from striderl.algorithms.terms.adversarial_expert import (
+from striderl.algorithms.terms.discriminator import (
+    InfoVector,
+    StateAction,
+    StatePair,
+    minibatch_steps,
+    rollout_steps,
+)
+from striderl.algorithms.terms.expert import (
     ExpertRows,
     expert_rows,
     fingerprint,
     order_fingerprint,
     places,
     uniform_numbers,
-)
-from striderl.algorithms.terms.adversarial_features import (
-    InfoVector,
-    StateAction,
-    StatePair,
-    minibatch_steps,
-    rollout_steps,
 )
 from striderl.algorithms.terms.term import Read
 from striderl.data.actions import DiscreteSpec

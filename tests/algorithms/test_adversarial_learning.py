@@ -7,11 +7,11 @@ import torch
 from adversarial_cases import ACT, OBS, distance_from_expert, make_term, ppo_trainer, sac_trainer
 from term_rollouts import make_env, make_parts, make_policy, touched
 
-from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
-from striderl.algorithms.terms.adversarial_expert import ExpertRows
-from striderl.algorithms.terms.adversarial_features import StateAction, StatePair
+from striderl.algorithms.terms.discriminator import StateAction, StatePair
+from striderl.algorithms.terms.expert import ExpertRows
 from striderl.algorithms.terms.term import Read
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree

@@ -6,13 +6,12 @@ import pytest
 import torch
 from motion_cases import SMALL, Drift, make_appo, make_policy, make_trainer, prior_of, strides
 
-from striderl.algorithms.appo import APPO, APPOConfig
-from striderl.algorithms.atppo import ATPPO, ATPPOConfig
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.appo import APPO, ATPPO, APPOConfig, ATPPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
+from striderl.algorithms.terms.expert import EnvExpert
 from striderl.algorithms.terms.mimic import MimicConfig
-from striderl.algorithms.terms.motion_expert import EnvExpert
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
-from striderl.algorithms.tppo import TPPOConfig
+from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.collect.teacher import Teacher
 from striderl.data import tree
 from striderl.policies.presets.amp import AmpActorCritic, AmpActorCriticRecurrent

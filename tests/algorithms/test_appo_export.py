@@ -6,9 +6,9 @@ import pytest
 import torch
 from motion_cases import Drift, make_trainer, strides
 
-from striderl.algorithms.appo import APPO, APPOConfig
-from striderl.algorithms.ppo import PPOConfig
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.on_policy.appo import APPO, APPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
+from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.export.bundle import export_policy
 from striderl.export.metadata import ExportMetadata
 from striderl.policies.presets.amp import AmpActorCritic

@@ -8,7 +8,7 @@ import pytest
 import torch
 from offline_sets import dataset, greedy, learner, q_values, steps_of, train
 
-from striderl.algorithms.bcq import Imitated, ImitatedQHead
+from striderl.algorithms.offline.bcq import Imitated, ImitatedQHead
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig

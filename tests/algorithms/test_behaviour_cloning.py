@@ -8,7 +8,7 @@ import pytest
 import torch
 from offline_sets import BOX, dataset, greedy, learner, steps_of, train
 
-from striderl.algorithms.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
+from striderl.algorithms.offline.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy

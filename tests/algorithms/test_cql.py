@@ -8,8 +8,8 @@ import pytest
 import torch
 from offline_sets import BOX, dataset, greedy, learner, q_values, rare_best, steps_of, train
 
-from striderl.algorithms.cql import CQL, Conservative, CQLConfig
-from striderl.algorithms.dqn import Judged
+from striderl.algorithms.offline.cql import CQL, Conservative, CQLConfig
+from striderl.algorithms.value_based.dqn import Judged
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.toy import Chain, ChainConfig

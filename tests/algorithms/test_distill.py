@@ -8,10 +8,9 @@ import pytest
 import torch
 from teacher_cases import LENGTH, SMALL, HiddenGoal, Loop, goal_teacher, loop, student
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.terms.distill import Distill
-from striderl.algorithms.terms.distill_config import DistillConfig
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.terms.distill import Distill, DistillConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector

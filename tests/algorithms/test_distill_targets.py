@@ -9,8 +9,7 @@ import pytest
 import torch
 from teacher_cases import HiddenGoal, goal_teacher, student
 
-from striderl.algorithms.terms.distill import Distill
-from striderl.algorithms.terms.distill_config import DISTILL_TARGETS, DistillConfig
+from striderl.algorithms.terms.distill import DISTILL_TARGETS, Distill, DistillConfig
 from striderl.networks.distributions.gaussian import DiagonalGaussian
 from striderl.ops.imitation import TARGETS, before_tanh
 from striderl.ops.ramps import TeacherSchedule

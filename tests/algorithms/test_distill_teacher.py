@@ -9,10 +9,9 @@ import torch
 from teacher_cases import LENGTH, SMALL, HiddenGoal, Loop, goal_teacher, loop, student
 from torch import Tensor
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.terms.distill import Distill
-from striderl.algorithms.terms.distill_config import DistillConfig
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.terms.distill import Distill, DistillConfig
 from striderl.collect.teacher import Sight, Teacher, TeacherRouter
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec

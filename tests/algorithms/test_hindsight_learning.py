@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import DiscreteSpec

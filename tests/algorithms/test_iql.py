@@ -8,7 +8,7 @@ import pytest
 import torch
 from offline_sets import BOX, dataset, greedy, learner, rare_best, steps_of, train
 
-from striderl.algorithms.iql import IQL, IQLConfig
+from striderl.algorithms.offline.iql import IQL, IQLConfig
 from striderl.data.specs import ObsSpec
 from striderl.ops.td import advantage_weight, expectile
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy

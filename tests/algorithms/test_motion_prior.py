@@ -6,8 +6,8 @@ import pytest
 import torch
 from motion_cases import STRIDE, Drift, make_appo, make_policy, make_trainer, prior_of, speeds
 
-from striderl.algorithms.sac import SAC, SACConfig
-from striderl.algorithms.terms.motion_expert import EnvExpert, Expert
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.terms.expert import EnvExpert, Expert
 from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfig
 from striderl.algorithms.terms.term import Read
 from striderl.collect.collector import Collector, CollectorConfig

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from motion_cases import Drift, Witness, make_appo, make_policy, make_trainer, prior_of, strides
 
-from striderl.algorithms.sac import SAC
+from striderl.algorithms.actor_critic.sac import SAC
 from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfig
 from striderl.algorithms.terms.term import Read
 from striderl.collect.collector import Collector, CollectorConfig

@@ -10,7 +10,7 @@ import torch
 from ppo_rollouts import build, whole_minibatch
 from term_rollouts import ADAPT, ESTIMATE, MEMORY, make_env, make_parts, make_policy, make_rnd, make_symmetry, no_terms
 
-from striderl.algorithms.ppo import PPO
+from striderl.algorithms.on_policy.ppo import PPO
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.term import Term
 from striderl.envs.classic_control import CartPole

@@ -9,7 +9,7 @@ import torch
 from ppo_rollouts import build, endings, scripted
 from term_rollouts import make_env, make_parts, make_policy, make_rnd, order
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.data import tree
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec

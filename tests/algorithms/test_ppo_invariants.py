@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ppo_rollouts import ACTION, USUAL, build, endings, scripted
 from term_rollouts import ESTIMATE, MEMORY, make_env, make_parts, make_policy, order
 
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig, Prepared
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector

@@ -9,7 +9,7 @@ import torch
 from hand_worked import order
 from ppo_rollouts import USUAL, build, endings, scripted, whole_minibatch
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree

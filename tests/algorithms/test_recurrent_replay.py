@@ -8,15 +8,15 @@ import pytest
 import torch
 from replay_cases import Setting, build, clock, learned
 
-from striderl.algorithms.dqn import DQNConfig, Means, q_policy
-from striderl.algorithms.recurrent_dqn import RecurrentDQN
-from striderl.algorithms.recurrent_sac import RecurrentSAC
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.recurrent_sac import RecurrentSAC
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
 from striderl.algorithms.sequence_learning import SequenceConfig
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
-from striderl.algorithms.terms.adversarial_expert import ExpertRows
-from striderl.algorithms.terms.adversarial_features import StateAction
+from striderl.algorithms.terms.discriminator import StateAction
+from striderl.algorithms.terms.expert import ExpertRows
 from striderl.algorithms.terms.term import Term
+from striderl.algorithms.value_based.dqn import DQNConfig, Means, q_policy
+from striderl.algorithms.value_based.recurrent_dqn import RecurrentDQN
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec, DiscreteSpec

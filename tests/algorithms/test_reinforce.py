@@ -20,7 +20,7 @@ from once_rollouts import (
 )
 from ppo_rollouts import endings, scripted
 
-from striderl.algorithms.reinforce import REINFORCE, REINFORCEConfig, ends_within
+from striderl.algorithms.on_policy.reinforce import REINFORCE, REINFORCEConfig, ends_within
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data import tree

@@ -9,8 +9,8 @@ import pytest
 import torch
 from replay_cases import ALL, CHOICES, NUMBERS, Setting, build, clock, learned, learner_of, value_of
 
-from striderl.algorithms.sac import SAC
-from striderl.algorithms.td3 import TD3
+from striderl.algorithms.actor_critic.sac import SAC
+from striderl.algorithms.actor_critic.td3 import TD3
 from striderl.data import tree
 from striderl.envs.toy.bandits import Bandit, ContinuousBandit
 from striderl.envs.toy.chains import Chain, Terminator, TimeLimit

@@ -7,11 +7,15 @@ import math
 import pytest
 import torch
 
-from striderl.algorithms.c51 import Atoms
-from striderl.algorithms.critic_kinds import CategoricalReturns, ClippedMeans, SubsetMeans, TruncatedQuantiles
-from striderl.algorithms.dqn import Means
-from striderl.algorithms.qr_dqn import Quantiles
-from striderl.algorithms.sac_discrete import soft_value
+from striderl.algorithms.actor_critic.critic_kinds import (
+    CategoricalReturns,
+    ClippedMeans,
+    SubsetMeans,
+    TruncatedQuantiles,
+)
+from striderl.algorithms.actor_critic.sac_discrete import soft_value
+from striderl.algorithms.value_based.distributional import Atoms, Quantiles
+from striderl.algorithms.value_based.dqn import Means
 from striderl.networks.distributions.categorical import FORBIDDEN, masked_log_probs
 from striderl.networks.distributions.deterministic import QValues
 from striderl.networks.ensemble import BatchRenorm, Moments, batch_moments

@@ -9,8 +9,8 @@ import torch
 from hand_worked import hand_worked, order
 from ppo_rollouts import whole_minibatch
 
-from striderl.algorithms.ppo import PPOConfig
-from striderl.algorithms.reward_groups import RewardGroups
+from striderl.algorithms.on_policy.ppo import PPOConfig
+from striderl.algorithms.on_policy.reward_groups import RewardGroups
 from striderl.algorithms.terms.term import Read, Term
 from striderl.data.specs import TensorSpec
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.fast_td3 import fast_sac, fast_settings, fast_td3
+from striderl.algorithms.actor_critic.fast_td3 import fast_sac, fast_settings, fast_td3
 from striderl.algorithms.reward_terms import RewardTerms, SingleStep
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.term import Term
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
 from striderl.envs.classic_control.pendulum import Pendulum

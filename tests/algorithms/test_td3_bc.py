@@ -8,7 +8,7 @@ import pytest
 import torch
 from offline_sets import dataset, greedy, learner, rare_best, train
 
-from striderl.algorithms.td3_bc import TD3BC, TD3BCConfig
+from striderl.algorithms.offline.td3_bc import TD3BC, TD3BCConfig
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy

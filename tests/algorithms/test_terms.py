@@ -21,7 +21,7 @@ from term_rollouts import (
     order,
 )
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.term import Read, Term
 from striderl.collect.actors.policy_actor import PolicyActor

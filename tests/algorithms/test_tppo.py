@@ -10,15 +10,15 @@ import pytest
 import torch
 from teacher_cases import LENGTH, SMALL, HiddenGoal, goal_teacher, greedy_return, loop, student
 
-from striderl.algorithms import tppo as module
-from striderl.algorithms.dagger import DAgger, DAggerConfig
-from striderl.algorithms.estimator_ppo import EstimatorPPO
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy import tppo as module
+from striderl.algorithms.on_policy.dagger import DAgger, DAggerConfig
+from striderl.algorithms.on_policy.estimator_ppo import EstimatorPPO
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPO, EstimatorTPPO, TPPOConfig
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.resample_memory import ResampleMemory
-from striderl.algorithms.terms.term_list import TermList
-from striderl.algorithms.tppo import TPPO, EstimatorTPPO, TPPOConfig
+from striderl.algorithms.terms.term import TermList
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import Teacher

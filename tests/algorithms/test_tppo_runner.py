@@ -10,10 +10,10 @@ import pytest
 import torch
 from teacher_cases import HiddenGoal, goal_teacher
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.algorithms.terms.distill import Distill
-from striderl.algorithms.tppo import TPPOConfig
 from striderl.collect.teacher import Teacher, TeacherRouter
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig

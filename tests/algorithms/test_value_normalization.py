@@ -7,7 +7,7 @@ import torch
 from hand_worked import hand_worked, order
 from ppo_rollouts import build, endings, scripted, whole_minibatch
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data import tree

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect import recorded_steps as compiled_acting
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.actors.policy_actor import PolicyActor

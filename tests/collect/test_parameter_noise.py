@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.td3 import TD3, TD3Config
+from striderl.algorithms.actor_critic.td3 import TD3, TD3Config
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.actors.behaviours import Greedy, SpreadNoise
 from striderl.collect.actors.parameter_noise import ParameterNoiseActor
 from striderl.collect.collector import Collector, CollectorConfig

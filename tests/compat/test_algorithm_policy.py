@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.algorithms.a2c import A2C, A2CConfig
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.ppo_config import PPOConfig
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.on_policy.a2c import A2C, A2CConfig
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
 from striderl.compat.tianshou.collector import Collector
 from striderl.compat.tianshou.trainers import offpolicy_trainer, onpolicy_trainer

@@ -15,8 +15,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs"))
 from rsl_rl_fakes import GroupsFake, LeggedGymFake
 
-from striderl.algorithms import ppo as core
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy import ppo as core
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.distill import Distill
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.collect.collector import Collector, CollectorConfig

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.ppo_config import PPOConfig
-from striderl.algorithms.sac import SAC
+from striderl.algorithms.actor_critic.sac import SAC
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.compat.generator.agent import Agent, Algorithm
 from striderl.compat.generator.trainer import Trainer, TrainerConfig
 from striderl.compat.user_models import dqn_from_model, ppo_from_model, sac_from_model

@@ -14,10 +14,10 @@ from test_base_policy import Counter, Fixed
 from test_generator_agent import build
 from torch import Tensor, nn
 
-from striderl.algorithms import ppo as core_ppo
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy import ppo as core_ppo
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.term import Term
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.collector import Collector as CoreCollector
 from striderl.collect.collector import CollectorConfig
 from striderl.collect.samplers.samplers import ResetCollector, SerialSampler, TrajInfo

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.a2c import A2CConfig
-from striderl.algorithms.dqn import DQNConfig
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy.a2c import A2CConfig
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.value_based.dqn import DQNConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.samplers.samplers import BatchSpec, SerialSampler, WaitResetCollector
 from striderl.compat.rlpyt.agents import AgentTrain, DqnAgent, PgAgent, SacAgent

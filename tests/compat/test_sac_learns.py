@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.sac import SACConfig
+from striderl.algorithms.actor_critic.sac import SACConfig
 from striderl.collect.samplers.samplers import SerialSampler
 from striderl.compat.generator.agent import Agent, Algorithm
 from striderl.compat.generator.trainer import Trainer, TrainerConfig

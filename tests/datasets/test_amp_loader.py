@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from motion_samples import ramp, turning
 
-from striderl.algorithms.terms.motion_expert import Expert, as_expert
+from striderl.algorithms.terms.expert import Expert, as_expert
 from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
 from striderl.datasets.motion.clip import ClipError, ClipField, MotionClip
 from striderl.datasets.motion.clip_files import save_clip

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.ppo import PPO, PPOConfig, Prepared
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig, Prepared
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree

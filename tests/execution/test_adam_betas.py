@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from striderl.algorithms.crossq import CrossQConfig, crossq
+from striderl.algorithms.actor_critic.crossq import CrossQConfig, crossq
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.execution.parameter_groups import GroupConfig, ParameterGroup

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.envs.classic_control.cartpole import CartPole

@@ -205,7 +205,7 @@ def test_an_eager_run_goes_on_recorded(not_fused):
 def test_prioritized_steps_are_recorded_in_parts(caplog, not_fused):
     from dataclasses import replace
 
-    from striderl.algorithms.dqn import DQN
+    from striderl.algorithms.value_based.dqn import DQN
     from striderl.collect.collector import Collector
     from striderl.training.trainer import Trainer
 

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.algorithms.appo import APPO, APPOConfig
-from striderl.algorithms.crossq import CrossQ, CrossQConfig
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.estimator_ppo import EstimatorPPO
-from striderl.algorithms.fast_td3 import fast_sac, fast_td3
-from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.algorithms.sac import SAC, SACConfig
-from striderl.algorithms.td3 import TD3, TD3Config
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.actor_critic.crossq import CrossQ, CrossQConfig
+from striderl.algorithms.actor_critic.fast_td3 import fast_sac, fast_td3
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.td3 import TD3, TD3Config
+from striderl.algorithms.on_policy.appo import APPO, APPOConfig
+from striderl.algorithms.on_policy.estimator_ppo import EstimatorPPO
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPO, TPPOConfig
+from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
-from striderl.algorithms.tppo import TPPO, TPPOConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import BoxSpec, DiscreteSpec

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from striderl.algorithms.a2c import A2C, A2CConfig
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.a2c import A2C, A2CConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry

@@ -21,26 +21,24 @@ import two_stage_cases
 from rsl_rl_fakes import GroupsFake, IsaacLabTwoFake, LeggedGymFake, PlaygroundFake
 from torch import Tensor, nn
 
-from striderl.algorithms.a2c import A2C, A2CConfig
-from striderl.algorithms.appo import APPO, APPOConfig
-from striderl.algorithms.crossq import CrossQConfig, crossq
-from striderl.algorithms.dqn import DQN, DQNConfig, Means, q_policy
-from striderl.algorithms.iql import IQL, IQLConfig
-from striderl.algorithms.ppo import PPO, PPOConfig
-from striderl.algorithms.sac import SAC, SACConfig
-from striderl.algorithms.td3 import TD3, TD3Config
+from striderl.algorithms.actor_critic.crossq import CrossQConfig, crossq
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.td3 import TD3, TD3Config
+from striderl.algorithms.offline.iql import IQL, IQLConfig
+from striderl.algorithms.on_policy.a2c import A2C, A2CConfig
+from striderl.algorithms.on_policy.appo import APPO, APPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPO, TPPOConfig
 from striderl.algorithms.terms.adversarial import AdversarialConfig, AdversarialReward
-from striderl.algorithms.terms.adversarial_expert import ExpertRows
-from striderl.algorithms.terms.adversarial_features import StateAction
-from striderl.algorithms.terms.distill import Distill
-from striderl.algorithms.terms.distill_config import DistillConfig
+from striderl.algorithms.terms.discriminator import StateAction
+from striderl.algorithms.terms.distill import Distill, DistillConfig
 from striderl.algorithms.terms.estimation import Estimation
+from striderl.algorithms.terms.expert import ExpertRows
 from striderl.algorithms.terms.mimic import Mimic, MimicConfig
-from striderl.algorithms.terms.motion_prior import MotionPrior
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.symmetry import MirrorTable, Symmetry
-from striderl.algorithms.tppo import TPPO, TPPOConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, Means, q_policy
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.samplers.samplers import SerialSampler
 from striderl.collect.teacher import Teacher

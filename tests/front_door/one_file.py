@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.building import BuildContext, build_actor_critic
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.term import Read, Term
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.envs.classic_control import CartPole

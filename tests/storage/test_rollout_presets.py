@@ -6,7 +6,7 @@ import pytest
 import torch
 from storage_steps import OBS, columns, fill, step
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data import tree

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from striderl.algorithms.ppo import PPOConfig
-from striderl.algorithms.tppo import TPPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.policy import Policy, PolicyConfig

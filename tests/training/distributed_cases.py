@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.algorithms.a2c import A2C, A2CConfig
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.a2c import A2C, A2CConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.data import tree
 from striderl.data.actions import BoxSpec

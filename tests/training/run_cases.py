@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.policies.settings import PolicySettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.stages import NormalizeObs

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.terms.distill import Distill
+from striderl.algorithms.terms.expert import EnvExpert
 from striderl.algorithms.terms.mimic import Mimic
-from striderl.algorithms.terms.motion_expert import EnvExpert
 from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.collect.teacher import Teacher
 from striderl.data import tree

@@ -8,8 +8,8 @@ import pytest
 import torch
 from runner_configs import isaac_lab_two
 
-from striderl.algorithms.a2c import A2C
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.a2c import A2C
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation
 from striderl.collect.collector import Collector
 from striderl.envs.classic_control import CartPole, Pendulum

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from run_cases import folder_at, tiny
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree

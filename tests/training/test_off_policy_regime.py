@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.sac import SAC, SACConfig
-from striderl.algorithms.td3 import TD3, TD3Config
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.td3 import TD3, TD3Config
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.noise import NoiseSpec
 from striderl.envs.classic_control.cartpole import CartPole

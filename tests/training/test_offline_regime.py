@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from striderl.algorithms.behaviour_cloning import BehaviourCloning
+from striderl.algorithms.offline.behaviour_cloning import BehaviourCloning
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.datasets.offline import replay_of

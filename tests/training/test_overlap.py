@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect import schedules
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from striderl.algorithms.ppo import PPO
+from striderl.algorithms.on_policy.ppo import PPO
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.policy import Policy, PolicyConfig

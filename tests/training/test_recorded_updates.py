@@ -11,11 +11,11 @@ import pytest
 import torch
 from taped_recording import TapedRecording
 
-from striderl.algorithms.crossq import CrossQ, CrossQConfig
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
+from striderl.algorithms.actor_critic.crossq import CrossQ, CrossQConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.td3 import TD3, TD3Config
 from striderl.algorithms.reward_terms import SingleStep
-from striderl.algorithms.sac import SAC, SACConfig
-from striderl.algorithms.td3 import TD3, TD3Config
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
 from striderl.envs.classic_control.cartpole import CartPole

@@ -9,10 +9,10 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 from run_cases import tiny
 
-from striderl.algorithms.a2c import A2CConfig
-from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.on_policy.a2c import A2CConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.algorithms.terms.rnd import RNDConfig
-from striderl.algorithms.tppo import TPPOConfig
 from striderl.envs.tasks import make
 from striderl.policies.settings import EncoderSettings, PolicySettings, build_policy
 from striderl.recipes.table import RECIPES, recipe

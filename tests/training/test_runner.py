@@ -15,7 +15,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs"))
 from rsl_rl_fakes import GroupsFake, IsaacLabTwoFake, LeggedGymFake
 
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.data import tree
 from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
 from striderl.policies.policy import PolicyConfig

@@ -18,7 +18,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs"))
 from rsl_rl_fakes import GroupsFake, IsaacLabTwoFake, LeggedGymFake, PlaygroundFake
 
-from striderl.algorithms.tppo import TPPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.networks.heads.gaussian import GaussianHead
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.group import NoiseSource

@@ -8,8 +8,8 @@ import pytest
 import torch
 from run_cases import folder_at, tiny
 
-from striderl.algorithms.ppo import PPOConfig
-from striderl.algorithms.tppo import TPPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.training.loading import load_run
 from striderl.training.run import Run

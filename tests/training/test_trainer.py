@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_cases import comparable, make_policy, make_trainer, run, same_state, weights_of, without_times
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig

@@ -11,10 +11,9 @@ import pytest
 import torch
 from two_stage_cases import LENGTH, Follow, config, error_of, record
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.terms.distill import Distill
-from striderl.algorithms.terms.distill_config import DistillConfig
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.terms.distill import Distill, DistillConfig
 from striderl.collect.teacher import RecordedTeacher, Sight, Teacher
 from striderl.compat.st_rl import ppo as loop
 from striderl.datasets.playback.dataset import RolloutDataset

@@ -1,14 +1,21 @@
-"""Small parts that several learners from replay share."""
+"""Small parts that several learners from replay share: updaters, noise, masks, target networks, the temperature.
+
+TargetNetwork    a slow copy of a network: what bootstrapped targets are computed with
+Temperature      α of maximum-entropy learners, and how it follows a wanted entropy:
+                 loss = log α · mean_B (entropy of the policy - wanted entropy)      too little entropy: α grows
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from striderl.algorithms.on_policy_targets import Losses
 from striderl.collect.quarantine import all_true
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec
@@ -111,3 +118,67 @@ def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Give every part the state that the one of its name had."""
     for name, part in parts.items():
         part.load_state_dict(state[name])
+
+
+# -- target networks ---------------------------------------------------------------------------------------------------
+
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class TargetNetwork(Generic[ModuleT]):
+    """A copy that follows: all at once, or a little in every step."""
+
+    def __init__(self, source: ModuleT) -> None:
+        """Copy the network as it is; the copy has no gradients."""
+        self.source = source
+        self.network: ModuleT = copy.deepcopy(source).requires_grad_(False)
+        self._pairs = (
+            [parameter.data for parameter in self.network.parameters()],
+            [parameter.data for parameter in source.parameters()],
+        )
+        self._buffers = list(zip(self.network.buffers(), source.buffers()))
+
+    @torch.no_grad()
+    def follow(self, tau: float) -> None:
+        """Move the copy by the fraction tau; 1 makes it equal. Statistics of normalisers are taken as they are."""
+        mine, theirs = self._pairs
+        if theirs and theirs[0].data_ptr() != next(self.source.parameters()).data_ptr():
+            theirs[:] = [parameter.data for parameter in self.source.parameters()]  # an updater has laid them out anew
+        if tau >= 1.0:
+            torch._foreach_copy_(mine, theirs)
+        else:
+            torch._foreach_lerp_(mine, theirs, tau)
+        for copied, original in self._buffers:
+            copied.copy_(original)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the copy's weights."""
+        copied: dict[str, Any] = tree.copy(dict(self.network.state_dict()))
+        return copied
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with saved weights."""
+        self.network.load_state_dict(state)
+
+
+# -- temperature -------------------------------------------------------------------------------------------------------
+
+
+class Temperature(nn.Module):
+    """α > 0, learned as its logarithm."""
+
+    def __init__(self, value: float) -> None:
+        """Begin with this α."""
+        super().__init__()
+        if value <= 0.0:
+            raise ValueError(f"a temperature is positive, found {value}")
+        self.log_value = nn.Parameter(torch.tensor(value).log())
+
+    def value(self) -> Tensor:
+        """Return α."""
+        return self.log_value.exp()
+
+    def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
+        """Return log α times 'entropy_gap', which is how much more entropy there is than wanted."""
+        return {"temperature_loss": (1.0, self.log_value * minibatch["entropy_gap"])}, {}

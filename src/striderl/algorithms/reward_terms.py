@@ -15,8 +15,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.terms.term import Read, Term
-from striderl.algorithms.terms.term_list import TermList
+from striderl.algorithms.terms.term import Read, Term, TermList
 from striderl.data import tree
 from striderl.execution.updater import Updater
 from striderl.policies.acting import Acting

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.algorithms.a2c import A2C
+from striderl.algorithms.on_policy.a2c import A2C
+from striderl.algorithms.on_policy.ppo import PPO
 from striderl.algorithms.on_policy_targets import zero_where_not
-from striderl.algorithms.ppo import PPO
 from striderl.collect.actors.base import Acted, Actor
 from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.group import NoiseSource

@@ -18,10 +18,10 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.dqn import DQN, DQNConfig
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.ppo_config import PPOConfig
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from striderl.algorithms.a2c import A2CConfig
-from striderl.algorithms.ppo import PPOConfig
-from striderl.algorithms.reinforce import REINFORCEConfig
+from striderl.algorithms.on_policy.a2c import A2CConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
+from striderl.algorithms.on_policy.reinforce import REINFORCEConfig
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OnPolicyPlan

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from striderl.algorithms.bcq import BCQConfig
-from striderl.algorithms.behaviour_cloning import BehaviourCloningConfig
-from striderl.algorithms.cql import CQLConfig
-from striderl.algorithms.iql import IQLConfig
-from striderl.algorithms.td3_bc import TD3BCConfig
+from striderl.algorithms.offline.bcq import BCQConfig
+from striderl.algorithms.offline.behaviour_cloning import BehaviourCloningConfig
+from striderl.algorithms.offline.cql import CQLConfig
+from striderl.algorithms.offline.iql import IQLConfig
+from striderl.algorithms.offline.td3_bc import TD3BCConfig
 from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OfflinePlan
 from striderl.training.run_config import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from striderl.algorithms.dqn import DQNConfig
-from striderl.algorithms.sac import SACConfig
-from striderl.algorithms.td3 import TD3Config
+from striderl.algorithms.actor_critic.sac import SACConfig
+from striderl.algorithms.actor_critic.td3 import TD3Config
+from striderl.algorithms.value_based.dqn import DQNConfig
 from striderl.ops.ramps import Ramp
 from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OffPolicyPlan

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from striderl.algorithms.building import OFF_POLICY, OFFLINE, ON_POLICY, facts_of
-from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.run_config import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from striderl.algorithms.ppo import PPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.run_config import CheckpointSettings, EnvSettings, EvaluationSettings, LoggingSettings, RunConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from striderl.algorithms.sac import SACConfig
+from striderl.algorithms.actor_critic.sac import SACConfig
 from striderl.policies.settings import PolicySettings
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.run_config import CheckpointSettings, EnvSettings, EvaluationSettings, LoggingSettings, RunConfig

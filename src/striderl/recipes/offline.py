@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dqn import DQN, DQNConfig, q_policy
-from striderl.algorithms.sac import SAC, SACConfig
+from striderl.algorithms.actor_critic.sac import SAC, SACConfig
+from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.collect.actors.base import Actor, RandomActor
 from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, Sample
 from striderl.collect.collector import Collector, CollectorConfig

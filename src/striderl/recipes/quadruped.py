@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from striderl.algorithms.ppo import PPOConfig
-from striderl.algorithms.tppo import TPPOConfig
+from striderl.algorithms.on_policy.ppo import PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.collect.schedules import CollectorConfig
 from striderl.policies.settings import EncoderSettings, PolicySettings
 from striderl.training.plans import OnPolicyPlan

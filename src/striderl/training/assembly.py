@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from striderl.algorithms.building import OFFLINE, ON_POLICY, AlgorithmFacts, BuildContext, check_actions, facts_of
-from striderl.algorithms.terms.motion_expert import ClipFiles, EnvExpert
+from striderl.algorithms.terms.expert import ClipFiles, EnvExpert
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.base import Actor
 from striderl.collect.actors.policy_actor import GreedyActor

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from striderl.algorithms.dagger import DAgger
+from striderl.algorithms.on_policy.dagger import DAgger
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data.naming import unknown

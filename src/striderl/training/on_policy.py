@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data import tree

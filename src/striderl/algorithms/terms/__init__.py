@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from striderl.algorithms.terms.symmetry import Symmetry as Symmetry
     from striderl.algorithms.terms.term import Read as Read
     from striderl.algorithms.terms.term import Term as Term
-    from striderl.algorithms.terms.term_list import TermList as TermList
+    from striderl.algorithms.terms.term import TermList as TermList
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -22,7 +22,6 @@ __getattr__, __dir__, __all__ = lazy(
         "estimation": ["Estimation"],
         "rnd": ["RNDConfig", "RandomNetworkDistillation"],
         "symmetry": ["MirrorTable", "Symmetry"],
-        "term": ["Read", "Term"],
-        "term_list": ["TermList"],
+        "term": ["Read", "Term", "TermList"],
     },
 )

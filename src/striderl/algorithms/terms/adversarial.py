@@ -26,17 +26,10 @@ from torch import Tensor, nn
 
 from striderl.algorithms.building import DISCRIMINATOR_SEED, BuildContext
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.terms.adversarial_config import AdversarialConfig
-from striderl.algorithms.terms.adversarial_expert import (
-    ExpertRows,
-    expert_rows,
-    fingerprint,
-    order_fingerprint,
-    places,
-    uniform_numbers,
-)
-from striderl.algorithms.terms.adversarial_features import (
+from striderl.algorithms.terms.discriminator import (
+    AdversarialConfig,
     Features,
+    Judge,
     StateAction,
     StatePair,
     Steps,
@@ -44,8 +37,16 @@ from striderl.algorithms.terms.adversarial_features import (
     minibatch_steps,
     rollout_steps,
 )
-from striderl.algorithms.terms.adversarial_judge import Judge
-from striderl.algorithms.terms.motion_expert import EnvExpert, Expert
+from striderl.algorithms.terms.expert import (
+    EnvExpert,
+    Expert,
+    ExpertRows,
+    expert_rows,
+    fingerprint,
+    order_fingerprint,
+    places,
+    uniform_numbers,
+)
 from striderl.algorithms.terms.term import Read, Term, collected
 from striderl.data import tree
 from striderl.data.noise import stream_id

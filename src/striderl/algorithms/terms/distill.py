@@ -1,4 +1,4 @@
-"""`Distill`: learn what a frozen teacher would do, who also acts in some episodes.
+"""`Distill`: learn what a frozen teacher would do, which also acts in some episodes.
 
     PPO(policy, config, terms=[Distill(teacher)])       teacher-student PPO
     DAgger(policy, config, terms=[Distill(teacher)])    imitation alone
@@ -8,21 +8,22 @@
                                                      │ latent   ─▶ distill_latent_scan  (student's latent against it)
                                                      └ acted    ─▶ these samples leave the surrogate
 
-Labels and latents are made while acting, by a teacher that has no gradient: nothing of it runs in the update.
+Labels and latents are made while acting, by a teacher that has no gradient: nothing of it runs in the update. Whether
+the way of comparing fits student and teacher is checked before anything runs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from striderl.algorithms.building import BuildContext
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.terms.distill_checks import check_latents, check_target
-from striderl.algorithms.terms.distill_config import KEEP, KL, MAX_LOG_PROB, DistillConfig
 from striderl.algorithms.terms.term import Term, collected
 from striderl.collect.actors.base import ActingPart
 from striderl.collect.teacher import (
@@ -32,14 +33,85 @@ from striderl.collect.teacher import (
     TeacherActing,
     TeacherPolicy,
     TeacherRouter,
+    head_of,
+    latent_sizes,
     latents_in,
 )
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
+from striderl.data.checked_fields import check_field_types, suggests_fields
+from striderl.data.naming import unknown
 from striderl.networks.distributions.base import Distribution
+from striderl.networks.heads.base import Head
+from striderl.networks.heads.gaussian import GaussianHead
+from striderl.networks.heads.table import DeterministicHead
 from striderl.ops.imitation import TARGETS, before_tanh, l1
 from striderl.ops.losses import valid_mean
+from striderl.ops.ramps import TeacherSchedule
 from striderl.policies.policy import Policy, PolicyOutput
+
+MAX_LOG_PROB, KL = "max_log_prob", "kl"
+DISTILL_TARGETS = (*TARGETS, MAX_LOG_PROB, KL)
+"""What an action may be compared by: distances of `ops.imitation`, -log π(label), or KL(teacher ‖ student)."""
+
+LEAVE, KEEP = "leave", "keep"
+TEACHER_SAMPLES = (LEAVE, KEEP)
+"""What becomes of samples in which the teacher acted."""
+
+
+@suggests_fields
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig:
+    """Settings of `Distill`."""
+
+    target: str = "real"
+    """How the student's action is compared with the label; see `DISTILL_TARGETS`."""
+    weight: float | str = 1.0
+    """Weight of that loss: a number, or a schedule 'linear', 'exp' or 'tanh'."""
+    teacher_act_prob: float | str = "exp"
+    """How often the teacher acts, drawn once per episode and env: a number, or a schedule."""
+    update_times_scale: float = 100.0
+    """Iterations in which the schedules fall most of their way."""
+    label_action_with_critic_obs: bool = True
+    """Whether the teacher sees what only the student's critic sees; False restricts it to what the student sees."""
+    action_labels_from_sample: bool = False
+    """Whether labels are samples of the teacher; otherwise its most likely actions."""
+    teacher_samples: str = LEAVE
+    """'leave': where the teacher acted there is no policy gradient; 'keep': by the executed action's log-prob."""
+    latents: Mapping[str, str] = field(default_factory=dict)
+    """Student's component → teacher's component whose latents are made alike."""
+    latent_target: str = "real"
+    """How latents are compared: a distance of `ops.imitation`."""
+    latent_weight: float = 1.0
+    """Weight of each latent's loss."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if self.target not in DISTILL_TARGETS:
+            raise ValueError(unknown("distillation target", self.target, DISTILL_TARGETS, where="DistillConfig"))
+        if self.latent_target not in TARGETS:
+            raise ValueError(unknown("latent target", self.latent_target, TARGETS, where="DistillConfig"))
+        if self.teacher_samples not in TEACHER_SAMPLES:
+            raise ValueError(unknown("choice", self.teacher_samples, TEACHER_SAMPLES, where="teacher_samples"))
+        if not math.isfinite(self.latent_weight) or self.latent_weight < 0.0:
+            raise ValueError(f"latent_weight is finite and not negative, found {self.latent_weight}")
+        if not isinstance(self.weight, str) and self.weight < 0.0:
+            raise ValueError(f"the weight of distillation is not negative, found {self.weight}")
+        self.act_schedule.require_probability("teacher_act_prob")
+        TeacherSchedule(self.weight, self.update_times_scale)
+
+    @property
+    def act_schedule(self) -> TeacherSchedule:
+        """How often the teacher acts, by iteration."""
+        return TeacherSchedule(self.teacher_act_prob, self.update_times_scale)
+
+    @property
+    def weight_schedule(self) -> TeacherSchedule:
+        """The weight of the loss, by iteration."""
+        return TeacherSchedule(self.weight, self.update_times_scale)
+
+
+# -- the term ----------------------------------------------------------------------------------------------------------
 
 
 class Distill(Term):
@@ -188,3 +260,58 @@ def _or_zero(counted: Tensor, value: Tensor) -> Tensor:
 def _or_own(counted: Tensor, wanted: Tensor, own: Tensor) -> Tensor:
     """Return what is wanted, and the student's own where samples do not count: no error and no gradient there."""
     return torch.where(_beside(counted, wanted), wanted, own.detach())
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def check_target(target: str, policy: Policy, teacher: BoundTeacher) -> None:
+    """Raise when actions of this student cannot be compared so."""
+    head = head_of(policy)
+    assert head is not None, "a Policy has a head"
+    if target not in (MAX_LOG_PROB, KL) and not isinstance(policy.action_spec, BoxSpec):
+        raise ValueError(
+            f"distill target {target!r} compares real-valued actions; for choices use 'max_log_prob' or 'kl'"
+        )
+    if target == MAX_LOG_PROB and isinstance(head, DeterministicHead):
+        raise ValueError("a deterministic student has no log-probabilities to maximise; use target 'real' or 'mse_sum'")
+    if target in ("tanh", "scaled_tanh") and not _is_tanh(head):
+        raise ValueError(
+            f"distill target {target!r} takes the student's mean for a number in [-1, 1]; give its Gaussian head "
+            "mu_activation='tanh', or use another target"
+        )
+    if target == KL:
+        _check_kl(head, teacher)
+
+
+def _is_tanh(head: Head[Any]) -> bool:
+    return isinstance(head, GaussianHead) and isinstance(head.mu_activation, nn.Tanh)
+
+
+def _check_kl(head: Head[Any], teacher: BoundTeacher) -> None:
+    if isinstance(head, DeterministicHead):
+        raise ValueError("distill target 'kl' wants a student with a distribution; a deterministic one has none")
+    for policy in teacher.policies:
+        theirs = head_of(policy)
+        if type(theirs) is not type(head) or theirs.params_spec() != head.params_spec():
+            raise ValueError(
+                f"distill target 'kl' compares distributions of one kind; the teacher has a {type(theirs).__name__}, "
+                f"the student a {type(head).__name__}"
+            )
+
+
+def check_latents(latents: Mapping[str, str], policy: Policy, teacher: BoundTeacher) -> None:
+    """Raise for a component that is not encoded, and for latents of different sizes."""
+    mine = latent_sizes(policy)
+    for student, theirs in latents.items():
+        if student not in mine:
+            raise KeyError(unknown("encoded component", student, mine, where="latents: the student"))
+        for each in teacher.policies:
+            sizes = latent_sizes(each)
+            if theirs not in sizes:
+                raise KeyError(unknown("encoded component", theirs, sizes, where="latents: the teacher"))
+            if sizes[theirs] != mine[student]:
+                raise ValueError(
+                    f"the student's latent of {student!r} has {mine[student]} numbers, the teacher's of {theirs!r} "
+                    f"{sizes[theirs]}; encode both to one size"
+                )

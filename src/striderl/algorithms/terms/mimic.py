@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.building import BuildContext
-from striderl.algorithms.terms.adversarial_features import flat_state, mended, rollout_steps
-from striderl.algorithms.terms.motion_expert import EnvExpert
+from striderl.algorithms.terms.discriminator import flat_state, mended, rollout_steps
+from striderl.algorithms.terms.expert import EnvExpert
 from striderl.algorithms.terms.term import Read, Term
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown

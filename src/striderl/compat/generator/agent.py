@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from striderl.algorithms.dqn import DQN
+from striderl.algorithms.value_based.dqn import DQN
 from striderl.collect.actors.base import Acted, Noise, Obs
 from striderl.compat.parts import Player, checked_numbers, components
 from striderl.data import tree

@@ -177,7 +177,7 @@ class DqnAgent(BaseAgent):
 
     def build(self) -> None:
         """Build the Q-network."""
-        from striderl.algorithms.dqn import q_policy
+        from striderl.algorithms.value_based.dqn import q_policy
 
         spec = self.action_spec
         if self.ModelCls is None:

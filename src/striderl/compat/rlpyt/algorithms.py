@@ -21,8 +21,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from striderl.algorithms import a2c, dqn, ppo, sac
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.actor_critic import sac
+from striderl.algorithms.on_policy import a2c, ppo
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.value_based import dqn
 from striderl.collect.samplers.samples import valid_from_done
 from striderl.compat.parts import check_plain, components, gradient_steps, targets_of
 from striderl.compat.rlpyt.agents import DqnAgent, PgAgent, SacAgent, distribution_params

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.ppo import PPO
+from striderl.algorithms.on_policy.ppo import PPO
 from striderl.algorithms.terms.distill import Distill
 from striderl.collect.actors.base import Acted
 from striderl.collect.actors.policy_actor import PolicyActor

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms import ppo as core
+from striderl.algorithms.on_policy import ppo as core
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.on_policy_targets import Losses, finite_rows
-from striderl.algorithms.ppo_config import PPOConfig
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.base import Acted, Played
 from striderl.collect.actors.policy_actor import PolicyActor

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from striderl.algorithms.appo import motion_terms
-from striderl.algorithms.terms.motion_expert import EnvExpert, as_expert
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.on_policy.appo import motion_terms
+from striderl.algorithms.terms.expert import EnvExpert, as_expert
+from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.algorithms.terms.term import Term
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.envs.vec_env import VecEnv

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from striderl.algorithms.atppo import ATPPOConfig
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.estimator_ppo import estimations
-from striderl.algorithms.ppo import PPO
+from striderl.algorithms.on_policy.appo import ATPPOConfig
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.estimator_ppo import estimations
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.on_policy.tppo import TPPO
 from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.algorithms.terms.term import Term
-from striderl.algorithms.tppo import TPPO
 from striderl.data.actions import BoxSpec, DictActionSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec

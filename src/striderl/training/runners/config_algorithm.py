@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from striderl.algorithms.ppo_config import PPOConfig
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.data.naming import unknown

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from striderl.algorithms.terms.mimic import MimicConfig
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.training.runners.config_keys import Keys, as_tuple
 from striderl.training.runners.runner_config import MotionSettings
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from striderl.algorithms.tppo import TPPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.training.runners.config_keys import Keys
 from striderl.training.runners.runner_config import TeacherSettings
 

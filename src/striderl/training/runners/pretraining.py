@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO
-from striderl.algorithms.terms.distill import Distill
-from striderl.algorithms.terms.distill_config import KL
-from striderl.algorithms.tppo import TPPOConfig
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.on_policy.tppo import TPPOConfig
+from striderl.algorithms.terms.distill import KL, Distill
 from striderl.collect.teacher import RecordedTeacher
 from striderl.data.actions import ActionSpec, BoxSpec
 from striderl.datasets.playback.dataset import RolloutDataset

@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from striderl.algorithms.dagger import DAggerConfig
-from striderl.algorithms.ppo_config import PPOConfig
-from striderl.algorithms.terms.distill_config import DISTILL_TARGETS
+from striderl.algorithms.on_policy.dagger import DAggerConfig
+from striderl.algorithms.on_policy.ppo_config import PPOConfig
+from striderl.algorithms.on_policy.tppo import TPPOConfig
+from striderl.algorithms.terms.distill import DISTILL_TARGETS
 from striderl.algorithms.terms.estimation import Estimation
 from striderl.algorithms.terms.mimic import MimicConfig
-from striderl.algorithms.terms.motion_prior_config import MotionPriorConfig
+from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.algorithms.terms.rnd import RNDConfig
-from striderl.algorithms.tppo import TPPOConfig
 from striderl.data.checked_fields import check_field_types
 from striderl.data.naming import unknown
 from striderl.data.registry import LOGGERS

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.dagger import DAgger
-from striderl.algorithms.ppo import PPO
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.envs.vec_env import VecEnv

@@ -1,0 +1,1 @@
+"""Learners from a dataset alone: imitation, and critics that stay near the data."""
