@@ -1,6 +1,7 @@
 """Learners with an actor and critics of actions, from replay.
 
-critic_kinds ─┬─▶ td3 (DDPG) ─┬─▶ fast_td3 (FastSAC)
-              └─▶ sac (REDQ, TQC) ─▶ recurrent_sac
-crossq, sac_discrete
+critic_kinds ─┬─▶ td3 (DDPG) ──────┬─▶ fast_td3 (FastTD3, FastSAC)
+              └─▶ sac (REDQ, TQC) ─┤
+                                   └─▶ recurrent_sac, which is SAC's alone
+crossq, sac_discrete                   each on its own
 """
