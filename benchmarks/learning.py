@@ -40,7 +40,7 @@ from harness_rows import show, table_parser
 from learning_tasks import GOALS, USUAL, Goal
 
 if TYPE_CHECKING:
-    from striderl.training.run_config import RunConfig
+    from striderl.training.experiment.run_config import RunConfig
 
 NAME = "learning"
 EPISODES = 32
@@ -58,7 +58,7 @@ Run = dict[str, Any]
 def settings_of(goal: Goal, seed: int) -> RunConfig[Any, Any]:
     """Return the recipe as it is run here."""
     from striderl.recipes.table import recipe
-    from striderl.training.run_config import CheckpointSettings, LoggingSettings, StopSettings
+    from striderl.training.experiment.run_config import CheckpointSettings, LoggingSettings, StopSettings
 
     config = recipe(*goal.recipe)
     return replace(
@@ -75,8 +75,8 @@ def settings_of(goal: Goal, seed: int) -> RunConfig[Any, Any]:
 
 def train(key: str, seed: int) -> Run:
     """Train to the budget, play greedily, and return everything worth keeping."""
-    from striderl.training.run import Run as TrainingRun
-    from striderl.training.run_folder import RunFolder
+    from striderl.training.experiment.run import Run as TrainingRun
+    from striderl.training.experiment.run_folder import RunFolder
 
     goal = GOALS[key]
     config = settings_of(goal, seed)
@@ -127,7 +127,7 @@ def play(task: str, settings: Mapping[str, Any], greedy: Any) -> dict[str, list[
 
 def plain_settings(config: RunConfig[Any, Any]) -> dict[str, Any]:
     """Return what decides how a run learns, as JSON has it."""
-    from striderl.training.config_json import to_plain
+    from striderl.training.experiment.config_json import to_plain
 
     parts = ("env", "policy", "algorithm_name", "algorithm", "terms", "collector", "plan")
     plain = to_plain(config)

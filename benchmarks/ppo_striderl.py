@@ -32,8 +32,8 @@ from striderl.envs.mujoco.gym_tasks import HalfCheetah, HalfCheetahConfig
 from striderl.ops.returns import gae
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.on_policy import order_generator
 from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import order_generator
 from striderl.training.trainer import Trainer
 
 

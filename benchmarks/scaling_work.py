@@ -31,7 +31,7 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.replay.replay import Replay
 from striderl.storage.replay.samplers import Prioritized, Uniform
 from striderl.storage.replay.views import NStep
-from striderl.training.on_policy import order_generator, rollout_storage
+from striderl.training.protocols import order_generator, rollout_storage
 
 OBS, ACT = 48, 12
 EPOCHS = 2

@@ -33,12 +33,12 @@ from striderl.recipes.quadruped import quadruped_blind_tppo, quadruped_teacher
 from striderl.recording.dagger import DaggerSaver
 from striderl.training import EvaluationResult, evaluate, load_teacher
 from striderl.training.demonstrations import RunStudents
-from striderl.training.loading import load_run
-from striderl.training.run import Run
-from striderl.training.run_config import EvaluationSettings, RunConfig, TeacherRun
-from striderl.training.run_folder import RunFolder
-from striderl.training.runners.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import EvaluationSettings, RunConfig, TeacherRun
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.experiment.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "examples_teacher_student.json"
 

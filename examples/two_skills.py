@@ -28,11 +28,10 @@ from striderl.policies import ActorCriticFieldMutex, Policy
 from striderl.policies.transfer.load import load_misaligned_state_dict
 from striderl.recipes import recipe
 from striderl.recipes.quadruped import quadruped_demo
-from striderl.training.loading import load_run
-from striderl.training.run import Run
-from striderl.training.run_config import EvaluationSettings, RunConfig
-from striderl.training.run_folder import RunFolder
-from striderl.training.sub_policies import load_sub_policy
+from striderl.training.experiment.loading import load_run, load_sub_policy
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import EvaluationSettings, RunConfig
+from striderl.training.experiment.run_folder import RunFolder
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "examples_two_skills.json"
 SKILLS = ("crawl", "jump")

@@ -30,13 +30,13 @@ from striderl.policies import NormalizeObs, Policy, PolicyConfig
 from striderl.recipes.quadruped import quadruped_demo
 from striderl.recording.demonstrations import DemonstrationSaver
 from striderl.training import EvaluationResult, evaluate
-from striderl.training.loading import LoadedRun, load_run
-from striderl.training.run import Run
-from striderl.training.run_config import EvaluationSettings, RunConfig
-from striderl.training.run_folder import RunFolder
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import PretrainSettings, RunnerConfig
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.experiment.loading import LoadedRun, load_run
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import EvaluationSettings, RunConfig
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.experiment.runner_config import PretrainSettings, RunnerConfig
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "examples_two_stage.json"
 

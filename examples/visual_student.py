@@ -29,12 +29,12 @@ from striderl.recipes.quadruped import quadruped_teacher
 from striderl.recording.dagger import DaggerSaver
 from striderl.training import evaluate, load_teacher
 from striderl.training.demonstrations import RunStudents
-from striderl.training.loading import load_run
-from striderl.training.run import Run
-from striderl.training.run_config import EvaluationSettings
-from striderl.training.run_folder import RunFolder
-from striderl.training.runners.runner_config import PresetSettings, PretrainSettings, RunnerConfig, TeacherSettings
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import EvaluationSettings
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.experiment.runner_config import PresetSettings, PretrainSettings, RunnerConfig, TeacherSettings
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "examples_visual_student.json"
 IMAGE, SCAN = "forward_depth", "height_scan"

@@ -32,9 +32,9 @@ from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs
 from striderl.storage.rollout_presets import AmpRolloutStorage
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import RunnerConfig
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.experiment.runner_config import RunnerConfig
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))

@@ -16,6 +16,7 @@
     names = { dagger = ["DaggerSaver"] }        what it offers: public names
     kept = { replay = ["Replay"] }              what a module of that name offered; public elsewhere
     replaces_module = true                      a module of that name only offered what others define, and goes
+    was = "training.runners"                    the folder had that name; what no line lists goes along
 
     [names]                                     public names that went from one package to another
     "collect:DaggerSaver" = "recording:DaggerSaver"
@@ -83,6 +84,8 @@ class PackageLine:
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     replaces_module: bool = False
     """Whether a module of that name only offered what others define, and goes."""
+    was: str = ""
+    """The name that the folder had."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +102,7 @@ class Table:
         found = {
             f"{PACKAGE}.{old}": f"{PACKAGE}.{line.to}" for line in self.modules for old in line.of if old != line.to
         }
+        found |= {f"{PACKAGE}.{line.was}": f"{PACKAGE}.{line.name}" for line in self.packages if line.was}
         return {old: _last(found, new) for old, new in found.items()}
 
 
@@ -487,6 +491,11 @@ def apply_package(tree: Tree, line: PackageLine) -> Path | None:
     if path.exists():
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
+    was = tree.source.joinpath(*line.was.split("."), "__init__.py")
+    if line.was and was.exists():
+        path.write_text(with_doc(was.read_text(encoding="utf-8"), line.doc), encoding="utf-8")
+        was.unlink()
+        return path
     text = line.doc.strip("\n")
     closing = "\n" if "\n" in text else ""
     path.write_text(f'"""{text}{closing}"""\n', encoding="utf-8")
@@ -495,6 +504,15 @@ def apply_package(tree: Tree, line: PackageLine) -> Path | None:
     elif line.kept:
         path.write_text(f'"""{text}{closing}"""\n' + kept_text(line.kept), encoding="utf-8")
     return path
+
+
+def move_the_rest(tree: Tree, line: PackageLine) -> list[Path]:
+    """Bring what no line lists from the old folder of a package to its new one."""
+    old, new = (tree.source.joinpath(*name.split(".")) for name in (line.was, line.name))
+    found = sorted(old.glob("*.py")) if line.was else []
+    for path in found:
+        path.rename(new / path.name)
+    return [new / path.name for path in found]
 
 
 def lazy_text(package: str, table: Mapping[str, Sequence[str]]) -> str:
@@ -712,6 +730,8 @@ def apply(tree: Tree, table: Table, changed: list[Path] | None = None) -> list[P
         if pending(tree, line):
             apply_module(tree, line)
             changed.append(tree.file(line.to))
+    for line in table.packages:
+        changed += move_the_rest(tree, line)
     for old, new in table.tests.items():
         if (tree.root / old).exists():
             (tree.root / new).parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Old import paths: a module that moved is found under its old name too, with a warning that names the new one.
 
-    import striderl.storage.pickers  ─▶  not found  ─▶  MovedModules  ─▶  the module at its new path
-                                                            └─ DeprecationWarning: … is now …
+    import striderl.storage.pickers  ─▶  MovedModules: an old path  ─▶  the module at its new path
+                                               └─ DeprecationWarning: … is now …
 
 Both tables are written by `tools/move_modules.py` from `tools/moves.toml`. Nothing is imported until an old name is
 asked for.
@@ -279,8 +279,53 @@ MODULES: dict[str, str] = {
     "storage.views": "storage.replay.views",
     "storage.views_hindsight": "storage.replay.views",
     "storage.views_sequence": "storage.replay.views",
+    "training.assembly": "training.experiment.assembly",
+    "training.config_json": "training.experiment.config_json",
+    "training.fault_report": "training.guard",
+    "training.fingerprints": "training.distributed",
+    "training.loading": "training.experiment.loading",
+    "training.off_policy": "training.protocols",
+    "training.on_policy": "training.protocols",
     "training.policy_settings": "policies.settings",
+    "training.run": "training.experiment.run",
+    "training.run_config": "training.experiment.run_config",
+    "training.run_folder": "training.experiment.run_folder",
+    "training.run_lock": "training.experiment.run_lock",
+    "training.run_specs": "training.experiment.run_folder",
+    "training.runners": "training.rsl_rl",
     "training.runners.adopt_env": "envs.wrap_env",
+    "training.runners.amp_policy_runner": "training.rsl_rl.on_policy_runner",
+    "training.runners.build": "training.rsl_rl.build",
+    "training.runners.build_motion": "training.rsl_rl.build_terms",
+    "training.runners.build_parts": "training.rsl_rl.build_parts",
+    "training.runners.config_algorithm": "training.rsl_rl.config_algorithm",
+    "training.runners.config_generations": "training.rsl_rl.config_generations",
+    "training.runners.config_keys": "training.rsl_rl.config_policy",
+    "training.runners.config_motion": "training.rsl_rl.config_algorithm",
+    "training.runners.config_policy": "training.rsl_rl.config_policy",
+    "training.runners.config_pretrain": "training.rsl_rl.config_generations",
+    "training.runners.config_teacher": "training.rsl_rl.config_algorithm",
+    "training.runners.dataset_env": "training.rsl_rl.dataset_env",
+    "training.runners.git_state": "training.rsl_rl.reporting",
+    "training.runners.hand_rollout": "training.rsl_rl.stepping",
+    "training.runners.inference": "training.rsl_rl.stepping",
+    "training.runners.log_dir": "training.experiment.log_dir",
+    "training.runners.log_tags": "training.rsl_rl.reporting",
+    "training.runners.metrics": "training.rsl_rl.reporting",
+    "training.runners.mirrored": "training.rsl_rl.build_terms",
+    "training.runners.obs_sets": "training.rsl_rl.build_parts",
+    "training.runners.on_policy_runner": "training.rsl_rl.on_policy_runner",
+    "training.runners.partial_load": "training.experiment.runner_checkpoints",
+    "training.runners.pretraining": "training.rsl_rl.two_stage_runner",
+    "training.runners.ranks": "training.rsl_rl.on_policy_runner",
+    "training.runners.run_files": "training.experiment.runner_checkpoints",
+    "training.runners.runner_config": "training.experiment.runner_config",
+    "training.runners.teachers": "training.rsl_rl.build_parts",
+    "training.runners.trials": "training.rsl_rl.reporting",
+    "training.runners.two_stage_runner": "training.rsl_rl.two_stage_runner",
+    "training.runners.writers": "training.rsl_rl.reporting",
+    "training.seal": "training.experiment.seal",
+    "training.sub_policies": "training.experiment.loading",
 }
 """Old path to new path, both without the package's own name."""
 
@@ -305,7 +350,7 @@ NAMES: dict[str, str] = {
 
 
 class MovedModules:
-    """Finder and loader at the end of `sys.meta_path`, asked when nothing else was found."""
+    """Finder and loader at the front of `sys.meta_path`: below a folder that moved, others would load a second copy."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -343,6 +388,6 @@ def moved_name(package: str, name: str) -> Any:
 
 
 def install() -> None:
-    """Put the finder at the end of `sys.meta_path`, once."""
+    """Put the finder at the front of `sys.meta_path`, once."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
-        sys.meta_path.append(MovedModules())
+        sys.meta_path.insert(0, MovedModules())

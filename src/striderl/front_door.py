@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from striderl.training.agent import Agent
-    from striderl.training.run_config import RunConfig
+    from striderl.training.experiment.run_config import RunConfig
 
 
 def train(
@@ -63,15 +63,15 @@ def train(
     """
     from striderl.training.agent import Agent
     from striderl.training.consumers.consumer import as_consumer
-    from striderl.training.run import Run
-    from striderl.training.run_folder import RunFolder, new_run_folder
+    from striderl.training.experiment.run import Run
+    from striderl.training.experiment.run_folder import RunFolder, new_run_folder
     from striderl.training.signals import StopSignals
 
     live = dict(objects or {})
     if resume:
         if algorithm or num_envs or seed is not None or dataset or name or tuple(terms):
             raise ValueError("with resume, only steps, settings, env, objects and callbacks can be given")
-        from striderl.training.run_config import read_run_config
+        from striderl.training.experiment.run_config import read_run_config
 
         config = read_run_config(resume, trust=trust)
         folder = RunFolder(resume)
@@ -178,7 +178,7 @@ def _changed(
     dataset: str | Path,
 ) -> RunConfig[Any, Any]:
     """Return the config with what the arguments change, by the same names and checks as in a file."""
-    from striderl.training.run_config import RunConfig
+    from striderl.training.experiment.run_config import RunConfig
 
     plain = config.to_dict()
     changes: dict[str, Any] = {}
@@ -201,7 +201,7 @@ def _changed(
 
 def _set(table: dict[str, Any], place: str, value: Any) -> None:
     """Set a value at 'part.part.name' of nested tables; parts that are missing are made, and checked with the rest."""
-    from striderl.training.config_json import to_plain
+    from striderl.training.experiment.config_json import to_plain
 
     *parts, last = place.split(".")
     for part in parts:

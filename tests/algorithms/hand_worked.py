@@ -13,7 +13,7 @@ from striderl.collect.collector import Collector
 from striderl.envs.toy import Script, Scripted
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.runners.runner_config import rsl_rl_ppo_config
+from striderl.training.experiment.runner_config import rsl_rl_ppo_config
 
 
 class HandWorked(NamedTuple):

@@ -21,7 +21,7 @@ from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.value_function import ValueFunction
 from striderl.storage.replay.replay import Replay
-from striderl.training.off_policy import UpdateNoise
+from striderl.training.protocols import UpdateNoise
 
 BOX, CHOICES = BoxSpec(shape=(1,), low=-1.0, high=1.0), DiscreteSpec(n=2)
 CONTINUOUS = ("bc", "bc mse", "td3_bc", "cql", "iql")

@@ -30,7 +30,7 @@ from striderl.ops.ramps import constant
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
-from striderl.training.off_policy import replay_for
+from striderl.training.protocols import replay_for
 from striderl.training.regimes.off_policy import Learner
 
 HIDDEN = (24,)

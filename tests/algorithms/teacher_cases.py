@@ -20,7 +20,7 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
 from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
-from striderl.training.on_policy import storage_for
+from striderl.training.protocols import storage_for
 
 LENGTH = 8
 

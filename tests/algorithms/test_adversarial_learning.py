@@ -18,7 +18,7 @@ from striderl.data import tree
 from striderl.datasets.offline import replay_of
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction, QFunctionConfig
-from striderl.training.on_policy import storage_for
+from striderl.training.protocols import storage_for
 
 
 @pytest.mark.slow

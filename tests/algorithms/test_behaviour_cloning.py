@@ -13,7 +13,7 @@ from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.stages import NormalizeObs
-from striderl.training.off_policy import UpdateNoise
+from striderl.training.protocols import UpdateNoise
 
 
 def minibatch(obs, act, valid=None):

@@ -17,7 +17,7 @@ from striderl.collect.collector import Collector
 from striderl.collect.teacher import Teacher
 from striderl.execution.capture import check_capture
 from striderl.ops.losses import clipped_surrogate
-from striderl.training.on_policy import storage_for
+from striderl.training.protocols import storage_for
 
 
 def ppo_loop(num_envs: int = 4, num_steps: int = 8, memory: str = "", **settings: Any) -> Loop:

@@ -15,7 +15,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.q_function import QFunction
 from striderl.storage.rollout_presets import SarsaRolloutStorage
-from striderl.training.on_policy import storage_for
+from striderl.training.protocols import storage_for
 
 
 class Walk:

@@ -22,8 +22,8 @@ from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.execution.modes import Compiled
 from striderl.execution.updater import Updater
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
 from striderl.training.plans import OfflinePlan
+from striderl.training.protocols import ReplayAlgorithm, UpdateNoise
 from striderl.training.trainer import Trainer
 
 SPECIAL = {"cql": {"penalty": 0.0}, "iql": {"expectile": 0.5}, "iql choices": {"expectile": 0.5}}

@@ -20,7 +20,7 @@ from striderl.envs.toy import Chain, ChainConfig, ProbeConfig, Script, Scripted,
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.runners.runner_config import rsl_rl_ppo_config
+from striderl.training.experiment.runner_config import rsl_rl_ppo_config
 
 NAN = float("nan")
 KINDS = ("plain", "lstm", "gru")

@@ -18,8 +18,8 @@ from striderl.envs.toy.chains import ProbeConfig, Terminator
 from striderl.execution.updater import GroupConfig, ParameterGroup
 from striderl.policies.actor_policy import ActorConfig
 from striderl.storage.replay.views import NStep
-from striderl.training.off_policy import replay_for
 from striderl.training.plans import OffPolicyPlan
+from striderl.training.protocols import replay_for
 from striderl.training.regimes.off_policy import Learner
 from striderl.training.trainer import Trainer
 

@@ -20,13 +20,13 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.settings import PolicySettings
 from striderl.recipes.table import recipe
 from striderl.storage.rollout_presets import QueueRolloutStorage
-from striderl.training.loading import load_run
-from striderl.training.run import Run
-from striderl.training.run_config import EvaluationSettings, LoggingSettings
-from striderl.training.run_folder import RunFolder
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import RunnerConfig, TeacherSettings
-from striderl.training.runners.teachers import load_teacher
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import EvaluationSettings, LoggingSettings
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.experiment.runner_config import RunnerConfig, TeacherSettings
+from striderl.training.rsl_rl.build_parts import load_teacher
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 SMALL = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}
 PPO_SETTINGS = {"num_learning_epochs": 1, "num_mini_batches": 2, "learning_rate": 1.0e-3}

@@ -46,7 +46,10 @@ ALLOWED = {
     ("cli/terminal.py", "os.open"): "/dev/null",
     ("envs/workers/lifeline.py", ".read_text"): "the kernel's lists of processes",
     ("storage/replay_buffer/buffer.py", ".open"): "a place in a ring buffer",
-    ("training/run_folder.py", "shutil.copytree"): "a copy of a run into a new folder, in which links stay links",
+    (
+        "training/experiment/run_folder.py",
+        "shutil.copytree",
+    ): "a copy of a run into a new folder, in which links stay links",
     # removals of what was made a moment before
     ("cli/train.py", "shutil.rmtree"): "the run folder that this command has just made and nothing was trained in",
     ("export/bundle.py", "shutil.rmtree"): "temporary folders with random names, and the bundle that was replaced",

@@ -19,7 +19,7 @@ from striderl.cli.flag_errors import one_line
 from striderl.cli.main import COMMANDS, main
 from striderl.cli.runs import find_run
 from striderl.cli.window import NoDisplayError, portable_pixmap
-from striderl.training.run_config import read_run_config
+from striderl.training.experiment.run_config import read_run_config
 
 TINY = [
     *("--env.num-envs", "4", "--plan.num-steps-per-env", "8", "--plan.total-steps", "128", "--seed", "3"),

@@ -20,10 +20,10 @@ from striderl.checkpoint.store import CheckpointStore
 from striderl.cli.main import main
 from striderl.data import tree
 from striderl.recipes.table import recipe
-from striderl.training.assembly import check_ranks
 from striderl.training.consumers.ranks import pooled_numbers
 from striderl.training.distributed import states_of_ranks
-from striderl.training.run_config import read_run_config
+from striderl.training.experiment.assembly import check_ranks
+from striderl.training.experiment.run_config import read_run_config
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -14,7 +14,7 @@ from striderl.cli.runs import find_run
 from striderl.data import tree
 from striderl.datasets.offline import all_steps, dataset_about, load_dataset
 from striderl.envs.tasks import make
-from striderl.training.run_config import read_run_config
+from striderl.training.experiment.run_config import read_run_config
 
 QUIET = ["--stop.metric", "", "--evaluation.num-episodes", "1", "--logging.console", "off", "--evaluation.every", "0"]
 NETWORKS = ["--policy.actor-hidden-dims", "8", "--policy.critic-hidden-dims", "8"]

@@ -25,7 +25,7 @@ from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
-from striderl.training.off_policy import UpdateNoise
+from striderl.training.protocols import UpdateNoise
 
 SMALL = ActorConfig(hidden_dims=(16,))
 

@@ -30,9 +30,9 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
+from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import RunnerConfig
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 from striderl.training.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*offers no seed:UserWarning")

@@ -53,9 +53,9 @@ from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
 from striderl.training.agent import Agent as PolicyAgent
 from striderl.training.consumers.consumer import NOTHING
+from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import RunnerConfig
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 from striderl.training.trainer import Trainer as CoreTrainer
 
 SMALL = PolicyConfig(actor_hidden_dims=(8,), critic_hidden_dims=(8,))

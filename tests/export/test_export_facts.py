@@ -21,7 +21,7 @@ from striderl.export.exported_policy import load_bundle
 from striderl.export.metadata import ExportMetadata
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.training.agent import Agent
-from striderl.training.run_specs import SPECS_FILE, actuation_of, read_plain_specs, read_specs, write_specs
+from striderl.training.experiment.run_folder import SPECS_FILE, actuation_of, read_plain_specs, read_specs, write_specs
 
 ROBOTS = (
     "quadruped",

@@ -70,9 +70,8 @@ from striderl.policies.stages import NormalizeObs, Remember
 from striderl.policies.value_function import ValueFunction
 from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
-from striderl.training.runners.amp_policy_runner import AmpPolicyRunner
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner, OnPolicyRunner
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 from striderl.training.trainer import Trainer
 
 UPDATES = 20

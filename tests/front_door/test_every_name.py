@@ -17,9 +17,9 @@ from striderl.envs.tasks import make
 from striderl.policies.settings import PolicySettings, build_policy
 from striderl.recipes.offline import record_steps
 from striderl.recipes.table import recipe
-from striderl.training.assembly import build_learner
-from striderl.training.loading import build_run_policy
-from striderl.training.run_config import RunConfig, term_config
+from striderl.training.experiment.assembly import build_learner
+from striderl.training.experiment.loading import build_run_policy
+from striderl.training.experiment.run_config import RunConfig, term_config
 
 SMALL = {"actor_hidden_dims": (8,), "critic_hidden_dims": (8,)}
 

@@ -42,12 +42,11 @@ from striderl.envs.classic_control import Pendulum
 from striderl.policies.settings import PolicySettings
 from striderl.recipes.table import recipe
 from striderl.storage.replay.replay import Replay
-from striderl.training.run import Run
-from striderl.training.run_config import RunConfig, read_run_config
-from striderl.training.run_folder import RunFolder
-from striderl.training.runners.amp_policy_runner import AmpPolicyRunner
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import RunConfig, read_run_config
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner, OnPolicyRunner
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 ITERATIONS, STOPPED_AT = 10, 6
 

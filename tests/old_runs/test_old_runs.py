@@ -17,7 +17,7 @@ from fingerprint import PORTABLE, ROOT
 
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.training.agent import Agent
-from striderl.training.loading import load_run
+from striderl.training.experiment.loading import load_run
 
 HERE = Path(__file__).resolve().parent
 SETS = sorted(path.name for path in HERE.iterdir() if (path / "expected.json").exists())

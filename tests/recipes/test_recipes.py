@@ -15,10 +15,10 @@ from striderl.envs.tasks import TASKS, make
 from striderl.recipes.offline import record_steps
 from striderl.recipes.quadruped import quadruped_demo, quadruped_teacher
 from striderl.recipes.table import RECIPES, algorithms_for, recipe, task_names
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import EvaluationSettings, LoggingSettings, TeacherRun
+from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.plans import OfflinePlan, OffPolicyPlan
-from striderl.training.run import Run
-from striderl.training.run_config import EvaluationSettings, LoggingSettings, TeacherRun
-from striderl.training.run_folder import RunFolder
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from striderl.envs.vec_env import VecEnv
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.recording.dagger import DaggerSaver
 from striderl.training.demonstrations import RunStudents
-from striderl.training.runners.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
+from striderl.training.experiment.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
 
 SMALL = {"actor_hidden_dims": (8,), "critic_hidden_dims": (4,)}
 

@@ -30,7 +30,7 @@ from training_cases import comparable, make_trainer, without_times
 from striderl.envs.tasks import make
 from striderl.execution import interrupts
 from striderl.execution.parameter_groups import ParameterGroup
-from striderl.training.assembly import build_learner
+from striderl.training.experiment.assembly import build_learner
 from striderl.training.trainer import Trainer
 
 KINDS = ("ppo", "ppo_gru", "dqn", "sac")

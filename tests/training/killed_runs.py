@@ -33,9 +33,9 @@ from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.group import EnvGroup
 from striderl.training.consumers.chain import Chain
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.regimes import off_policy as off_policy  # loaded here once, not in every child
-from striderl.training.run import Run
-from striderl.training.run_folder import RunFolder
 from striderl.training.signals import StopSignals
 
 PHASES = ("start-up", "warmup", "collect", "prepare", "update", "absorb", "interact", "consume", "evaluate", "save")

@@ -18,9 +18,9 @@ from run_cases import folder_at
 from striderl.checkpoint.errors import CheckpointError
 from striderl.checkpoint.store import CheckpointStore
 from striderl.training.consumers.consumer import NOTHING
-from striderl.training.run import Run
-from striderl.training.run_config import read_run_config
-from striderl.training.run_folder import RunFolder
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import read_run_config
+from striderl.training.experiment.run_folder import RunFolder
 
 _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 

@@ -23,8 +23,8 @@ from striderl.data import tree
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.execution.parameter_groups import ParameterGroup
-from striderl.training.assembly import build_learner
-from striderl.training.fault_report import FaultReport
+from striderl.training.experiment.assembly import build_learner
+from striderl.training.guard import FaultReport
 from striderl.training.trainer import Trainer
 
 VALUES = (math.nan, math.inf, -math.inf, 1e30, -1e30)

@@ -19,15 +19,15 @@ from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.policies.settings import PolicySettings
 from striderl.recipes.table import recipe
-from striderl.training.run import Run
-from striderl.training.run_config import (
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import (
     CheckpointSettings,
     EvaluationSettings,
     LoggingSettings,
     RunConfig,
     StopSettings,
 )
-from striderl.training.run_folder import RunFolder
+from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.signals import StopSignals
 
 

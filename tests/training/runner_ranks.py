@@ -12,8 +12,8 @@ from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.stages import NormalizeObs
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import RunnerConfig
+from striderl.training.experiment.runner_config import RunnerConfig
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 
 def main(folder: Path) -> None:

@@ -21,10 +21,9 @@ from striderl.datasets.motion.amp_loader import AMPLoader
 from striderl.datasets.motion.clip import ClipField, MotionClip
 from striderl.envs.classic_control import Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.training.runners.amp_policy_runner import AmpPolicyRunner
-from striderl.training.runners.build import build_actor_critic, build_runner
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import MotionSettings, PresetSettings, RunnerConfig
+from striderl.training.experiment.runner_config import MotionSettings, PresetSettings, RunnerConfig
+from striderl.training.rsl_rl.build import build_actor_critic, build_runner
+from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner, OnPolicyRunner
 
 FIELDS, FRAMES = 3, 2
 

@@ -13,8 +13,8 @@ from dagger_parts import learner_config, make_env, make_teacher, record
 
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.policies.policy import Policy
-from striderl.training.runners.run_files import load_state
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.experiment.runner_checkpoints import load_state
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 
 def greedy(policy: Policy, obs: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -21,10 +21,9 @@ from striderl.recipes.table import recipe
 from striderl.recording.dagger import DaggerSaver
 from striderl.recording.demonstrations import DemonstrationSaver
 from striderl.training.demonstrations import RunStudents
-from striderl.training.loading import build_run_policy
-from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import run_layout, write_specs
-from striderl.training.runners.run_files import save_state
+from striderl.training.experiment.loading import build_run_policy
+from striderl.training.experiment.run_folder import RunFolder, run_layout, write_specs
+from striderl.training.experiment.runner_checkpoints import save_state
 
 
 @pytest.fixture(scope="module")

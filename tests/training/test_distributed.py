@@ -15,8 +15,7 @@ import torch
 from distributed_cases import CASES, ENVS, alone
 
 from striderl.data import tree
-from striderl.training.distributed import Ranks, setup
-from striderl.training.fingerprints import diverging, fingerprints
+from striderl.training.distributed import Ranks, diverging, fingerprints, setup
 
 HERE = Path(__file__).resolve().parent
 

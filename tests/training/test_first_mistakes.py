@@ -16,7 +16,7 @@ from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 from striderl.training.trainer import Trainer
 
 

@@ -27,11 +27,11 @@ from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.settings import PolicySettings
 from striderl.training.evaluation import evaluate
-from striderl.training.loading import load_run
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import CONFIG_FILE
+from striderl.training.experiment.seal import SEAL_FILE
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
-from striderl.training.run import Run
-from striderl.training.run_config import CONFIG_FILE
-from striderl.training.seal import SEAL_FILE
 from striderl.training.trainer import Trainer
 
 
@@ -190,7 +190,7 @@ def test_a_run_of_an_older_version_keeps_its_layers(tmp_path):
     del plain["schema"]
     (folder.path / CONFIG_FILE).write_text(json.dumps(plain))
     (folder.path / SEAL_FILE).unlink()  # nothing was sealed then
-    from striderl.training.run_config import read_run_config
+    from striderl.training.experiment.run_config import read_run_config
 
     old = read_run_config(folder.path)
     assert old.policy.flatten_images and not old.policy.one_hot

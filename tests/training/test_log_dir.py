@@ -24,13 +24,13 @@ from striderl.data import tree
 from striderl.envs.tasks import make
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.stages import NormalizeObs, NormalizeStage, Remember
-from striderl.training.loading import load_run
-from striderl.training.runners.build import resume_runner
-from striderl.training.runners.log_dir import policy_from_plain, policy_to_plain
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.run_files import load_state
-from striderl.training.runners.runner_config import RunnerConfig, SymmetrySettings
-from striderl.training.runners.teachers import load_teacher
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.log_dir import policy_from_plain, policy_to_plain
+from striderl.training.experiment.runner_checkpoints import load_state
+from striderl.training.experiment.runner_config import RunnerConfig, SymmetrySettings
+from striderl.training.rsl_rl.build import resume_runner
+from striderl.training.rsl_rl.build_parts import load_teacher
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*offers no seed:UserWarning")
 

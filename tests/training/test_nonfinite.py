@@ -27,10 +27,9 @@ from striderl.collect.collector import Collector
 from striderl.collect.quarantine import Fault, Quarantine
 from striderl.envs import tasks
 from striderl.execution import parameter_groups
-from striderl.training.fault_report import FaultReport, read_faults
-from striderl.training.guard import DivergedError, Guard
-from striderl.training.run import Run
-from striderl.training.run_folder import RunFolder
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.guard import DivergedError, FaultReport, Guard, read_faults
 
 
 @pytest.fixture(autouse=True)

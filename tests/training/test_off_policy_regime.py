@@ -17,8 +17,8 @@ from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs
-from striderl.training.off_policy import UpdateNoise
 from striderl.training.plans import OfflinePlan, OffPolicyPlan
+from striderl.training.protocols import UpdateNoise
 from striderl.training.trainer import Trainer
 
 PLAN = OffPolicyPlan(

@@ -14,8 +14,7 @@ from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.training.consumers.ranks import KeepTogether, PoolEpisodes
-from striderl.training.distributed import Ranks
-from striderl.training.fingerprints import fingerprints
+from striderl.training.distributed import Ranks, fingerprints
 from striderl.training.record import Record
 from striderl.training.signals import Interrupted
 

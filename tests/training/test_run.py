@@ -25,13 +25,12 @@ from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDi
 from striderl.data.registry import LOGGERS
 from striderl.data.specs import ObsSpec
 from striderl.loggers import table
-from striderl.training import run as run_module
 from striderl.training.agent import Agent
-from striderl.training.loading import load_run
-from striderl.training.run import Run, num_video_steps
-from striderl.training.run_config import EvaluationSettings, LoggingSettings, StopSettings, read_run_config
-from striderl.training.run_folder import RunFolder, new_run_folder
-from striderl.training.run_specs import read_specs, write_specs
+from striderl.training.experiment import run as run_module
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.run import Run, num_video_steps
+from striderl.training.experiment.run_config import EvaluationSettings, LoggingSettings, StopSettings, read_run_config
+from striderl.training.experiment.run_folder import RunFolder, new_run_folder, read_specs, write_specs
 from striderl.training.signals import StopSignals
 
 PROGRAM = Path(__file__).with_name("run_cases.py")

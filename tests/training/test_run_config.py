@@ -16,11 +16,17 @@ from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.envs.tasks import make
 from striderl.policies.settings import EncoderSettings, PolicySettings, build_policy
 from striderl.recipes.table import RECIPES, recipe
-from striderl.training.config_json import ConfigError
-from striderl.training.loading import build_context
-from striderl.training.run_config import EnvSettings, ExpertSettings, LoggingSettings, RunConfig, read_run_config
-from striderl.training.runners.config_generations import read_train_config
-from striderl.training.runners.runner_config import RunnerConfig, TeacherSettings
+from striderl.training.experiment.config_json import ConfigError
+from striderl.training.experiment.loading import build_context
+from striderl.training.experiment.run_config import (
+    EnvSettings,
+    ExpertSettings,
+    LoggingSettings,
+    RunConfig,
+    read_run_config,
+)
+from striderl.training.experiment.runner_config import RunnerConfig, TeacherSettings
+from striderl.training.rsl_rl.config_generations import read_train_config
 
 
 @pytest.mark.parametrize("key", [*RECIPES, ("gymnasium:CartPole-v1", "ppo")])

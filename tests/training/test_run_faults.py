@@ -23,8 +23,8 @@ from run_cases import folder_at, take_signals
 
 from striderl.checkpoint.store import CheckpointStore
 from striderl.training.distributed import Ranks
-from striderl.training.run import Run
-from striderl.training.run_folder import RunFolder
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_folder import RunFolder
 
 SEED = 3
 LIMIT = 60.0

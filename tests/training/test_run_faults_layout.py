@@ -15,10 +15,10 @@ from striderl.data.specs import ComponentSpec, ObsSpec, torch_dtype
 from striderl.envs import tasks
 from striderl.envs.vec_env import VecEnv
 from striderl.training.agent import Agent
-from striderl.training.loading import load_run
-from striderl.training.run import Run
-from striderl.training.run_folder import RunFolder
-from striderl.training.seal import write_sealed
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.experiment.seal import write_sealed
 
 GOOD = {"place": ("float32", slice(0, 2)), "speed": ("float32", slice(2, 4))}
 CHANGED = {

@@ -20,16 +20,16 @@ from striderl.checkpoint.errors import FileRefused
 from striderl.cli.main import main
 from striderl.envs.tasks import make
 from striderl.training.distributed import Ranks
-from striderl.training.run import Run
-from striderl.training.run_folder import RunFolder
-from striderl.training.run_lock import LOCK_FILE, FolderLock, FolderLockedError
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.experiment.run_lock import LOCK_FILE, FolderLock, FolderLockedError
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 HOLDER = """
 import os, subprocess, sys, time
 if sys.argv[2] == "planted":
     os.register_at_fork = lambda **hooks: None
-from striderl.training.run_lock import FolderLock
+from striderl.training.experiment.run_lock import FolderLock
 lock = FolderLock(sys.argv[1])
 child = os.fork() if sys.argv[2] != "spawned" else subprocess.Popen(["sleep", "60"]).pid
 if child == 0:

@@ -21,13 +21,12 @@ from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.presets.encoder import EncoderActorCritic
 from striderl.policies.stages import NormalizeObs, Remember
-from striderl.training.runners import trials
-from striderl.training.runners.build import build_actor_critic, build_runner
-from striderl.training.runners.git_state import repository_of, store_code_state
-from striderl.training.runners.metrics import cost_of_transport, velocity_rmsd
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.run_files import checkpoint_path, load_state
-from striderl.training.runners.runner_config import RunnerConfig
+from striderl.training.experiment.runner_checkpoints import checkpoint_path, load_state
+from striderl.training.experiment.runner_config import RunnerConfig
+from striderl.training.rsl_rl import reporting as trials
+from striderl.training.rsl_rl.build import build_actor_critic, build_runner
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
+from striderl.training.rsl_rl.reporting import cost_of_transport, repository_of, store_code_state, velocity_rmsd
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*offers no seed:UserWarning")
 

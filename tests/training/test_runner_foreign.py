@@ -11,7 +11,7 @@ from runner_configs import legged_gym
 from torch import nn
 
 from striderl.envs.classic_control import Pendulum
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 
 class Foreign(nn.Module):

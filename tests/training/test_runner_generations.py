@@ -22,15 +22,15 @@ from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.networks.heads.gaussian import GaussianHead
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
-from striderl.training.runners.config_generations import read_train_config
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import (
+from striderl.training.experiment.runner_config import (
     ModelPair,
     PresetSettings,
     RunnerConfig,
     rsl_rl_ppo_config,
     without_rsl_rl_defaults,
 )
+from striderl.training.rsl_rl.config_generations import read_train_config
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*offers no seed:UserWarning"),

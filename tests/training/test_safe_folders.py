@@ -23,15 +23,14 @@ from striderl.data.checked_fields import check_num_threads
 from striderl.envs.mujoco.simulation import MujocoConfig
 from striderl.loggers.file_loggers import parts_of
 from striderl.policies.run_reader import read_config, read_weights
-from striderl.training.config_json import ConfigError
 from striderl.training.demonstrations import RunStudents
-from striderl.training.fault_report import FAULTS_FILE, FaultReport, read_faults
-from striderl.training.run import Run
-from striderl.training.run_config import LoggingSettings, RunConfig, read_run_config
-from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import read_specs
-from striderl.training.runners.git_state import store_code_state
-from striderl.training.runners.run_files import load_state, save_state
+from striderl.training.experiment.config_json import ConfigError
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import LoggingSettings, RunConfig, read_run_config
+from striderl.training.experiment.run_folder import RunFolder, read_specs
+from striderl.training.experiment.runner_checkpoints import load_state, save_state
+from striderl.training.guard import FAULTS_FILE, FaultReport, read_faults
+from striderl.training.rsl_rl.reporting import store_code_state
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +219,7 @@ def test_a_link_in_the_place_of_the_faults_costs_a_warning_in_a_running_training
 @pytest.mark.slow
 def test_a_run_rotates_its_logs_and_resumes_exactly_across_parts(tmp_path, monkeypatch):
     small = LoggingSettings(console="off", file_megabytes=1)
-    monkeypatch.setattr("striderl.training.run.MEGABYTE", 4_000)
+    monkeypatch.setattr("striderl.training.experiment.run.MEGABYTE", 4_000)
 
     def drive(path: Path, iterations: int) -> None:
         config = replace(tiny(iterations=iterations), logging=small)

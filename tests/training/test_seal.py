@@ -15,14 +15,14 @@ from striderl.checkpoint.errors import CheckpointError
 from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.trust import content_digest
 from striderl.cli.main import main
-from striderl.training import seal
 from striderl.training.agent import Agent
-from striderl.training.config_json import ConfigError
-from striderl.training.loading import load_run
-from striderl.training.run import Run
-from striderl.training.run_config import read_run_config
-from striderl.training.run_folder import RunFolder
-from striderl.training.seal import RunChangedError, read_sealed, write_sealed
+from striderl.training.experiment import seal
+from striderl.training.experiment.config_json import ConfigError
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import read_run_config
+from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.experiment.seal import RunChangedError, read_sealed, write_sealed
 
 SEALED = ("config.json", "specs.json")
 NAMED = (ConfigError, CheckpointError)
@@ -113,8 +113,8 @@ def test_no_flip_goes_unnoticed_where_a_run_is_resumed(run):
 @pytest.mark.slow
 def test_the_flips_would_be_noticed_if_they_were_not(run, monkeypatch):
     monkeypatch.setattr(seal, "_differences_from_seal", lambda *_: [])
-    monkeypatch.setattr("striderl.training.loading.check_digest", lambda *_: None)
-    monkeypatch.setattr("striderl.training.loading.check_same_parts", lambda *_, **__: None)
+    monkeypatch.setattr("striderl.training.experiment.loading.check_digest", lambda *_: None)
+    monkeypatch.setattr("striderl.training.experiment.loading.check_same_parts", lambda *_, **__: None)
     assert unnoticed(run, 200, SEALED, 1, lambda path: load_run(path, "last")) > 0
 
 

@@ -10,9 +10,8 @@ from run_cases import folder_at, tiny
 
 from striderl.policies.mutex.classes import ActorCriticMutex
 from striderl.recipes.table import recipe
-from striderl.training.loading import load_run
-from striderl.training.run import Run
-from striderl.training.sub_policies import _action_scale, load_sub_policy
+from striderl.training.experiment.loading import _action_scale, load_run, load_sub_policy
+from striderl.training.experiment.run import Run
 
 
 @pytest.fixture(scope="module")

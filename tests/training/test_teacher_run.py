@@ -11,9 +11,9 @@ from run_cases import folder_at, tiny
 from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.checkpoint.store import CheckpointStore
-from striderl.training.loading import load_run
-from striderl.training.run import Run
-from striderl.training.run_config import EnvSettings, RunConfig, TeacherRun
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_config import EnvSettings, RunConfig, TeacherRun
 
 
 @pytest.fixture(autouse=True)

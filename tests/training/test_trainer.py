@@ -24,10 +24,10 @@ from striderl.training.consumers.evaluate import Evaluate
 from striderl.training.consumers.log import Log
 from striderl.training.consumers.save import Save
 from striderl.training.evaluation import evaluate
-from striderl.training.on_policy import order_generator, rollout_storage
+from striderl.training.experiment.runner_config import rsl_rl_ppo_config
 from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import order_generator, rollout_storage
 from striderl.training.record import Record
-from striderl.training.runners.runner_config import rsl_rl_ppo_config
 from striderl.training.trainer import Trainer
 
 KINDS = ("plain", "gru")

@@ -18,12 +18,12 @@ from striderl.collect.teacher import RecordedTeacher, Sight, Teacher
 from striderl.compat.st_rl import ppo as loop
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.storage.rollout_presets import QueueRolloutStorage
-from striderl.training.runners.build import build_runner
-from striderl.training.runners.config_generations import read_train_config
-from striderl.training.runners.log_tags import tags_of
-from striderl.training.runners.on_policy_runner import OnPolicyRunner
-from striderl.training.runners.runner_config import PretrainSettings
-from striderl.training.runners.two_stage_runner import TwoStageRunner
+from striderl.training.experiment.runner_config import PretrainSettings
+from striderl.training.rsl_rl.build import build_runner
+from striderl.training.rsl_rl.config_generations import read_train_config
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
+from striderl.training.rsl_rl.reporting import tags_of
+from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 RECURRENT = {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": 8}
 ON_DISK = {"class_name": "TPPO", "using_ppo": False, "distill_target": "mse_sum"}

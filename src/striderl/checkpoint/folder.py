@@ -78,7 +78,7 @@ class Manifest:
     files: Mapping[str, Member]
     """Every file but the manifest, by name."""
     seal: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the run's own files by name, see `striderl.training.seal`; empty where nothing is sealed."""
+    """Digests of the run's own files by name, see `training/experiment/seal.py`; empty where nothing is sealed."""
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:

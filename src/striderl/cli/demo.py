@@ -19,7 +19,7 @@ from striderl.cli.terminal import UsageError, be_patient, complain, say
 from striderl.training.signals import StopSignals
 
 if TYPE_CHECKING:
-    from striderl.training.loading import LoadedRun
+    from striderl.training.experiment.loading import LoadedRun
 
 MAX_SECONDS = 270.0
 """The training ends after this many seconds of collecting and learning at the latest, so that all fits six minutes."""
@@ -57,8 +57,8 @@ def demo(words: list[str]) -> int:
 
 def _train(options: DemoOptions, signals: StopSignals) -> tuple[int, Path]:
     from striderl.recipes.quadruped import quadruped_demo
-    from striderl.training.run import Run
-    from striderl.training.run_folder import new_run_folder
+    from striderl.training.experiment.run import Run
+    from striderl.training.experiment.run_folder import new_run_folder
 
     config = quadruped_demo()
     config = replace(
@@ -124,7 +124,7 @@ def _video(loaded: LoadedRun, seconds: float) -> Path:
     from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.envs.quadruped.commands import CommandConfig
     from striderl.envs.tasks import make
-    from striderl.training.run import num_video_steps
+    from striderl.training.experiment.run import num_video_steps
     from striderl.training.video import record_video
 
     ahead = CommandConfig(forward=(0.8, 0.8), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing=0.0)

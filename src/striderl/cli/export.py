@@ -12,7 +12,7 @@ from striderl.cli.terminal import UsageError, message_of, say
 
 if TYPE_CHECKING:
     from striderl.export.bundle import Bundle
-    from striderl.training.loading import LoadedRun
+    from striderl.training.experiment.loading import LoadedRun
 
 
 @dataclass(frozen=True)

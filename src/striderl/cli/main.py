@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # of the other ranks only what nobody else reports: their errors, and the bad numbers of their envs
     where = f"rank {rank}: " if rank else ""
     logging.basicConfig(level=logging.ERROR if rank else logging.WARNING, format=f"%(levelname)s: {where}%(message)s")
-    logging.getLogger("striderl.training.fault_report").setLevel(logging.WARNING)
+    logging.getLogger("striderl.training.guard").setLevel(logging.WARNING)
     try:
         if words[0] not in COMMANDS:
             raise UsageError(

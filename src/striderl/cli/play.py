@@ -12,7 +12,7 @@ from striderl.cli.runs import env_of, load
 from striderl.cli.terminal import UsageError, message_of, say
 
 if TYPE_CHECKING:
-    from striderl.training.loading import LoadedRun
+    from striderl.training.experiment.loading import LoadedRun
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _options(words: list[str], command: str, description: str) -> ViewOptions:
 
 def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
     from striderl.collect.actors.policy_actor import GreedyActor
-    from striderl.training.run import num_video_steps
+    from striderl.training.experiment.run import num_video_steps
     from striderl.training.video import record_video
 
     path = Path(options.output) if options.output else loaded.folder.videos / f"{name}_{loaded.step}.mp4"
@@ -86,7 +86,7 @@ def _show(loaded: LoadedRun, options: ViewOptions, window: Any) -> int:
     import torch
 
     from striderl.collect.actors.policy_actor import GreedyActor
-    from striderl.training.run import num_video_steps
+    from striderl.training.experiment.run import num_video_steps
 
     actor = GreedyActor(loaded.policy)
     with env_of(loaded, options.env, filmed=True) as env, torch.no_grad():

@@ -11,7 +11,7 @@ from striderl.data.naming import suggestion
 
 if TYPE_CHECKING:
     from striderl.envs.vec_env import VecEnv
-    from striderl.training.loading import LoadedRun
+    from striderl.training.experiment.loading import LoadedRun
 
 CONFIG = "config.json"
 """What makes a folder the folder of a run."""
@@ -61,7 +61,7 @@ def load(run: str | Path, checkpoint: str, *, trust: bool = False) -> LoadedRun:
         raise UsageError(f"{wanted}. {suggestion(checkpoint, CHECKPOINTS)}".rstrip())
 
     from striderl.checkpoint.errors import CheckpointError
-    from striderl.training.loading import load_run
+    from striderl.training.experiment.loading import load_run
 
     try:
         return load_run(folder, int(checkpoint) if checkpoint.isdigit() else checkpoint, trust=trust)

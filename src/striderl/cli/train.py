@@ -25,9 +25,9 @@ from striderl.training.signals import StopSignals
 
 if TYPE_CHECKING:
     from striderl.training.distributed import Ranks
-    from striderl.training.run import Run
-    from striderl.training.run_config import RunConfig
-    from striderl.training.run_folder import RunFolder
+    from striderl.training.experiment.run import Run
+    from striderl.training.experiment.run_config import RunConfig
+    from striderl.training.experiment.run_folder import RunFolder
 
 _log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ def _start(
     config = _in_all(ranks, wanted)
     _check_same_config(config, ranks)
 
-    from striderl.training.run_folder import RunFolder, new_run_folder
+    from striderl.training.experiment.run_folder import RunFolder, new_run_folder
 
     def new_folder() -> str:
         try:
@@ -265,7 +265,7 @@ def _start(
 
 def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:
     """Return the config, or raise when so many processes cannot learn together what it asks for."""
-    from striderl.training.assembly import check_ranks
+    from striderl.training.experiment.assembly import check_ranks
 
     try:
         check_ranks(config, ranks.world_size)
@@ -290,13 +290,13 @@ def _check_same_config(config: RunConfig[Any, Any], ranks: Ranks) -> None:
 def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
     path = _in_main(ranks, lambda: str(find_run(name)))
 
-    from striderl.training.runners.log_dir import is_log_dir
+    from striderl.training.experiment.log_dir import is_log_dir
 
     if is_log_dir(path):
         return _resume_runner(path, words, signals, ranks)
 
-    from striderl.training.run_config import RunConfig, read_run_config
-    from striderl.training.run_folder import RunFolder
+    from striderl.training.experiment.run_config import RunConfig, read_run_config
+    from striderl.training.experiment.run_folder import RunFolder
 
     folder, accept = RunFolder(path), "--accept-changes" in words
 
@@ -353,8 +353,8 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
 
     from striderl.checkpoint.errors import CheckpointError
     from striderl.envs.tasks import make
-    from striderl.training.runners.build import resume_runner
-    from striderl.training.runners.log_dir import read_log_dir
+    from striderl.training.experiment.log_dir import read_log_dir
+    from striderl.training.rsl_rl.build import resume_runner
 
     try:
         about = read_log_dir(path, trust=trust, builds_env="--env" not in given)
@@ -385,8 +385,8 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
 
 def _trained_with(config: RunConfig[Any, Any], folder: RunFolder) -> tuple[RunConfig[Any, Any], list[str]]:
     """Return the config that the run has accepted last, and what was edited in the file since, as 'was → is'."""
-    from striderl.training.run_config import CONFIG_FILE, RunConfig
-    from striderl.training.seal import accepted_content, changes
+    from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
+    from striderl.training.experiment.seal import accepted_content, changes
 
     edits = changes(folder.path, CONFIG_FILE)
     accepted = accepted_content(folder.path, CONFIG_FILE) if edits else None
@@ -394,7 +394,7 @@ def _trained_with(config: RunConfig[Any, Any], folder: RunFolder) -> tuple[RunCo
 
 
 def _changes(before: RunConfig[Any, Any], config: RunConfig[Any, Any]) -> list[str]:
-    from striderl.training.seal import differences
+    from striderl.training.experiment.seal import differences
 
     return differences(before.to_dict(), config.to_dict())
 
@@ -425,8 +425,8 @@ def _write_config(run: Run, config: RunConfig[Any, Any]) -> None:
 
 def _check_same_parts(before: RunConfig[Any, Any], config: RunConfig[Any, Any], folder: RunFolder) -> None:
     """Raise for changes after which nothing of what is saved would fit."""
-    from striderl.training.config_json import ConfigError
-    from striderl.training.run_config import check_same_parts
+    from striderl.training.experiment.config_json import ConfigError
+    from striderl.training.experiment.run_config import check_same_parts
 
     try:
         check_same_parts(before, config, where=str(folder.path))
@@ -447,7 +447,7 @@ def _build(
 ) -> Run:
     """Build the run; parts that do not fit are a mistake of the command line, and named without a traceback."""
     from striderl.checkpoint.errors import CheckpointError
-    from striderl.training.run import Run
+    from striderl.training.experiment.run import Run
 
     def build() -> Run:
         try:

@@ -27,7 +27,7 @@ from striderl.checkpoint.safe_files import decode_json
 from striderl.cli.terminal import UsageError, message_of
 
 if TYPE_CHECKING:
-    from striderl.training.run_config import RunConfig
+    from striderl.training.experiment.run_config import RunConfig
 
 SHORT = {"--steps": "--plan.total-steps", "--num-envs": "--env.num-envs"}
 """Short flags for what everyone sets; --seed, --device and --name are short already."""
@@ -68,7 +68,7 @@ def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> R
 
 
 def _terms(names: list[str], config: RunConfig[Any, Any]) -> dict[str, Any]:
-    from striderl.training.run_config import term_config
+    from striderl.training.experiment.run_config import term_config
 
     return {name: config.terms[name] if name in config.terms else term_config(name)() for name in names}
 
@@ -240,7 +240,7 @@ def _extended(kind: type[Any], own: Mapping[str, tuple[Any, Any]], only: tuple[s
 
 def _plain(value: Any) -> Any:
     """Return a setting as a file can hold it."""
-    from striderl.training.config_json import to_plain
+    from striderl.training.experiment.config_json import to_plain
 
     return to_plain(value) if dataclasses.is_dataclass(value) or isinstance(value, Mapping) else value
 

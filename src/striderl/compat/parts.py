@@ -33,7 +33,7 @@ from striderl.data.transition import transition_columns
 from striderl.ops.losses import normalised
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.off_policy import ReplayAlgorithm
+from striderl.training.protocols import ReplayAlgorithm
 
 
 class Player:

@@ -10,8 +10,7 @@ from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.on_policy.reinforce import REINFORCEConfig
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.policies.settings import PolicySettings
-from striderl.training.plans import OnPolicyPlan
-from striderl.training.run_config import (
+from striderl.training.experiment.run_config import (
     CheckpointSettings,
     EnvSettings,
     EvaluationSettings,
@@ -19,6 +18,7 @@ from striderl.training.run_config import (
     RunConfig,
     StopSettings,
 )
+from striderl.training.plans import OnPolicyPlan
 
 SMALL = PolicySettings(normalize_obs=False, actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="tanh")
 """Two small networks; the observations are of order one already."""

@@ -15,14 +15,14 @@ from striderl.algorithms.offline.cql import CQLConfig
 from striderl.algorithms.offline.iql import IQLConfig
 from striderl.algorithms.offline.td3_bc import TD3BCConfig
 from striderl.policies.settings import PolicySettings
-from striderl.training.plans import OfflinePlan
-from striderl.training.run_config import (
+from striderl.training.experiment.run_config import (
     CheckpointSettings,
     EnvSettings,
     EvaluationSettings,
     LoggingSettings,
     RunConfig,
 )
+from striderl.training.plans import OfflinePlan
 
 RATE = 1e-3
 GAMMA, TAU = 0.95, 0.02

@@ -10,8 +10,7 @@ from striderl.algorithms.actor_critic.td3 import TD3Config
 from striderl.algorithms.value_based.dqn import DQNConfig
 from striderl.ops.ramps import Ramp
 from striderl.policies.settings import PolicySettings
-from striderl.training.plans import OffPolicyPlan
-from striderl.training.run_config import (
+from striderl.training.experiment.run_config import (
     CheckpointSettings,
     EnvSettings,
     EvaluationSettings,
@@ -19,6 +18,7 @@ from striderl.training.run_config import (
     RunConfig,
     StopSettings,
 )
+from striderl.training.plans import OffPolicyPlan
 
 
 def cartpole_dqn() -> RunConfig[DQNConfig, OffPolicyPlan]:

@@ -12,8 +12,7 @@ from typing import Any
 from striderl.algorithms.building import OFF_POLICY, OFFLINE, ON_POLICY, facts_of
 from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.policies.settings import PolicySettings
-from striderl.training.plans import OnPolicyPlan
-from striderl.training.run_config import (
+from striderl.training.experiment.run_config import (
     PLANS,
     CheckpointSettings,
     EnvSettings,
@@ -21,6 +20,7 @@ from striderl.training.run_config import (
     LoggingSettings,
     RunConfig,
 )
+from striderl.training.plans import OnPolicyPlan
 
 
 def general_ppo(task: str) -> RunConfig[PPOConfig, OnPolicyPlan]:

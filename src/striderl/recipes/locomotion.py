@@ -8,8 +8,14 @@ from typing import Any
 
 from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.policies.settings import PolicySettings
+from striderl.training.experiment.run_config import (
+    CheckpointSettings,
+    EnvSettings,
+    EvaluationSettings,
+    LoggingSettings,
+    RunConfig,
+)
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.run_config import CheckpointSettings, EnvSettings, EvaluationSettings, LoggingSettings, RunConfig
 
 Config = RunConfig[PPOConfig, OnPolicyPlan]
 

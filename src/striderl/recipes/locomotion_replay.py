@@ -7,8 +7,14 @@ from typing import Any
 
 from striderl.algorithms.actor_critic.sac import SACConfig
 from striderl.policies.settings import PolicySettings
+from striderl.training.experiment.run_config import (
+    CheckpointSettings,
+    EnvSettings,
+    EvaluationSettings,
+    LoggingSettings,
+    RunConfig,
+)
 from striderl.training.plans import OffPolicyPlan
-from striderl.training.run_config import CheckpointSettings, EnvSettings, EvaluationSettings, LoggingSettings, RunConfig
 
 
 def half_cheetah_sac() -> RunConfig[SACConfig, OffPolicyPlan]:

@@ -10,14 +10,14 @@ from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.collect.schedules import CollectorConfig
 from striderl.policies.settings import EncoderSettings, PolicySettings
-from striderl.training.plans import OnPolicyPlan
-from striderl.training.run_config import (
+from striderl.training.experiment.run_config import (
     CheckpointSettings,
     EnvSettings,
     EvaluationSettings,
     LoggingSettings,
     RunConfig,
 )
+from striderl.training.plans import OnPolicyPlan
 
 Config = RunConfig[PPOConfig, OnPolicyPlan]
 StudentConfig = RunConfig[TPPOConfig, OnPolicyPlan]

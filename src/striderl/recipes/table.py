@@ -17,7 +17,7 @@ from striderl.data.naming import unknown
 from striderl.data.registry import ALGORITHMS, ENVS, GYMNASIUM, OBJECT, full_name, is_reference
 
 if TYPE_CHECKING:
-    from striderl.training.run_config import RunConfig
+    from striderl.training.experiment.run_config import RunConfig
 
 Recipe = Callable[[], "RunConfig[Any, Any]"]
 Key = tuple[str, str]

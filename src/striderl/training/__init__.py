@@ -14,43 +14,43 @@ if TYPE_CHECKING:
     from striderl.training.distributed import setup as setup
     from striderl.training.evaluation import EvaluationResult as EvaluationResult
     from striderl.training.evaluation import evaluate as evaluate
-    from striderl.training.fault_report import FaultReport as FaultReport
-    from striderl.training.fault_report import read_faults as read_faults
+    from striderl.training.experiment.loading import LoadedRun as LoadedRun
+    from striderl.training.experiment.loading import load_run as load_run
+    from striderl.training.experiment.loading import load_sub_policy as load_sub_policy
+    from striderl.training.experiment.run import Outcome as Outcome
+    from striderl.training.experiment.run import Run as Run
+    from striderl.training.experiment.run_config import CheckpointSettings as CheckpointSettings
+    from striderl.training.experiment.run_config import EnvSettings as EnvSettings
+    from striderl.training.experiment.run_config import EvaluationSettings as EvaluationSettings
+    from striderl.training.experiment.run_config import ExpertSettings as ExpertSettings
+    from striderl.training.experiment.run_config import LoggingSettings as LoggingSettings
+    from striderl.training.experiment.run_config import RunConfig as RunConfig
+    from striderl.training.experiment.run_config import StopSettings as StopSettings
+    from striderl.training.experiment.run_config import TeacherRun as TeacherRun
+    from striderl.training.experiment.run_config import read_run_config as read_run_config
+    from striderl.training.experiment.run_folder import RunFolder as RunFolder
+    from striderl.training.experiment.run_folder import new_run_folder as new_run_folder
+    from striderl.training.experiment.runner_config import MotionSettings as MotionSettings
+    from striderl.training.experiment.runner_config import PretrainSettings as PretrainSettings
+    from striderl.training.experiment.runner_config import RunnerConfig as RunnerConfig
     from striderl.training.guard import DivergedError as DivergedError
+    from striderl.training.guard import FaultReport as FaultReport
     from striderl.training.guard import Guard as Guard
-    from striderl.training.loading import LoadedRun as LoadedRun
-    from striderl.training.loading import load_run as load_run
+    from striderl.training.guard import read_faults as read_faults
     from striderl.training.plans import OfflinePlan as OfflinePlan
     from striderl.training.plans import OffPolicyPlan as OffPolicyPlan
     from striderl.training.plans import OnPolicyPlan as OnPolicyPlan
     from striderl.training.record import Record as Record
-    from striderl.training.run import Outcome as Outcome
-    from striderl.training.run import Run as Run
-    from striderl.training.run_config import CheckpointSettings as CheckpointSettings
-    from striderl.training.run_config import EnvSettings as EnvSettings
-    from striderl.training.run_config import EvaluationSettings as EvaluationSettings
-    from striderl.training.run_config import ExpertSettings as ExpertSettings
-    from striderl.training.run_config import LoggingSettings as LoggingSettings
-    from striderl.training.run_config import RunConfig as RunConfig
-    from striderl.training.run_config import StopSettings as StopSettings
-    from striderl.training.run_config import TeacherRun as TeacherRun
-    from striderl.training.run_config import read_run_config as read_run_config
-    from striderl.training.run_folder import RunFolder as RunFolder
-    from striderl.training.run_folder import new_run_folder as new_run_folder
-    from striderl.training.runners.amp_policy_runner import AmpPolicyRunner as AmpPolicyRunner
-    from striderl.training.runners.build import build_actor_critic as build_actor_critic
-    from striderl.training.runners.build import build_runner as build_runner
-    from striderl.training.runners.build import resume_runner as resume_runner
-    from striderl.training.runners.inference import InferencePolicy as InferencePolicy
-    from striderl.training.runners.on_policy_runner import OnPolicyRunner as OnPolicyRunner
-    from striderl.training.runners.runner_config import MotionSettings as MotionSettings
-    from striderl.training.runners.runner_config import PretrainSettings as PretrainSettings
-    from striderl.training.runners.runner_config import RunnerConfig as RunnerConfig
-    from striderl.training.runners.teachers import build_teacher as build_teacher
-    from striderl.training.runners.teachers import load_teacher as load_teacher
-    from striderl.training.runners.two_stage_runner import TwoStageRunner as TwoStageRunner
+    from striderl.training.rsl_rl.build import build_actor_critic as build_actor_critic
+    from striderl.training.rsl_rl.build import build_runner as build_runner
+    from striderl.training.rsl_rl.build import resume_runner as resume_runner
+    from striderl.training.rsl_rl.build_parts import build_teacher as build_teacher
+    from striderl.training.rsl_rl.build_parts import load_teacher as load_teacher
+    from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner as AmpPolicyRunner
+    from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner as OnPolicyRunner
+    from striderl.training.rsl_rl.stepping import InferencePolicy as InferencePolicy
+    from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner as TwoStageRunner
     from striderl.training.signals import StopSignals as StopSignals
-    from striderl.training.sub_policies import load_sub_policy as load_sub_policy
     from striderl.training.trainer import Trainer as Trainer
     from striderl.training.video import RecordedVideo as RecordedVideo
     from striderl.training.video import record_video as record_video
@@ -58,46 +58,13 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "agent": [
-            "Agent",
-        ],
-        "demonstrations": [
-            "RunStudents",
-        ],
-        "distributed": [
-            "RankLostError",
-            "Ranks",
-            "setup",
-        ],
-        "evaluation": [
-            "EvaluationResult",
-            "evaluate",
-        ],
-        "fault_report": [
-            "FaultReport",
-            "read_faults",
-        ],
-        "guard": [
-            "DivergedError",
-            "Guard",
-        ],
-        "loading": [
-            "LoadedRun",
-            "load_run",
-        ],
-        "plans": [
-            "OffPolicyPlan",
-            "OfflinePlan",
-            "OnPolicyPlan",
-        ],
-        "record": [
-            "Record",
-        ],
-        "run": [
-            "Outcome",
-            "Run",
-        ],
-        "run_config": [
+        "agent": ["Agent"],
+        "demonstrations": ["RunStudents"],
+        "distributed": ["RankLostError", "Ranks", "setup"],
+        "evaluation": ["EvaluationResult", "evaluate"],
+        "experiment.loading": ["LoadedRun", "load_run", "load_sub_policy"],
+        "experiment.run": ["Outcome", "Run"],
+        "experiment.run_config": [
             "CheckpointSettings",
             "EnvSettings",
             "EvaluationSettings",
@@ -108,48 +75,18 @@ __getattr__, __dir__, __all__ = lazy(
             "TeacherRun",
             "read_run_config",
         ],
-        "run_folder": [
-            "RunFolder",
-            "new_run_folder",
-        ],
-        "runners.amp_policy_runner": [
-            "AmpPolicyRunner",
-        ],
-        "runners.build": [
-            "build_actor_critic",
-            "build_runner",
-            "resume_runner",
-        ],
-        "runners.inference": [
-            "InferencePolicy",
-        ],
-        "runners.on_policy_runner": [
-            "OnPolicyRunner",
-        ],
-        "runners.runner_config": [
-            "MotionSettings",
-            "PretrainSettings",
-            "RunnerConfig",
-        ],
-        "runners.teachers": [
-            "build_teacher",
-            "load_teacher",
-        ],
-        "runners.two_stage_runner": [
-            "TwoStageRunner",
-        ],
-        "signals": [
-            "StopSignals",
-        ],
-        "sub_policies": [
-            "load_sub_policy",
-        ],
-        "trainer": [
-            "Trainer",
-        ],
-        "video": [
-            "RecordedVideo",
-            "record_video",
-        ],
+        "experiment.run_folder": ["RunFolder", "new_run_folder"],
+        "experiment.runner_config": ["MotionSettings", "PretrainSettings", "RunnerConfig"],
+        "guard": ["DivergedError", "FaultReport", "Guard", "read_faults"],
+        "plans": ["OffPolicyPlan", "OfflinePlan", "OnPolicyPlan"],
+        "record": ["Record"],
+        "rsl_rl.build": ["build_actor_critic", "build_runner", "resume_runner"],
+        "rsl_rl.build_parts": ["build_teacher", "load_teacher"],
+        "rsl_rl.on_policy_runner": ["AmpPolicyRunner", "OnPolicyRunner"],
+        "rsl_rl.stepping": ["InferencePolicy"],
+        "rsl_rl.two_stage_runner": ["TwoStageRunner"],
+        "signals": ["StopSignals"],
+        "trainer": ["Trainer"],
+        "video": ["RecordedVideo", "record_video"],
     },
 )

@@ -81,7 +81,9 @@ class Agent:
 
         trust: whether modules of the run's own algorithm or network are imported from a folder that was made elsewhere.
         """
-        from striderl.training.loading import load_run  # a run knows all algorithms; an agent alone needs none
+        from striderl.training.experiment.loading import (
+            load_run,  # a run knows all algorithms; an agent alone needs none
+        )
 
         loaded = load_run(run, which, device=str(device), trust=trust, builds_env=False)
         agent = cls(loaded.policy, device=device, seed=seed)
@@ -94,7 +96,7 @@ class Agent:
         Pictures and videos stay behind. An agent that was made around a policy has no run: save that with
         `torch.save(policy.state_dict(), …)`, or export it.
         """
-        from striderl.training.run_folder import copy_run
+        from striderl.training.experiment.run_folder import copy_run
 
         if self.run is None:
             raise ValueError("this agent was not loaded from a run, so there is nothing to copy; export its policy")

@@ -17,8 +17,8 @@ from striderl.training.consumers.consumer import Consumer
 from striderl.training.consumers.evaluate import Evaluate
 from striderl.training.consumers.save import Save
 from striderl.training.consumers.video import Video
-from striderl.training.on_policy import OnPolicyAlgorithm
 from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import OnPolicyAlgorithm
 
 _log = logging.getLogger(__name__)
 

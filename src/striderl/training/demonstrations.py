@@ -36,16 +36,14 @@ from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.load import load_exactly
 from striderl.recording.dagger import Student, StudentPolicy
-from striderl.training.config_json import ConfigError
-from striderl.training.loading import build_run_policy
-from striderl.training.run_config import CONFIG_FILE, read_run_config
-from striderl.training.run_folder import RunFolder
-from striderl.training.run_specs import SPECS_FILE, read_specs
-from striderl.training.runners.build_parts import build_policy
-from striderl.training.runners.config_generations import read_train_config, without_functions
-from striderl.training.runners.log_dir import is_log_dir, read_log_dir
-from striderl.training.runners.partial_load import weights_in
-from striderl.training.runners.run_files import load_state
+from striderl.training.experiment.config_json import ConfigError
+from striderl.training.experiment.loading import build_run_policy
+from striderl.training.experiment.log_dir import is_log_dir, read_log_dir
+from striderl.training.experiment.run_config import CONFIG_FILE, read_run_config
+from striderl.training.experiment.run_folder import SPECS_FILE, RunFolder, read_specs
+from striderl.training.experiment.runner_checkpoints import load_state, weights_in
+from striderl.training.rsl_rl.build_parts import build_policy
+from striderl.training.rsl_rl.config_generations import read_train_config, without_functions
 
 _log = logging.getLogger(__name__)
 

@@ -11,19 +11,22 @@
     ranks.share(algorithm)                               # begin with rank 0's parameters
     consumers = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
 
-Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`). `Run` does all of
-this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is
-lost is named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own
-watchdog, and torchrun reports which one went first.
+Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`); fingerprints of
+tensors show it, as equal bits give equal numbers on whichever process or device they are. `Run` does all of this by
+itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is lost is
+named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own watchdog,
+and torchrun reports which one went first.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -36,7 +39,6 @@ from torch import Tensor
 from striderl.data import tree
 from striderl.execution.updater import Updater
 from striderl.ops.moments import AllReduce
-from striderl.training.fingerprints import diverging, fingerprints
 
 ALIVE_SECONDS = 5.0
 """How long, at most, the ranks that are left wait for a sign of life of the others before they name the missing one."""
@@ -334,3 +336,34 @@ def _state_of_other(main: Mapping[str, Any], part: Mapping[str, Any]) -> dict[st
 
 def _on_cpu(state: Any) -> Any:
     return tree.map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, state)
+
+
+# -- fingerprints ------------------------------------------------------------------------------------------------------
+
+
+def fingerprints(named: Mapping[str, Tensor]) -> Tensor:
+    """Return one int64 per tensor, [K]; reads the values on the host."""
+    return torch.tensor([_fingerprint(value) for value in named.values()], dtype=torch.int64)
+
+
+def _fingerprint(value: Tensor) -> int:
+    plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    digest = hashlib.blake2b(plain.numpy().tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def diverging(table: Tensor, names: Sequence[str]) -> list[str]:
+    """Return a sentence per rank whose fingerprints [ranks, K] are not those of most; of two, those of rank 0 count."""
+    found: list[str] = []
+    columns = [[int(value) for value in column] for column in table.t()]
+    usual = [_most_common(column) for column in columns]
+    for rank in range(table.shape[0]):
+        other = [name for name, column, value in zip(names, columns, usual) if column[rank] != value]
+        if other:
+            found.append(f"rank {rank} has other values in {', '.join(repr(name) for name in other)}")
+    return found
+
+
+def _most_common(values: Sequence[int]) -> int:
+    """Return what occurs most often; of several, the first."""
+    return max(values, key=lambda value: (Counter(values)[value], -values.index(value)))

@@ -29,7 +29,7 @@ from striderl.storage.replay.device import DeviceSampler, RowsAhead
 from striderl.storage.replay.replay import Replay
 from striderl.storage.replay.samplers import Uniform
 from striderl.storage.replay.views import FrameStack, NStep, OneStep
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
+from striderl.training.protocols import ReplayAlgorithm, UpdateNoise
 
 _log = logging.getLogger(__name__)
 

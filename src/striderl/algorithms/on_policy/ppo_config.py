@@ -1,7 +1,7 @@
 """Settings of PPO, by the names that robot-learning codes have for them.
 
 The defaults follow Stable-Baselines3 and learn as they are (`python benchmarks/learning.py --defaults`). rsl_rl's
-own belong to configs for its runners: `RSL_RL_DEFAULTS` in `training/runners/runner_config.py`.
+own belong to configs for its runners: `RSL_RL_DEFAULTS` in `training/experiment/runner_config.py`.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ from striderl.networks.distributions.deterministic import QValues
 from striderl.networks.heads.base import ActionClip
 from striderl.storage.replay.replay import ReplaySample
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
-from striderl.training.on_policy import OnPolicyAlgorithm, order_generator
+from striderl.training.protocols import OnPolicyAlgorithm, ReplayAlgorithm, UpdateNoise, order_generator
 
 
 class Rollout(NamedTuple):

@@ -24,8 +24,7 @@ from striderl.data.checked_fields import check_field_types, overridden, refuse_a
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
 from striderl.training.evaluation import evaluate
-from striderl.training.off_policy import replay_for
-from striderl.training.on_policy import rollout_storage
+from striderl.training.protocols import replay_for, rollout_storage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,7 @@ from striderl.data.checked_fields import refuse_assignment, refuse_overrides
 from striderl.data.transition import Transition, transition_columns
 from striderl.ops.returns import gae
 from striderl.storage.replay.replay import Replay
-from striderl.training.off_policy import UpdateNoise
-from striderl.training.on_policy import order_generator
+from striderl.training.protocols import UpdateNoise, order_generator
 
 _UPDATE = "the update is that of striderl.algorithms; override optimize_agent, or write an algorithm there"
 _REPLAY = "the replay is built by the algorithm's settings; override append_samples or optimize_agent"

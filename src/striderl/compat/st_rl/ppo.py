@@ -58,9 +58,9 @@ from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.hidden_states import to_hidden_states
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
-from striderl.training.on_policy import order_generator
-from striderl.training.runners.hand_rollout import split_numbers
-from striderl.training.runners.runner_config import rsl_rl_ppo_config
+from striderl.training.experiment.runner_config import rsl_rl_ppo_config
+from striderl.training.protocols import order_generator
+from striderl.training.rsl_rl.stepping import split_numbers
 
 _log = logging.getLogger(__name__)
 

@@ -29,8 +29,7 @@ from striderl.data.checked_fields import refuse_assignment, refuse_overrides
 from striderl.data.specs import torch_dtype
 from striderl.storage.replay.views import NStep
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise
-from striderl.training.on_policy import OnPolicyAlgorithm, order_generator
+from striderl.training.protocols import OnPolicyAlgorithm, ReplayAlgorithm, UpdateNoise, order_generator
 
 Array = np.ndarray[Any, Any]
 

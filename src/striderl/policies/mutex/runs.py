@@ -7,8 +7,8 @@ A run folder says what its policy is and in which units it acts:
                   ["control"]["action_scale"]                  one number, or one per action
                   ["normalization"]["obs_scales"]["lin_vel"]   what velocities are multiplied by in its observations
 
-Folders of another kind are read by a function that is given: `training.sub_policies.load_sub_policy` reads those that
-`striderl train` makes.
+Folders of another kind are read by a function that is given: `load_sub_policy` of `training/experiment/loading.py`
+reads those that `striderl train` makes.
 """
 
 from __future__ import annotations

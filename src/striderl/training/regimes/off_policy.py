@@ -36,8 +36,8 @@ from striderl.storage.replay.replay import Replay, ReplaySample
 from striderl.storage.replay.samplers import NothingValidError, Prioritized
 from striderl.training.checks import check_collector
 from striderl.training.guard import Guard
-from striderl.training.off_policy import ReplayAlgorithm, UpdateNoise, replay_for
 from striderl.training.plans import OffPolicyPlan
+from striderl.training.protocols import ReplayAlgorithm, UpdateNoise, replay_for
 from striderl.training.recorded_updates import added, recorded_updates
 from striderl.training.regimes.on_policy import (
     collected_numbers,

@@ -14,10 +14,10 @@ from torch import Tensor
 from striderl.data import tree
 from striderl.execution.interrupts import check_interrupt
 from striderl.storage.replay.replay import Replay
-from striderl.training.fingerprints import fingerprints
+from striderl.training.distributed import fingerprints
 from striderl.training.guard import Guard
-from striderl.training.off_policy import ReplayAlgorithm
 from striderl.training.plans import OfflinePlan
+from striderl.training.protocols import ReplayAlgorithm
 from striderl.training.regimes.off_policy import Learner, check_replay_algorithm
 from striderl.training.regimes.on_policy import loaded_tally, take_back_if_broken
 from striderl.training.regimes.regime import Tally

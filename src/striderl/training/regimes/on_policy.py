@@ -28,8 +28,8 @@ from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.checks import check_collector, check_policy, check_queue, check_storage, warn_about_finals
 from striderl.training.guard import Guard
-from striderl.training.on_policy import OnPolicyAlgorithm, newest_rollout, order_generator, storage_for
 from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import OnPolicyAlgorithm, newest_rollout, order_generator, storage_for
 from striderl.training.regimes.regime import Tally
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from striderl.training.fault_report import FaultReport
-from striderl.training.guard import Guard
+from striderl.training.guard import FaultReport, Guard
 
 
 @dataclass

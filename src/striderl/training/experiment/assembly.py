@@ -1,0 +1,183 @@
+"""From a config to a learner: the one place where algorithm, terms, collector or dataset and trainer are put together.
+
+    config.algorithm_name ─▶ ALGORITHMS ─▶ class ─▶ build(config.algorithm, context, terms)
+    config.terms          ─▶ TERMS      ─▶ classes ─▶ build(settings, context)            ─┐
+    config.teacher, config.expert, objects ─▶ context.load("teacher" | "expert" | …)       ├─▶ Trainer
+    env ─▶ Collector   or   config.dataset ─▶ Replay                                      ─┘
+
+Whatever follows the protocols of `algorithms/building.py` and `algorithms/terms/term.py` is built here; no algorithm,
+term or loop is known by its class.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from striderl.algorithms.building import OFFLINE, ON_POLICY, AlgorithmFacts, BuildContext, check_actions, facts_of
+from striderl.algorithms.terms.expert import ClipFiles, EnvExpert
+from striderl.algorithms.terms.term import Term
+from striderl.collect.actors.base import Actor
+from striderl.collect.actors.policy_actor import GreedyActor
+from striderl.collect.collector import Collector
+from striderl.data.arena import Placement
+from striderl.data.naming import unknown
+from striderl.data.registry import TERMS
+from striderl.datasets.offline import load_dataset
+from striderl.envs.vec_env import VecEnv
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.policy import Policy
+from striderl.storage.replay.replay import Replay
+from striderl.training.consumers.consumer import Consumer
+from striderl.training.consumers.ranks import together
+from striderl.training.distributed import Ranks
+from striderl.training.experiment.loading import build_context, teacher_of
+from striderl.training.experiment.run_config import RunConfig
+from striderl.training.protocols import ReplayAlgorithm
+from striderl.training.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """What an algorithm needs beside consumers."""
+
+    policy: Policy | ActorPolicy
+    """What is learned."""
+    greedy: Actor
+    """Plays it without exploring, for evaluations and videos."""
+    trainer: Callable[[Sequence[Consumer]], Trainer]
+    """Makes the trainer that calls these consumers."""
+
+
+def build_learner(
+    config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks | None = None, objects: Mapping[str, Any] | None = None
+) -> Learner:
+    """Build everything around an env; `objects` are live parts that a config cannot hold, such as a teacher."""
+    ranks = ranks if ranks is not None else Ranks()
+    facts = facts_of(config.algorithm_name)
+    check_actions(config.algorithm_name, facts, env.action_spec)
+    context = build_context(config, env.obs_spec, env.action_spec)._replace(
+        num_envs=env.num_envs,
+        reduce=ranks.reduce,
+        load=lambda what: load_object(what, config, env, objects or {}),
+    )
+    if facts.loop == OFFLINE:
+        _check_offline(config)
+    terms = build_terms(config, facts, context)
+    algorithm = facts.build.build(config.algorithm, context, terms)
+    if facts.loop == OFFLINE:
+        source: Any = _dataset(config, env, algorithm)
+    else:
+        source = Collector(env, algorithm.actor(), replace(config.collector, seed=config.seed))
+    total_envs = config.env.num_envs if facts.loop == ON_POLICY else 0
+
+    def trainer(consumers: Sequence[Consumer]) -> Trainer:
+        called = together(ranks, algorithm, consumers) if facts.loop == ON_POLICY else consumers
+        return Trainer(algorithm, source, config.plan, consumers=called, seed=config.seed, total_envs=total_envs)
+
+    return Learner(policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
+
+
+def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: BuildContext) -> list[Term]:
+    """Build what is learned beside the algorithm, in the config's order."""
+    if config.terms and not facts.takes_terms:
+        raise ValueError(f"{config.algorithm_name} takes no terms, found {list(config.terms)}; ppo does")
+    return [TERMS.get(name).build(settings, context) for name, settings in config.terms.items()]
+
+
+# -- what a config refers to -------------------------------------------------------------------------------------------
+
+
+def load_object(what: str, config: RunConfig[Any, Any], env: VecEnv, objects: Mapping[str, Any]) -> Any:
+    """Return a live part of a run: one that was handed over, or what the config refers to."""
+    if what in objects:
+        return objects[what]
+    if what == "teacher":
+        return teacher_of(config.teacher)
+    if what == "expert":
+        return _expert(config, env)
+    raise ValueError(
+        f"{config.algorithm_name} with terms {list(config.terms)} wants a {what!r}: hand it over, "
+        f"striderl.train(…, objects={{{what!r}: …}}), or name a function of the form 'module:name' in its settings"
+    )
+
+
+def _expert(config: RunConfig[Any, Any], env: VecEnv) -> Any:
+    """Return whom a run imitates: a dataset, motion clips, or the env itself."""
+    settings = config.expert
+    if not settings.source:
+        raise ValueError(
+            "there is no expert; name one: --expert.source with a folder of 'striderl dataset', files of motion "
+            "clips, or 'env'"
+        )
+    if settings.source == "env":
+        found = dict(env.info_spec)
+        if settings.column not in found:
+            raise ValueError(unknown("info column", settings.column, found, where="expert.column: the env"))
+        return EnvExpert(shape=found[settings.column].shape, column=settings.column)
+    if Path(settings.source).is_dir() and not list(Path(settings.source).glob("*.npz")):
+        return load_dataset(settings.source, env.obs_spec, env.action_spec, placement=Placement(device=config.device))
+    pattern = str(Path(settings.source) / "*.npz") if Path(settings.source).is_dir() else settings.source
+    files = tuple(sorted(glob.glob(pattern)))
+    if not files:
+        raise FileNotFoundError(
+            f"expert.source={settings.source!r}: there is no such dataset or clip. Name a folder that "
+            "'striderl dataset' wrote, files of motion clips, or 'env'"
+        )
+    if env.step_dt <= 0.0:
+        raise ValueError("motion clips have times, which the steps of this task have not; use a dataset as the expert")
+    return ClipFiles(files=files, fields=settings.fields, step_dt=env.step_dt, device=config.device)
+
+
+def _dataset(config: RunConfig[Any, Any], env: VecEnv, algorithm: ReplayAlgorithm) -> Replay:
+    """Load the run's dataset for an algorithm, or raise with what is wrong with its folder."""
+    how = f"'striderl dataset {config.env.task} FOLDER' makes one"
+    if not config.dataset:
+        raise ValueError(f"{config.algorithm_name} learns from a dataset: add --dataset FOLDER; {how}")
+    if not Path(config.dataset).is_dir():
+        raise FileNotFoundError(f"there is no dataset {config.dataset!r}; {how}")
+    return load_dataset(
+        config.dataset,
+        env.obs_spec,
+        env.action_spec,
+        picker=algorithm.picker(config.seed),
+        view=algorithm.view(),
+        placement=Placement(device=config.device),
+    )
+
+
+# -- checks of configs -------------------------------------------------------------------------------------------------
+
+
+def _check_offline(config: RunConfig[Any, Any]) -> None:
+    """Raise for settings of collecting, which have no effect when nothing is collected."""
+    changed = replace(config.collector, seed=0) != type(config.collector)()
+    if changed or config.env.num_envs != 1:
+        what = "collector" if changed else "env.num_envs"
+        raise ValueError(f"{what}: these settings have no effect with {config.algorithm_name}: nothing is collected")
+
+
+def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
+    """Raise unless so many processes can learn what the config asks for together."""
+    if num_ranks == 1:
+        return
+    name = config.algorithm_name
+    if not facts_of(name).learns_in_ranks or set(config.terms) - RANK_TERMS:
+        wanted = f"{name} with terms {list(config.terms)}" if config.terms else name
+        raise ValueError(
+            f"{wanted} cannot learn in {num_ranks} processes yet, only ppo, a2c and reinforce with the "
+            f"terms {', '.join(sorted(RANK_TERMS))}; start it without torchrun"
+        )
+    if config.mode == "graphed":
+        raise ValueError(f"mode='graphed' cannot learn in {num_ranks} processes yet; choose 'eager' or 'compiled'")
+    if config.device.startswith("cuda:"):
+        raise ValueError(f"{num_ranks} processes have a GPU each: write --device cuda, found {config.device!r}")
+    if config.env.num_envs < num_ranks:
+        raise ValueError(f"{config.env.num_envs} envs cannot be shared by {num_ranks} processes; use more envs")
+
+
+RANK_TERMS = frozenset({"rnd"})
+"""Terms whose sums over processes are proved equal to one process."""

@@ -1,0 +1,217 @@
+"""A run's policy out of its folder: the config describes how it is built, a checkpoint has what was learned.
+
+    run = load_run("runs/parkour/2026-…", "best")              a `LoadedRun`; a runner's log_dir is read as well
+    ActorCriticFieldMutex(env.obs_spec, None, env.action_spec, sub_policy_paths=["runs/parkour/2026-…", …],
+                          load_sub_policy=load_sub_policy, env_action_scale=0.25)
+
+`load_sub_policy` gives the policy of a run with the units that its task acts and observes in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from striderl.algorithms.building import BuildContext, facts_of
+from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
+from striderl.checkpoint.layout import check_layout
+from striderl.checkpoint.store import Checkpoint, CheckpointStore
+from striderl.collect.teacher import Teacher
+from striderl.data.actions import ActionSpec, ActuationSpec
+from striderl.data.registry import TERMS
+from striderl.data.specs import ObsSpec
+from striderl.envs.vec_env import VecEnv
+from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.mutex.runs import SubPolicy
+from striderl.policies.policy import Policy
+from striderl.policies.transfer.load import load_exactly
+from striderl.training.experiment.log_dir import checkpoint_of, is_log_dir, read_log_dir
+from striderl.training.experiment.run_config import (
+    EnvSettings,
+    RunConfig,
+    TeacherRun,
+    check_same_parts,
+    read_run_config,
+)
+from striderl.training.experiment.run_folder import (
+    SPECS_FILE,
+    RunFolder,
+    actuation_of,
+    read_plain_specs,
+    run_layout,
+    specs_of,
+)
+from striderl.training.experiment.runner_checkpoints import load_state, weights_in
+from striderl.training.experiment.seal import check_digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRun:
+    """A policy and where it comes from."""
+
+    env: EnvSettings
+    """Its task."""
+    config: RunConfig[Any, Any] | None = None
+    """All settings of the run; None for the log_dir of a runner."""
+    folder: RunFolder
+    """Its folder."""
+    policy: Policy | ActorPolicy
+    """What it had learned, in eval mode."""
+    step: int
+    """After how many env steps; gradient steps, where it learned from a dataset."""
+    step_dt: float
+    """Seconds per step of the task; 0 where time has no meaning."""
+    layout: dict[str, Any]
+    """What its observations and actions are made of."""
+    actuation: ActuationSpec | None = None
+    """What its env does with actions; None where that is unknown."""
+
+    def check_env(self, env: VecEnv) -> None:
+        """Raise LayoutMismatch, with every difference by name, for an env that shows or takes something else."""
+        normalized = self.config is not None and self.config.policy.normalize_obs
+        now = run_layout(env.obs_spec, env.action_spec, normalize_obs=normalized)
+        check_layout(self.layout, now, where=f"the run {self.folder.path}")
+
+
+def build_run_policy(
+    config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec, *, device: str = "cpu"
+) -> Policy | ActorPolicy:
+    """Build the policy of a run alone, without an env: to load, play, evaluate or export it."""
+    facts = facts_of(config.algorithm_name)
+    context = build_context(replace(config, device=device), obs_spec, action_spec)
+    policy: Policy | ActorPolicy = facts.build.build_policy(config.algorithm, context)
+    return policy
+
+
+def build_context(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec) -> BuildContext:
+    """Return what algorithm and terms are built for, as far as a config and specs tell."""
+    context = BuildContext(
+        obs_spec=obs_spec,
+        action_spec=action_spec,
+        policy=config.policy,
+        name=config.algorithm_name,
+        device=config.device,
+        mode=config.mode,
+        seed=config.seed,
+    )
+    stages: list[Any] = []
+    for name, settings in config.terms.items():
+        make = getattr(TERMS.get(name), "policy_stages", None)
+        stages += make(settings, context) if make is not None else ()
+    return context._replace(stages=tuple(stages))
+
+
+def teacher_of(settings: TeacherRun) -> Teacher:
+    """Freeze the policy of a teacher's run; what is missing or damaged is named."""
+    if not settings.run:
+        raise ValueError("there is no teacher; name its run: --teacher.run FOLDER")
+    which = int(settings.checkpoint) if settings.checkpoint.isdigit() else settings.checkpoint
+    try:
+        policy = load_run(settings.run, which, builds_env=False).policy
+    except (OSError, CheckpointError, ValueError) as error:
+        raise ValueError(f"teacher.run: {error}") from error
+    return Teacher(policy, settings.components)
+
+
+def load_run(
+    folder: str | Path,
+    which: str | int = "best",
+    *,
+    device: str = "cpu",
+    trust: bool = False,
+    builds_env: bool = True,
+) -> LoadedRun:
+    """Load a run's policy: the 'best' (the last one, where none was saved as the best), the 'last', or of a step.
+
+    A config that names a module outside the library, which building its parts imports, is refused unless this user made
+    the run on this machine, or with `trust`. Where no env is built (`builds_env` False), that of the env is not asked.
+    The log_dir of a runner is a run as well: its checkpoints are numbered by iterations, and the best is the last.
+    """
+    root = RunFolder(folder)
+    if is_log_dir(root.path):
+        return _load_log_dir(root, which, device=device, trust=trust, builds_env=builds_env)
+    config = read_run_config(root.path, trust=trust, builds_env=builds_env)
+    specs = read_plain_specs(root.path)
+    obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
+    checkpoint = _checkpoint(root, which)
+    layout = run_layout(obs_spec, action_spec, normalize_obs=config.policy.normalize_obs)
+    check_layout(checkpoint.layout, layout, where=str(checkpoint.path))
+    check_digest(root.path / SPECS_FILE, specs, checkpoint.seal, checkpoint.path)
+    if checkpoint.seal:
+        check_same_parts(RunConfig.from_stored(checkpoint.config), config, where=str(root.path))
+    policy = build_run_policy(config, obs_spec, action_spec, device=device)
+    policy.load_state_dict(checkpoint.state["algorithm"]["policy"])
+    policy.eval()
+    return LoadedRun(
+        env=config.env,
+        config=config,
+        folder=root,
+        policy=policy,
+        step=checkpoint.step,
+        step_dt=step_dt,
+        layout=layout,
+        actuation=actuation_of(specs),
+    )
+
+
+def _load_log_dir(root: RunFolder, which: str | int, *, device: str, trust: bool, builds_env: bool) -> LoadedRun:
+    about = read_log_dir(root.path, trust=trust, builds_env=builds_env)
+    specs = read_plain_specs(root.path)
+    obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
+    state = load_state(checkpoint_of(root.path, which))
+    with torch.random.fork_rng(devices=[]):
+        policy = Policy(obs_spec, action_spec, about.policy)
+    load_exactly(policy, weights_in(state))
+    policy.to(device).eval()
+    return LoadedRun(
+        env=about.env,
+        folder=root,
+        policy=policy,
+        step=int(state["trainer"]["env_steps"]) if "trainer" in state else 0,
+        step_dt=step_dt,
+        layout=run_layout(obs_spec, action_spec, normalize_obs=False),
+        actuation=actuation_of(specs),
+    )
+
+
+def _checkpoint(root: RunFolder, which: str | int) -> Checkpoint:
+    store = CheckpointStore(root.checkpoints)
+    if which == "best":
+        try:
+            return store.load("best")
+        except CheckpointMissing:
+            return store.load("last")
+    return store.load(which)
+
+
+# -- sub-policies of a mutex -------------------------------------------------------------------------------------------
+
+
+COMMAND = "command"
+"""The component in which the quadruped tasks show what is asked for."""
+
+
+def load_sub_policy(folder: str | Path, which: str | int = "best") -> SubPolicy:
+    """Return the policy of a run: the 'best', the 'last', or that of a number of env steps."""
+    run = load_run(folder, which, builds_env=False)
+    if not isinstance(run.policy, Policy):
+        learned = "" if run.config is None else f" learned with {run.config.algorithm_name}"
+        raise TypeError(f"the run {str(folder)!r}{learned} has no critic; a mutex joins on-policy runs")
+    spec = run.policy.obs_spec
+    cmd_scale = float(spec[COMMAND].scale) if COMMAND in spec else None
+    return SubPolicy(run.policy, _action_scale(run.env), cmd_scale)
+
+
+def _action_scale(env: EnvSettings) -> float:
+    """Return what the task multiplies actions by; 1 where it takes them as they are."""
+    given = env.settings.get("action_scale")
+    if given is not None:
+        return float(given)
+    if not env.task.startswith(("quadruped", "parkour")):
+        return 1.0
+    from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS  # only this family scales, and it wants MuJoCo
+
+    return QUADRUPED_CONFIGS[env.task].action_scale

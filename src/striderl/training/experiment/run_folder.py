@@ -1,0 +1,241 @@
+"""The folder of a run, and what its policy sees and does.
+
+runs/cartpole/2026-01-31_12-00-00/
+  config.json            all settings; a resumed run begins with them
+  versions.json          of Python and packages, and the git commit of the working directory
+  specs.json             what the policy sees and does: it is rebuilt from it without the env
+  seal.json              both as the run left them: a later change is named
+  run.lock               names the process that trains; locked while it does
+  metrics.csv            the numbers of every iteration; metrics.jsonl has the same. After 64 MB the rows go on in a
+                         new file, and those before are metrics.part1.csv, metrics.part2.csv, …
+  faults.jsonl           what was not finite: component, env, step and value; there only if there was something
+  checkpoints/  videos/  export/  plots/
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from striderl import __version__
+from striderl.checkpoint.layout import describe
+from striderl.checkpoint.safe_files import check_plain, write_json
+from striderl.checkpoint.trust import remember
+from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
+from striderl.data.naming import unknown
+from striderl.data.specs import ComponentSpec, ObsSpec
+from striderl.export.metadata import current_commit
+from striderl.loggers.file_loggers import parts_of
+from striderl.training.experiment.config_json import ConfigError, from_plain, to_plain
+from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig, modules_in
+from striderl.training.experiment.seal import SEAL_FILE, read_sealed, write_sealed
+from striderl.training.guard import FAULTS_FILE
+
+VERSIONS_FILE = "versions.json"
+_PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
+
+
+class RunFolder:
+    """Names the places of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the run is saved."""
+        return self.path / "checkpoints"
+
+    @property
+    def videos(self) -> Path:
+        """Where videos go."""
+        return self.path / "videos"
+
+    @property
+    def export(self) -> Path:
+        """Where the exported policy goes."""
+        return self.path / "export"
+
+    @property
+    def csv(self) -> Path:
+        """The numbers as a table."""
+        return self.path / "metrics.csv"
+
+    @property
+    def json_lines(self) -> Path:
+        """The numbers, one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def curves(self) -> Path:
+        """The picture of the learning curves."""
+        return self.path / "plots" / "curves.png"
+
+    def write_config(self, config: RunConfig[Any, Any]) -> None:
+        """Write the settings, whole or not at all, and seal them; one that names a module is recorded as made here."""
+        content = config.to_dict()
+        if modules_in(content):
+            remember(self.path / CONFIG_FILE, content)
+        write_sealed(self.path, CONFIG_FILE, content)
+
+    def write_versions(self) -> None:
+        """Write what the run is made with."""
+        versions = {"striderl": __version__, "python": platform.python_version(), "platform": platform.platform()}
+        versions |= {package: _version(package) for package in _PACKAGES}
+        versions["git_commit"] = current_commit()
+        write_json(self.path / VERSIONS_FILE, versions)
+
+    def check_files(self) -> None:
+        """Raise FileRefused where a file that the run writes or appends to is a link or anything but a plain file."""
+        for name in (CONFIG_FILE, VERSIONS_FILE, SPECS_FILE, SEAL_FILE):
+            check_plain(self.path / name)
+        for path in (self.csv, self.json_lines, self.path / FAULTS_FILE):
+            for part in parts_of(path):
+                check_plain(part)
+
+
+def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs", name: str = "") -> RunFolder:
+    """Make the folder <root>/<task>/<time> with the config and the versions; two runs in one second get two.
+
+    A `name` takes the place of the time; one that is taken raises.
+    """
+    task = config.env.task.replace(":", "_").replace("/", "_")
+    if name and (Path(name).name != name or name.startswith(".")):
+        raise ValueError(f"the name of a run is the name of its folder, without '/', found {name!r}")
+    stamp = name or time.strftime("%Y-%m-%d_%H-%M-%S")
+    parent = Path(root) / task
+    if name and (parent / name).exists():
+        raise FileExistsError(f"{parent / name} exists; choose another name, or go on: striderl resume {parent / name}")
+    parent.mkdir(parents=True, exist_ok=True)
+    for turn in range(1, 1000):
+        folder = RunFolder(parent / (stamp if turn == 1 else f"{stamp}_{turn}"))
+        try:
+            folder.path.mkdir()
+        except FileExistsError:
+            continue
+        folder.write_config(config)
+        folder.write_versions()
+        return folder
+    raise FileExistsError(f"{parent} has a thousand runs of {stamp}")
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def copy_run(run: str | Path, folder: str | Path) -> None:
+    """Copy a run to a folder that does not exist yet, whole or not at all; pictures and videos stay behind."""
+    source, target = Path(run), Path(folder)
+    if os.path.lexists(target):
+        raise FileExistsError(f"{str(target)!r} exists; a run is copied to a folder of its own")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as partial:
+        whole = Path(partial) / target.name
+        left_out = shutil.ignore_patterns("videos", "plots", "*.lock", ".*")
+        shutil.copytree(source, whole, ignore=left_out, symlinks=True)
+        os.replace(whole, target)
+
+
+# -- specs.json --------------------------------------------------------------------------------------------------------
+
+
+SPECS_FILE = "specs.json"
+"""The file's name."""
+
+_KINDS: dict[str, type[Any]] = {"box": BoxSpec, "discrete": DiscreteSpec, "multi_discrete": MultiDiscreteSpec}
+
+
+def run_layout(obs_spec: ObsSpec, action_spec: ActionSpec, *, normalize_obs: bool) -> dict[str, Any]:
+    """Return the layout that a run's checkpoints carry; one that differs is refused by name."""
+    seen = [name for name, part in obs_spec.items() if part.dtype.startswith("float")]
+    return describe(obs_spec, action_spec, normalized=seen if normalize_obs else [])
+
+
+def write_specs(
+    folder: Path,
+    obs_spec: ObsSpec,
+    action_spec: ActionSpec,
+    step_dt: float,
+    actuation: ActuationSpec | None = None,
+) -> dict[str, Any]:
+    """Write both specs, the seconds per step (0 where time has no meaning) and what the env does with actions.
+
+    The file is sealed; its content is returned.
+    """
+    content = {
+        "observation": {name: to_plain(part) for name, part in obs_spec.items()},
+        "action": _plain_action(action_spec),
+        "step_dt": step_dt,
+        "actuation": to_plain(actuation),
+    }
+    write_sealed(folder, SPECS_FILE, content)
+    return content
+
+
+def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
+    """Read observation, action and seconds per step, as the run has left them."""
+    return specs_of(read_plain_specs(folder), Path(folder) / SPECS_FILE)
+
+
+def read_plain_specs(folder: Path) -> Any:
+    """Read the content of the file, as the run has left it."""
+    if not os.path.lexists(Path(folder) / SPECS_FILE):
+        raise FileNotFoundError(f"{str(folder)!r} has no {SPECS_FILE}: this run never got as far as building its env")
+    return read_sealed(Path(folder), SPECS_FILE)
+
+
+def specs_of(content: Any, path: Path) -> tuple[ObsSpec, ActionSpec, float]:
+    """Return observation, action and seconds per step out of the content of the file."""
+    try:
+        parts = {str(name): from_plain(ComponentSpec, part, name) for name, part in content["observation"].items()}
+        return ObsSpec(parts), _read_action(content["action"]), float(content["step_dt"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} is damaged: {error!r}") from error
+
+
+def actuation_of(content: Mapping[str, Any]) -> ActuationSpec | None:
+    """Return what the env does with actions; None where it did not state it, and in files of older versions."""
+    plain = content.get("actuation")
+    return None if plain is None else from_plain(ActuationSpec, plain, "actuation")
+
+
+def _plain_action(spec: ActionSpec) -> dict[str, Any]:
+    if isinstance(spec, DictActionSpec):
+        return {"kind": "dict", "parts": {name: _plain_action(part) for name, part in spec.parts.items()}}
+    kind = next(name for name, kind in _KINDS.items() if isinstance(spec, kind))
+    return {"kind": kind, **{name: _finite(value) for name, value in to_plain(spec).items()}}
+
+
+def _read_action(content: Mapping[str, Any]) -> ActionSpec:
+    kind = content["kind"]
+    if kind == "dict":
+        return DictActionSpec({name: _read_action(part) for name, part in content["parts"].items()})  # type: ignore[misc]
+    if kind not in _KINDS:
+        raise ConfigError(unknown("kind of action", str(kind), [*_KINDS, "dict"], where=SPECS_FILE))
+    values = {name: _number(value) for name, value in content.items() if name != "kind"}
+    spec: ActionSpec = _KINDS[kind](**values)
+    return spec
+
+
+def _finite(value: Any) -> Any:
+    """Return infinities as words, because JSON has none."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_number(item) for item in value)
+    return float(value) if value in ("inf", "-inf") else value

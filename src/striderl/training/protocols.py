@@ -1,0 +1,246 @@
+"""What the trainer calls of an algorithm, and what both work on.
+
+OnPolicyAlgorithm    learns from fresh rollouts: targets, gradient steps, statistics
+ReplayAlgorithm      learns from samples of a replay or a dataset, one gradient step of each of its parts at a time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from striderl.algorithms.on_policy.dagger import DAgger
+from striderl.algorithms.on_policy.ppo import PPO
+from striderl.algorithms.sequence_learning import ReplayState
+from striderl.collect.actors.policy_actor import PolicyActor
+from striderl.collect.collector import Collector
+from striderl.data import tree
+from striderl.data.arena import Columns, Placement
+from striderl.data.noise import NoiseSpec, draw_all, philox, stream_id
+from striderl.execution.updater import Updater
+from striderl.policies.policy import Policy
+from striderl.storage.replay.replay import Replay, View
+from striderl.storage.replay.samplers import Picker
+from striderl.storage.rollout import RolloutStorage
+from striderl.storage.rollout_presets import QueueRolloutStorage, SarsaRolloutStorage
+
+# -- fresh rollouts ----------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class OnPolicyAlgorithm(Protocol):
+    """Learns from a rollout in three calls: targets, gradient steps, statistics."""
+
+    policy: Policy
+    """What is learned."""
+    updater: Updater
+    """Takes its gradient steps."""
+
+    @property
+    def num_updates_per_rollout(self) -> int:
+        """How many gradient steps one rollout is used for."""
+        ...
+
+    def actor(self) -> PolicyActor:
+        """Return who collects."""
+        ...
+
+    def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
+        """Raise when rollouts of this size, with these columns, cannot be used."""
+        ...
+
+    def prepare(
+        self,
+        storage: Any,
+        *,
+        initial_state: dict[str, Tensor],
+        last_obs: Mapping[str, Tensor],
+        last_state: Mapping[str, Tensor],
+    ) -> Any:
+        """Work out the targets of a full storage."""
+        ...
+
+    def update(self, prepared: Any, generator: torch.Generator) -> dict[str, Tensor]:
+        """Take all gradient steps and return numbers as 0-d tensors; the order of samples comes from the generator."""
+        ...
+
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let normalisers learn from stored columns [T, N, …]."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        ...
+
+
+def rollout_storage(
+    collector: Collector, policy: Policy, num_steps: int, following: Sequence[str] = ()
+) -> RolloutStorage:
+    """Make the storage for rollouts of this length; final observations are kept where the env gives them.
+
+    So is what truly followed every step of the components in `following`: of an env without final observations nobody
+    knows it.
+    """
+    placement = Placement(device=str(collector.env.device))
+    columns, num_envs = collector.columns(), collector.env.num_envs
+    if not collector.env.gives_final_obs:
+        return RolloutStorage(columns, num_steps, num_envs, placement=placement)
+    spec, state = collector.obs_spec, policy.state_spec()
+    if not following:
+        return RolloutStorage(columns, num_steps, num_envs, placement=placement, final_obs=spec, final_state=state)
+    return SarsaRolloutStorage(
+        columns,
+        num_steps,
+        num_envs,
+        placement=placement,
+        final_obs=spec,
+        final_state=state,
+        components=following,
+    )
+
+
+def storage_for(
+    algorithm: OnPolicyAlgorithm, collector: Collector, num_steps: int
+) -> RolloutStorage | QueueRolloutStorage:
+    """Make the storage that an algorithm learns from: one rollout, or for a dilated DAgger the newest few."""
+    if not isinstance(algorithm, DAgger) or algorithm.buffer_dilation_ratio == 1.0:
+        following = algorithm.terms.following() if isinstance(algorithm, PPO) else ()
+        return rollout_storage(collector, algorithm.policy, num_steps, following)
+    return QueueRolloutStorage(
+        collector.columns(),
+        num_steps,
+        collector.env.num_envs,
+        buffer_dilation_ratio=algorithm.buffer_dilation_ratio,
+        placement=Placement(device=str(collector.env.device)),
+    )
+
+
+def newest_rollout(storage: RolloutStorage | QueueRolloutStorage) -> dict[str, Any]:
+    """Return the columns of the rollout that was collected last; a queue must be in order, as `prepare` leaves it."""
+    data = storage.data
+    if isinstance(storage, RolloutStorage):
+        return data
+    newest: dict[str, Any] = tree.index(data, slice(-storage.num_steps, None))
+    return newest
+
+
+def order_generator(seed: int, iteration: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return the generator of the minibatch order of one iteration: two numbers decide, nothing has to be saved.
+
+    A GPU draws orders of its own, other than the CPU's: sending one there takes longer than a gradient step.
+    """
+    high, low, _, _ = philox((iteration & 0xFFFFFFFF, iteration >> 32, 0, stream_id("minibatch order")), seed)
+    return torch.Generator(device).manual_seed(int(high) << 32 | int(low))
+
+
+# -- replayed samples --------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class ReplayAlgorithm(Protocol):
+    """Learns from samples of a `Replay`, one gradient step of each of its parts at a time."""
+
+    policy: Any
+    """What acts, and what is evaluated."""
+    config: Any
+    """Its settings; `mode` is how gradient steps are run, and on a GPU how steps of the envs are."""
+
+    def view(self) -> View:
+        """Return how samples are read: single steps, n steps, sequences."""
+        ...
+
+    def picker(self, seed: int) -> Picker:
+        """Return how samples are picked: uniformly, or by priority."""
+        ...
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the random numbers that one sample wants in one gradient step."""
+        ...
+
+    def explore(self, env_steps: int, *, random: bool) -> None:
+        """Set the schedules of the behaviour for this point of the run; `random` before learning starts."""
+        ...
+
+    def update(
+        self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Take one gradient step and return 0-d numbers; 'td_error' [B], if it is there, becomes the priority."""
+        ...
+
+    def absorb(self, columns: Mapping[str, Any]) -> None:
+        """Let normalisers learn from samples."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned, targets and counters included."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved."""
+        ...
+
+
+@runtime_checkable
+class LearnsSequences(Protocol):
+    """An algorithm whose replay keeps the memory of the actor."""
+
+    def replay_state(self) -> ReplayState:
+        """Return what of it is kept, and how often."""
+        ...
+
+
+def replay_for(collector: Collector, algorithm: ReplayAlgorithm, capacity: int, seed: int) -> Replay:
+    """Make the replay that fits a collector and an algorithm, where the envs are."""
+    kept = algorithm.replay_state() if isinstance(algorithm, LearnsSequences) else None
+    return Replay(
+        collector.columns(),
+        capacity,
+        collector.env.num_envs,
+        placement=Placement(device=str(collector.env.device)),
+        picker=algorithm.picker(seed),
+        view=algorithm.view(),
+        state=None if kept is None else kept.columns,
+        state_every=1 if kept is None else kept.every,
+    )
+
+
+class UpdateNoise:
+    """The random numbers of gradient steps: seed and number of the step decide, so nothing has to be saved.
+
+    Several steps are drawn at once, because a draw of any size costs the same handful of small operations.
+    """
+
+    def __init__(
+        self, specs: Mapping[str, NoiseSpec], batch_size: int, seed: int, device: torch.device, block: int = 32
+    ) -> None:
+        """Prepare to draw [B, …] for each of the specs."""
+        # a prefix of its own: the collector draws from the same seed
+        self._specs = {f"update/{name}": spec for name, spec in specs.items()}
+        self._index = torch.arange(batch_size, device=device)
+        self._seed, self._block, self._number = seed, block, -1
+        self._drawn: dict[str, Tensor] = {}
+
+    def at(self, update: int) -> dict[str, Tensor]:
+        """Return the noise of this gradient step."""
+        if not self._specs:
+            return {}
+        _, drawn, row = self.block(update)
+        return {name: values[row] for name, values in drawn.items()}
+
+    def block(self, update: int) -> tuple[int, dict[str, Tensor], int]:
+        """Return the number of the block that has this gradient step, the block [K, B, …], and the step's row in it."""
+        number, row = divmod(update, self._block)
+        if number != self._number:
+            drawn = draw_all(
+                self._specs, seed=self._seed, iteration=number, env_index=self._index, num_steps=self._block
+            )
+            self._drawn = {name.removeprefix("update/"): values for name, values in drawn.items()}
+            self._number = number
+        return number, self._drawn, row

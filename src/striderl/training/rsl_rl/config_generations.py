@@ -1,0 +1,239 @@
+"""From the dict configs of all rsl_rl generations, and of st_rl, to the one schema `RunnerConfig`.
+
+What a config holds shows its generation; no version number is asked for:
+
+    v1      'runner' with policy_class_name and algorithm_class_name                  legged_gym, parkour
+    v2      'policy' with class_name, empirical_normalization at the top              Isaac Lab up to 2.1, st_rl
+    v3      'policy', and obs_groups or normalisation per network                     Isaac Lab 2.2 on, Playground
+    v4, v5  'actor' and 'critic'; v5 has a distribution_cfg                           mjlab, Isaac Lab of today
+
+Recordings to learn from first are described in the words of st_rl and a few of ours:
+
+    {"pretrain_iterations": 500, "pretrain_dataset": {"data_dir": "demos", "dataset_loops": 0, …},         st_rl
+     "pretrain_target": "mse_sum", "pretrain_weight": 1.0, "pretrain_learning_rate": 1e-3}                 ours
+
+A key that no generation has is an error with a suggestion. Keys that only concern launch scripts and dashboards are
+accepted and listed in `RunnerConfig.ignored`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from striderl.training.experiment.runner_config import ModelPair, PresetSettings, PretrainSettings, RunnerConfig
+from striderl.training.rsl_rl.config_algorithm import AlgorithmPart, read_algorithm
+from striderl.training.rsl_rl.config_policy import Keys, as_tuple, bare_class_name, read_models, read_preset
+
+IRRELEVANT = (
+    "check_for_nan",
+    "checkpoint",
+    "clip_actions",
+    "description",
+    "device",
+    "experiment_name",
+    "inference_mode_rollout",
+    "init_member_classes",
+    "load_checkpoint",
+    "load_run",
+    "multi_gpu",
+    "neptune_project",
+    "resume",
+    "resume_path",
+    "run_name",
+    "upload_model",
+    "wandb_entity",
+    "wandb_project",
+    "wandb_tags",
+)
+"""Settings for launch scripts, env wrappers and dashboards; a runner does not use them."""
+
+_COUNTS = ("num_steps_per_env", "max_iterations", "save_interval", "log_interval", "seed", "warmup_steps")
+
+
+def read_train_config(train_cfg: Any) -> RunnerConfig:
+    """Return the schema for a `RunnerConfig`, a dict of any generation, or a config object that can become a dict."""
+    if isinstance(train_cfg, RunnerConfig):
+        return train_cfg
+    keys = Keys(as_dict(train_cfg), "train_cfg")
+    if "student" in keys or "teacher" in keys:
+        raise ValueError(
+            "train_cfg has 'student' or 'teacher': it is a config for distillation, and an OnPolicyRunner learns by PPO"
+        )
+    generation = _generation(keys)
+    read = {"v1": _read_v1, "v2": _read_policy, "v3": _read_policy, "v4": _read_models, "v5": _read_models}
+    return read[generation](keys, generation)
+
+
+def without_functions(train_cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file without those by which a function is imported: a policy has no use for them."""
+    return {
+        name: without_functions(value) if isinstance(value, Mapping) else value
+        for name, value in train_cfg.items()
+        if name != "symmetry_cfg"
+    }
+
+
+def as_dict(train_cfg: Any) -> dict[str, Any]:
+    """Return a config as a dict: dicts, dataclasses (mjlab) and objects with to_dict() (Isaac Lab) can be that."""
+    if isinstance(train_cfg, Mapping):
+        return dict(train_cfg)
+    if dataclasses.is_dataclass(train_cfg) and not isinstance(train_cfg, type):
+        return dataclasses.asdict(train_cfg)
+    if callable(getattr(train_cfg, "to_dict", None)):
+        return dict(train_cfg.to_dict())
+    raise TypeError(f"train_cfg: wanted a RunnerConfig or a dict of settings, found {type(train_cfg).__name__}")
+
+
+def _generation(keys: Keys) -> str:
+    if "runner" in keys:
+        return "v1"
+    if "actor" in keys and "critic" in keys:
+        return "v5" if "distribution_cfg" in keys_inside(keys, "actor") else "v4"
+    if "policy" in keys:
+        inside = keys_inside(keys, "policy")
+        newer = "obs_groups" in keys or "actor_obs_normalization" in inside or "critic_obs_normalization" in inside
+        return "v3" if newer else "v2"
+    raise ValueError(
+        "train_cfg has neither 'runner' (rsl_rl 1) nor 'policy' (2, 3) nor 'actor' and 'critic' (4, 5); "
+        f"found {sorted(keys.rest())}"
+    )
+
+
+def keys_inside(keys: Keys, name: str) -> Keys:
+    """Return a dict inside without crossing it off."""
+    return Keys(keys.peek(name), f"{keys.where}[{name!r}]")
+
+
+def _read_v1(keys: Keys, generation: str) -> RunnerConfig:
+    runner = keys.part("runner")
+    algorithm = read_algorithm(
+        keys.take("algorithm", {}),
+        "train_cfg['algorithm']",
+        generation,
+        class_name=runner.take("algorithm_class_name", ""),
+    )
+    normalize = bool(runner.take("empirical_normalization", False)) or algorithm.empirical_normalization
+    policy = read_preset(
+        keys.take("policy", {}),
+        "train_cfg['policy']",
+        class_name=runner.take("policy_class_name", ""),
+        normalize=normalize,
+    )
+    outside, inside = keys.take_all(("seed",)), runner.take_all(_COUNTS)
+    counts = {**outside, **inside}
+    if outside and outside["seed"] != counts["seed"]:
+        raise ValueError(
+            f"train_cfg['seed']={outside['seed']} and train_cfg['runner']['seed']={counts['seed']}: there is one seed"
+        )
+    outer = RunnerConfig(
+        policy=policy,
+        runner_class_name=bare_class_name(
+            runner.take("class_name", keys.take("runner_class_name", "OnPolicyRunner")), "runner_class_name"
+        ),
+        logger=_logger(runner),
+        mode=_mode(runner),
+        ckpt_manipulator=runner.take("ckpt_manipulator", ""),
+        pretrain=read_pretrain(runner),
+        generation=generation,
+        obs_groups=_obs_groups(runner),
+        **counts,
+    )
+    ignored = (*keys.finish(IRRELEVANT), *runner.finish(IRRELEVANT))
+    return _with_algorithm(outer, algorithm, ignored)
+
+
+def _read_policy(keys: Keys, generation: str) -> RunnerConfig:
+    algorithm = read_algorithm(keys.take("algorithm", {}), "train_cfg['algorithm']", generation)
+    normalize = bool(keys.take("empirical_normalization", False)) or algorithm.empirical_normalization
+    policy = read_preset(keys.take("policy"), "train_cfg['policy']", normalize=normalize)
+    return _flat(keys, generation, policy, algorithm)
+
+
+def _read_models(keys: Keys, generation: str) -> RunnerConfig:
+    algorithm = read_algorithm(keys.take("algorithm", {}), "train_cfg['algorithm']", generation)
+    models = read_models(keys.take("actor"), keys.take("critic"), share_encoders=algorithm.share_encoders)
+    if keys.take("empirical_normalization", False):
+        models = replace(
+            models,
+            actor=replace(models.actor, obs_normalization=True),
+            critic=replace(models.critic, obs_normalization=True),
+        )
+    return _flat(keys, generation, models, algorithm)
+
+
+def _flat(keys: Keys, generation: str, policy: PresetSettings | ModelPair, algorithm: AlgorithmPart) -> RunnerConfig:
+    """Read the settings that v2 to v5 keep at the top."""
+    outer = RunnerConfig(
+        policy=policy,
+        runner_class_name=bare_class_name(
+            keys.take("class_name", keys.take("runner_class_name", "OnPolicyRunner")), "train_cfg['class_name']"
+        ),
+        logger=_logger(keys),
+        mode=_mode(keys),
+        ckpt_manipulator=keys.take("ckpt_manipulator", ""),
+        pretrain=read_pretrain(keys),
+        generation=generation,
+        obs_groups=_obs_groups(keys),
+        **keys.take_all(_COUNTS),
+    )
+    keys.take("policy")  # Isaac Lab leaves an empty one beside actor and critic
+    return _with_algorithm(outer, algorithm, keys.finish(IRRELEVANT))
+
+
+def _with_algorithm(config: RunnerConfig, part: AlgorithmPart, ignored: tuple[str, ...]) -> RunnerConfig:
+    return replace(
+        config,
+        algorithm=part.config,
+        rnd=part.rnd,
+        symmetry=part.symmetry,
+        estimation=part.estimation,
+        teacher=part.teacher,
+        motion=part.motion,
+        ignored=(*config.ignored, *ignored, *part.ignored),
+    )
+
+
+def _mode(keys: Keys) -> str:
+    """Return how steps are run: `mode`, a setting of ours, or what torch's mode of compiling asks for.
+
+    Which of torch's modes was meant is decided by the updater.
+    """
+    compiles = keys.take("torch_compile_mode") not in (None, "none")
+    return str(keys.take("mode", "compiled" if compiles else "auto"))
+
+
+def _logger(keys: Keys) -> str:
+    return str(keys.take("logger", "tensorboard")).lower()
+
+
+def _obs_groups(keys: Keys) -> dict[str, tuple[str, ...]]:
+    """Return who sees what; v3's word for the acting network, 'policy', becomes 'actor'."""
+    given = keys.part("obs_groups").rest()
+    found = {name: as_tuple(groups, f"obs_groups[{name!r}]") for name, groups in given.items()}
+    for name, groups in found.items():
+        if not all(isinstance(group, str) for group in groups):
+            raise TypeError(f"obs_groups[{name!r}]: wanted names of groups, found {groups!r}")
+    if "policy" in found and "actor" not in found:
+        found["actor"] = found.pop("policy")
+    return found
+
+
+# -- recordings --------------------------------------------------------------------------------------------------------
+
+
+_WANTED = ("pretrain_iterations", "pretrain_dataset")
+_FURTHER = ("pretrain_target", "pretrain_weight", "pretrain_learning_rate")
+
+
+def read_pretrain(keys: Keys) -> PretrainSettings | None:
+    """Take what belongs to the first stage out of a config; None where there is none."""
+    given: dict[str, Any] = keys.take_all((*_WANTED, *_FURTHER))
+    if not given:
+        return None
+    missing = [name for name in _WANTED if name not in given]
+    if missing:
+        raise ValueError(f"{keys.where} has {sorted(given)} without {missing}; learning from recordings wants both")
+    return PretrainSettings(**{name.removeprefix("pretrain_"): value for name, value in given.items()})

@@ -1,0 +1,426 @@
+"""`OnPolicyRunner`: an env and one config in, a trained policy out; the trainer behind rsl_rl's and st_rl's calls.
+
+    runner = OnPolicyRunner(env, train_cfg, log_dir="logs/walk", device="cuda:0")
+    velrmsd, CoT = runner.learn(1500, init_at_random_ep_len=True)
+    policy = runner.get_inference_policy()
+
+    learn ──▶ next(trainer) ──▶ evaluation ──▶ trial ──▶ log ──▶ save          once per iteration
+
+`runner.trainer` is the trainer itself: `for record in runner.trainer` is the same training without logs and files.
+`AmpPolicyRunner` is the same for adversarial motion priors: train_cfg["algorithm"] is an 'APPO' or an 'ATPPO', and
+`runner.metrics_velrmsd` and `runner.metrics_CoT` keep what was measured. Under torchrun each process is one rank.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from striderl.algorithms.terms.motion_prior import MotionPrior
+from striderl.collect.collector import Collector, CollectorConfig
+from striderl.data.checked_fields import refuse_overrides
+from striderl.envs.wrap_env import wrap_env
+from striderl.policies.facade.inputs import Observations
+from striderl.policies.run_reader import WEIGHTS
+from striderl.training.consumers.consumer import Consumer
+from striderl.training.consumers.ranks import together
+from striderl.training.distributed import Learner, Ranks, setup
+from striderl.training.experiment.log_dir import write_log_dir
+from striderl.training.experiment.run_lock import FolderLock
+from striderl.training.experiment.runner_checkpoints import (
+    Manipulator,
+    check_weights,
+    checkpoint_path,
+    is_foreign,
+    load_foreign,
+    load_some,
+    load_state,
+    load_weights,
+    resolve_manipulator,
+    save_state,
+    wanted_parts,
+    weights_in,
+)
+from striderl.training.experiment.runner_config import RunnerConfig
+from striderl.training.plans import OnPolicyPlan
+from striderl.training.protocols import storage_for
+from striderl.training.record import Record
+from striderl.training.rsl_rl.build_parts import build_algorithm, build_policy
+from striderl.training.rsl_rl.build_terms import motion_info
+from striderl.training.rsl_rl.config_generations import as_dict, read_train_config
+from striderl.training.rsl_rl.reporting import (
+    METRICS,
+    Metric,
+    as_block,
+    make_table,
+    make_writer,
+    report_to_trial,
+    store_code_state,
+    tags_of,
+    tags_over_time,
+)
+from striderl.training.rsl_rl.stepping import HandRollout, InferencePolicy, Stepped
+from striderl.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
+
+
+_BY_HAND = "learn() steps runner.trainer; override learn as well, add a term to the algorithm, or wrap the env"
+REFUSED: Mapping[str, str] = dict.fromkeys(("rollout_step", "learn_from_rollout"), _BY_HAND)
+"""What a subclass may not override unless it overrides `learn`, with the reason and what to do instead."""
+
+
+class OnPolicyRunner:
+    """Trains with PPO; see the top of this module."""
+
+    learns_from_recordings: bool = False
+    """Whether there is a stage before the env; settings of one are refused where there is none."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = OnPolicyRunner.init_writer
+        aliases = [name for name, each in vars(OnPolicyRunner).items() if each is own and name != own.__name__]
+        refuse_overrides(cls, dict.fromkeys(aliases, "learn() calls init_writer; override that"))
+        refuse_overrides(cls, {} if "learn" in vars(cls) else REFUSED)
+
+    def __init__(
+        self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        """Build everything from the config; what does not fit together is an error here, before anything runs.
+
+        env: a VecEnv, a Gymnasium vector env, or an env of any rsl_rl generation.
+        train_cfg: a RunnerConfig, or a dict of any rsl_rl generation; see `config_generations.py`.
+        log_dir: where numbers and checkpoints go; without one nothing is written.
+        """
+        self.config = config = read_train_config(train_cfg)
+        if config.runner_class_name not in (type(self).__name__, OnPolicyRunner.__name__):
+            _log.warning(
+                "train_cfg names the runner %s, this is %s: build_runner(name, …) builds the one that is named",
+                config.runner_class_name,
+                type(self).__name__,
+            )
+        if config.pretrain is not None and not self.learns_from_recordings:
+            raise ValueError(
+                f"train_cfg has settings of pretraining, which {type(self).__name__} does not do; use TwoStageRunner"
+            )
+        self.cfg = train_cfg if isinstance(train_cfg, Mapping) else as_dict(train_cfg)
+        self._train_cfg = train_cfg
+        self.env, self.device = env, torch.device(device)
+        self.log_dir = None if log_dir is None else Path(log_dir)
+        self.ranks = ranks = join_ranks(self.device)
+        self.is_distributed, self.gpu_world_size, self.gpu_global_rank = (
+            ranks.world_size > 1,
+            ranks.world_size,
+            ranks.rank,
+        )
+        self.vec_env = wrap_env(
+            env,
+            device=self.device,
+            info=motion_info(config),
+            first_env_index=ranks.rank * int(getattr(env, "num_envs", 0)),
+        )
+        self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
+        policy = build_policy(config, self.vec_env, self.device, self.seed)
+        self.alg = build_algorithm(config, policy, self.vec_env, env, self.seed, reduce=ranks.reduce)
+        ranks.share(self.alg)
+        collector = Collector(self.vec_env, self.alg.actor(), CollectorConfig(seed=self.seed))
+        plan = OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps)
+        self.storage = storage_for(self.alg, collector, plan.num_steps_per_env)
+        together = rank_consumers(ranks, self.alg)
+        self.trainer = Trainer(self.alg, collector, plan, storage=self.storage, seed=self.seed, consumers=together)
+        self.metric_hooks: dict[str, Metric] = dict(METRICS)
+        """What `evaluation` measures, by name; entries may be added."""
+        self.metrics: dict[str, float | None] = {}
+        """What it measured last; None where the env does not offer it."""
+        self.should_stop: Callable[[], bool] = lambda: False
+        """Asked after every iteration; when it says True, `learn` saves and returns."""
+        self.writer = self.logger = make_writer(config.logger, self.log_dir if ranks.is_main else None)
+        self._table = make_table(self.log_dir if ranks.is_main else None)
+        self._writes = ranks.is_main and self.log_dir is not None
+        self._lock: FolderLock | None = None
+        self._repositories: list[Path] = []
+        self._seconds = 0.0
+        self._hand = HandRollout(self.trainer, self.storage)
+        if config.ignored:
+            _log.info("settings that a runner does not use: %s", ", ".join(config.ignored))
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def learn(
+        self, num_learning_iterations: int | None = None, init_at_random_ep_len: bool = False, trial: Any = None
+    ) -> tuple[float | None, float | None]:
+        """Train, and return (velocity RMSD, cost of transport); each is None where the env does not measure it.
+
+        init_at_random_ep_len: begin with episodes of different ages, so that time-outs do not come all at once.
+        trial: an Optuna trial, to which the velocity RMSD, or without one the mean reward, is reported each iteration.
+        """
+        count = self.config.max_iterations if num_learning_iterations is None else num_learning_iterations
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"num_learning_iterations is a whole number of at least 0, found {count!r}")
+        with self._locked_log_dir():
+            self.train_mode()
+            self.init_writer(init_at_random_ep_len)
+            for left in reversed(range(count)):
+                record = next(self.trainer)
+                self._seconds += record.collection_seconds + record.learning_seconds
+                self.evaluation()
+                if record.iteration % self.config.log_interval == 0 or not left:
+                    self.log({"record": record})
+                pruned = trial is not None and report_to_trial(trial, self._objective(record), record.iteration)
+                ends = pruned or not left or self.should_stop()
+                if self._writes and self._is_save_due(record.iteration, last=ends):
+                    self.save(checkpoint_path(self.log_dir or "", record.iteration))
+                if ends:
+                    break
+        return self.metrics_velrmsd, self.metrics_CoT
+
+    def init_writer(self, init_at_random_ep_len: bool = False) -> None:
+        """Make the folder of the run, and age the episodes where that is wanted; `learn` begins with it.
+
+        The writer itself is made with the runner. Who steps by hand with `rollout_step` calls this first.
+        """
+        if init_at_random_ep_len:
+            self._age_episodes()
+        if self._writes and self.log_dir is not None:
+            # a folder that cannot be made is better found now than after the first hours
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+            self._describe_run(self.log_dir)
+            store_code_state(self.log_dir, self._repositories)
+
+    init_writter = init_writer
+    """The same, as st_rl spells it."""
+
+    def rollout_step(self, obs: Observations | None = None, critic_obs: Observations | None = None, /) -> Stepped:
+        """Step all envs once into the storage: (obs, critic_obs, rewards, dones, infos).
+
+        When it is full, `learn_from_rollout` is the other half of an iteration; `learn` does both by itself.
+        """
+        return self._hand.step(obs, critic_obs)
+
+    def learn_from_rollout(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Learn from what `rollout_step` collected and return (losses, stats)."""
+        return self._hand.learn()
+
+    def evaluation(self) -> dict[str, float | None]:
+        """Ask the env for its metrics, and keep them in `metrics`."""
+        self.metrics = {name: hook(self.vec_env) for name, hook in self.metric_hooks.items()}
+        return self.metrics
+
+    @property
+    def metrics_velrmsd(self) -> float | None:
+        """The velocity error that `evaluation` saw last, m/s; None where the env does not measure it."""
+        return self.metrics.get("velrmsd")
+
+    @property
+    def metrics_CoT(self) -> float | None:  # noqa: N802  (the name is public API of the seeds)
+        """The cost of transport that `evaluation` saw last; None where the env does not measure it."""
+        return self.metrics.get("CoT")
+
+    @property
+    def current_learning_iteration(self) -> int:
+        """How many iterations are finished."""
+        return self.trainer.iteration
+
+    @current_learning_iteration.setter
+    def current_learning_iteration(self, value: int) -> None:
+        self.trainer.iteration = int(value)
+
+    def train_mode(self) -> None:
+        """Let everything that differs between training and playing train."""
+        self.alg.policy.train()
+
+    def eval_mode(self) -> None:
+        """Let everything that differs between training and playing play."""
+        self.alg.policy.eval()
+
+    def close(self) -> None:
+        """Finish the log and close the envs; calling it twice is fine."""
+        self.writer.close()
+        self._table.close()
+        self.trainer.close()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 35) -> None:
+        """Write the numbers of `locs["record"]`, or of the last iteration, to the writer and to the logging module."""
+        record = locs.get("record", self.trainer.record)
+        if record is None:
+            raise ValueError("there is nothing to log before the first iteration")
+        measured = {f"Metrics/{name}": value for name, value in self.metrics.items() if value is not None}
+        tags = {**tags_of(record), **measured}
+        self.writer.log(record.iteration, tags)
+        self._table.log(record.env_steps, record.metrics)
+        if self.config.logger == "tensorboard":
+            self.writer.log(int(self._seconds), tags_over_time(tags))
+        if _log.isEnabledFor(logging.INFO):
+            title = f"Learning iteration {record.iteration}, {record.env_steps} steps"
+            _log.info("%s", as_block(title, tags, width, pad))
+
+    def add_git_repo_to_log(self, repo_file_path: str | Path) -> None:
+        """Store the state of the git repository that this file is in with the run, when `learn` begins."""
+        self._repositories.append(Path(repo_file_path))
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, infos: Any = None) -> None:
+        """Save everything that another runner needs to go on exactly; `infos` is plain data that `load` returns."""
+        save_state(path, self.checkpoint(infos), iteration=self.current_learning_iteration)
+
+    def checkpoint(self, infos: Any = None) -> dict[str, Any]:
+        """Return what `save` writes."""
+        return {
+            "trainer": self.trainer.state_dict(),
+            WEIGHTS: dict(self.alg.policy.state_dict()),
+            "iter": self.current_learning_iteration,
+            "infos": infos,
+            "seconds": self._seconds,
+        }
+
+    def load(
+        self,
+        path: str | Path,
+        load_optimizer: bool | Mapping[str, bool] = True,
+        map_location: Any = None,
+        manipulator: Manipulator | str | None = None,
+        *,
+        load_cfg: Mapping[str, bool] | None = None,
+        strict: bool = True,
+    ) -> Any:
+        """Go on from a checkpoint and return its infos.
+
+        load_optimizer: without it, weights, terms and the iteration are taken, and the optimiser stays fresh.
+        manipulator: a function of (source checkpoint, own checkpoint), or a name, that says which weights are loaded;
+            'ckpt_manipulator' in the config is the default. The result is saved again where there is a log_dir.
+        path: a checkpoint of ours, or a '.pt' file of any rsl_rl generation, of which weights, normalisers and the
+            iteration are taken; its optimiser numbers the parameters in another order and stays fresh.
+        load_cfg: rsl_rl 5's way to choose: {"actor": True, "critic": False, "optimizer": …, "iteration": …, "rnd": …}.
+        strict: whether weights that do not fit are an error; otherwise they are left out.
+        """
+        state = load_state(path, map_location)
+        wanted = wanted_parts(load_optimizer, load_cfg)
+        change = resolve_manipulator(manipulator or self.config.ckpt_manipulator)
+        if change is not None:
+            self._load_changed(change, state, strict=strict)
+        elif is_foreign(state, self.alg.policy):
+            load_foreign(self.trainer, path, wanted)
+        elif wanted.everything and strict and "trainer" in state:
+            check_weights(self.alg.policy, weights_in(state))
+            self.trainer.load_state_dict(state["trainer"])
+            self.seed, self._seconds = self.trainer.seed, float(state["seconds"])
+            self.writer.resume_at(self.current_learning_iteration)
+            self._table.resume_at(self.trainer.env_steps)
+        else:
+            load_some(self.trainer, state, wanted, strict=strict)
+        return state.get("infos")
+
+    def get_inference_policy(self, device: torch.device | str | None = None) -> InferencePolicy:
+        """Return the deterministic policy, on another device as a copy; sets the runner to `eval_mode`."""
+        self.eval_mode()
+        policy = self.alg.policy
+        wanted = self.device if device is None else torch.device(device)
+        if wanted != self.device:
+            # a copy, because the parameters lie where the optimiser has them
+            policy = copy.deepcopy(policy).to(wanted)
+        return InferencePolicy(policy)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked_log_dir(self) -> Iterator[None]:
+        """Keep a second training out of the log_dir while this one learns, where it writes anything."""
+        if not self._writes or self.log_dir is None or self._lock is not None:
+            yield
+            return
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = FolderLock(self.log_dir)
+        try:
+            yield
+        finally:
+            self._lock.release()
+            self._lock = None
+
+    def _describe_run(self, log_dir: Path) -> None:
+        """Write what `striderl evaluate`, `play`, `export` and `resume` read of the log_dir beside its checkpoints."""
+        given = self._train_cfg
+        write_log_dir(
+            log_dir,
+            runner=type(self).__name__,
+            env=self.vec_env,
+            user_env=self.env,
+            policy=self.alg.policy.config,
+            train_cfg=given if isinstance(given, RunnerConfig) else as_dict(given),
+            device=self.device,
+        )
+
+    def _load_changed(self, change: Manipulator, state: Mapping[str, Any], *, strict: bool) -> None:
+        source = {WEIGHTS: weights_in(state), "iter": state.get("iter", 0), "infos": state.get("infos")}
+        changed = change(source, {WEIGHTS: dict(self.alg.policy.state_dict())})
+        load_weights(self.alg.policy, weights_in(changed), strict=strict)
+        self.current_learning_iteration = int(changed.get("iter", 0))
+        if self._writes and self.log_dir is not None:
+            self.save(checkpoint_path(self.log_dir, self.current_learning_iteration), state.get("infos"))
+
+    def _age_episodes(self) -> None:
+        """Give every episode a random age below the time limit."""
+        limit = self.vec_env.max_episode_length
+        if not limit:
+            raise ValueError("init_at_random_ep_len ages episodes towards their time limit, but this env has none")
+        self.trainer.collector.ready()
+        generator = torch.Generator().manual_seed(self.seed + self.current_learning_iteration)
+        ages = torch.randint(0, limit, (self.vec_env.num_envs,), generator=generator)
+        self.vec_env.episode_length_buf = ages.to(self.vec_env.device)
+
+    def _is_save_due(self, iteration: int, *, last: bool) -> bool:
+        interval = self.config.save_interval
+        return last or (interval > 0 and iteration % interval == 0)
+
+    def _objective(self, record: Record) -> float | None:
+        """What a trial is told: the velocity error, or the mean return where the env does not measure it."""
+        return record.metrics.get("collect/return_mean") if self.metrics_velrmsd is None else self.metrics_velrmsd
+
+
+# -- motion priors -----------------------------------------------------------------------------------------------------
+
+
+class AmpPolicyRunner(OnPolicyRunner):
+    """Trains with PPO and a motion prior."""
+
+    def __init__(
+        self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        """Build everything from the config, which must have a motion prior."""
+        config = read_train_config(train_cfg)
+        if config.motion is None:
+            raise ValueError(
+                "AmpPolicyRunner learns from motions: set algorithm['class_name'] to 'APPO' or 'ATPPO', or "
+                "RunnerConfig.motion; without them use OnPolicyRunner"
+            )
+        super().__init__(env, train_cfg, log_dir, device)
+
+    @property
+    def prior(self) -> MotionPrior:
+        """The motion prior, with its discriminator and its normaliser (`judge.network`, `judge.normalizer`)."""
+        return next(term for term in self.alg.terms if isinstance(term, MotionPrior))
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+def join_ranks(device: torch.device) -> Ranks:
+    """Use the process group that is there, or make the one that torchrun's variables describe; alone without them."""
+    if dist.is_available() and dist.is_initialized():
+        return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device)
+    return setup(device=device.type)
+
+
+def rank_consumers(ranks: Ranks, algorithm: Learner) -> Sequence[Consumer]:
+    """Return what keeps several processes together; nothing for one."""
+    return together(ranks, algorithm, [])

@@ -1,0 +1,227 @@
+"""What a runner reports: where its numbers go and by which names, what its env measures, an Optuna trial, the code.
+
+    train/value_loss            Loss/value                 collect/return_mean     Train/mean_reward
+    train/surrogate_loss        Loss/surrogate             collect/length_mean     Train/mean_episode_length
+    train/learning_rate         Loss/learning_rate         steps per second        Perf/{total,collection,learning}_fps
+    train/std                   Policy/mean_std            seconds                 Perf/collection_time, learning_time
+    train/kl, clip_fraction, …  Policy/…                   the env's own numbers   as they are, or Episode/…
+
+The names are those that rsl_rl gives, so that old dashboards go on working. What an env measures of itself becomes one
+number per run; an env that does not measure them gives None, and nothing is reported:
+
+    env.metrics()       {"tracking_error": [N], "cost_of_transport": [N]}    each env's own, of its present episode
+    velocity_rmsd       sqrt(mean over envs of tracking_error²), m/s
+    cost_of_transport   mean over envs, without a unit
+
+The code a run was started from is kept as well: commit, what differs from it, and which files git does not have.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from striderl.checkpoint.safe_files import write_text
+from striderl.collect.statistics import OF_EPISODES
+from striderl.data.registry import LOGGERS
+from striderl.envs.vec_env import VecEnv
+from striderl.loggers.file_loggers import JsonlLogger
+from striderl.loggers.guarded import Guarded
+from striderl.loggers.logger import Logger
+from striderl.loggers.table import make_logger
+from striderl.loggers.tensorboard_logger import TensorBoardLogger
+from striderl.training.experiment.runner_config import NO_LOGGER
+from striderl.training.record import Record
+
+# -- loggers -----------------------------------------------------------------------------------------------------------
+
+
+class NoLogger(Logger):
+    """Takes everything and keeps nothing, for runs without a folder."""
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+
+def make_writer(name: str, log_dir: Path | None) -> Logger:
+    """Make the logger of a run; whatever goes wrong in it, training goes on."""
+    if log_dir is None or name == NO_LOGGER:
+        return NoLogger()
+    # event files lie in the run's folder itself, where people who come from rsl_rl look for them
+    make = TensorBoardLogger if name == "tensorboard" else LOGGERS.get(name)
+    logger = make_logger(name, make, log_dir)
+    return NoLogger() if logger is None else Guarded(logger)
+
+
+def make_table(log_dir: Path | None) -> Logger:
+    """Make metrics.jsonl, by whose names `striderl plot` draws; whatever goes wrong in it, training goes on."""
+    if log_dir is None:
+        return NoLogger()
+    logger = make_logger("jsonl", lambda folder: JsonlLogger(folder / "metrics.jsonl"), log_dir)
+    return NoLogger() if logger is None else Guarded(logger)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+_LOSSES = {
+    "surrogate_loss": "Loss/surrogate",
+    "value_loss": "Loss/value",
+    "entropy": "Loss/entropy",
+    "mirror_loss": "Loss/symmetry",
+    "rnd_loss": "Loss/rnd",
+    "learning_rate": "Loss/learning_rate",
+    "std": "Policy/mean_std",
+}
+_OF_THE_POLICY = ("kl", "clip_fraction", "ratio_error", "first_ratio_error")
+_EPISODES = {"return_mean": "Train/mean_reward", "length_mean": "Train/mean_episode_length"}
+_OF_THE_COLLECTOR = ("episodes", "steps", *OF_EPISODES)
+
+
+def tags_of(record: Record) -> dict[str, float]:
+    """Return all numbers of an iteration with rsl_rl's names."""
+    found = {_train_tag(name): value for name, value in record.logs("train").items()}
+    for name, value in record.logs("collect").items():
+        if name in _EPISODES:
+            found[_EPISODES[name]] = value
+        elif name not in _OF_THE_COLLECTOR:
+            found[name if "/" in name else f"Episode/{name}"] = value
+    numbers = record.numbers()
+    return {
+        **found,
+        "Perf/total_fps": float(int(record.steps_per_second)),
+        "Perf/collection_fps": numbers["time/collection_steps_per_second"],
+        "Perf/learning_fps": numbers["time/learning_steps_per_second"],
+        "Perf/collection_time": record.collection_seconds,
+        "Perf/learning_time": record.learning_seconds,
+    }
+
+
+def tags_over_time(tags: Mapping[str, float]) -> dict[str, float]:
+    """Return the numbers that rsl_rl also draws over seconds instead of iterations."""
+    return {f"{name}/time": tags[name] for name in _EPISODES.values() if name in tags}
+
+
+def as_block(title: str, tags: Mapping[str, float], width: int, pad: int) -> str:
+    """Return the numbers as lines of text under a title, for the console."""
+    lines = ["#" * width, title.center(width)]
+    lines += [f"{name + ':':>{pad}} {value:.4g}" for name, value in tags.items()]
+    return "\n".join(lines)
+
+
+def _train_tag(name: str) -> str:
+    if name in _LOSSES:
+        return _LOSSES[name]
+    if name in _OF_THE_POLICY:
+        return f"Policy/{name}"
+    return f"Rnd/{name.removeprefix('rnd_')}" if name.startswith("rnd_") else f"Loss/{name}"
+
+
+# -- what an env measures ----------------------------------------------------------------------------------------------
+
+
+Metric = Callable[[VecEnv], float | None]
+"""A number of an env, or None where it has none."""
+
+
+def velocity_rmsd(env: VecEnv) -> float | None:
+    """Return the root mean square of the velocity tracking error over the envs."""
+    error = env.metrics().get("tracking_error")
+    return None if error is None else float(error.double().square().mean().sqrt())
+
+
+def cost_of_transport(env: VecEnv) -> float | None:
+    """Return the mean cost of transport over the envs, without those where it is not finite: robots at rest."""
+    found = env.metrics()
+    cost = found.get("cost_of_transport", found.get("CoT"))
+    if cost is None:
+        return None
+    finite = cost[torch.isfinite(cost)]
+    return float(finite.double().mean()) if finite.numel() else None
+
+
+METRICS: Mapping[str, Metric] = {"velrmsd": velocity_rmsd, "CoT": cost_of_transport}
+"""What a runner measures unless it is told otherwise."""
+
+
+# -- trials ------------------------------------------------------------------------------------------------------------
+
+
+_log = logging.getLogger(__name__)
+
+
+def report_to_trial(trial: Any, value: float | None, step: int) -> bool:
+    """Report a number and ask whether the trial is hopeless; there may be none yet, before an episode has finished.
+
+    A trial that is to be pruned raises `optuna.TrialPruned` where Optuna is installed; else True is returned.
+    """
+    if value is None:
+        return False
+    trial.report(value, step)
+    if not trial.should_prune():
+        return False
+    _log.info("the trial was pruned after iteration %d", step)
+    if importlib.util.find_spec("optuna") is None:
+        return True
+    raise importlib.import_module("optuna").TrialPruned(f"after iteration {step}, with {value}")
+
+
+# -- the code ----------------------------------------------------------------------------------------------------------
+
+
+_SECONDS = 30
+
+
+def repository_of(path: str | Path) -> Path | None:
+    """Return the top folder of the git repository that a file or folder is in, or None."""
+    path = Path(path).resolve()
+    folder = path if path.is_dir() else path.parent
+    found = _git(folder, "rev-parse", "--show-toplevel")
+    return None if found is None else Path(found.strip())
+
+
+def store_code_state(log_dir: str | Path, repositories: Iterable[str | Path]) -> list[Path]:
+    """Write log_dir/git/<name>.diff for every repository and return these files.
+
+    Each begins with the commit and the status, then follows the difference to the commit, which `git apply` takes.
+    """
+    written: list[Path] = []
+    folder = Path(log_dir) / "git"
+    for given in dict.fromkeys(Path(each) for each in repositories):
+        top = repository_of(given)
+        commit = None if top is None else _git(top, "rev-parse", "HEAD")
+        if top is None or commit is None:
+            _log.warning("%s is in no git repository with a commit; its code is not stored with the run", given)
+            continue
+        status, difference = _git(top, "status", "--porcelain") or "", _git(top, "diff", "--binary", "HEAD") or ""
+        head = [f"# commit {commit.strip()}", *(f"# {line}" for line in status.splitlines())]
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{top.name}.diff"
+        number = 2
+        while path in written:  # two repositories of the same name
+            path, number = folder / f"{top.name}_{number}.diff", number + 1
+        write_text(path, "\n".join([*head, difference]))
+        written.append(path)
+    return written
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return what git answers, or None when it refuses or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _log.warning("git could not be asked: %s", error)
+        return None
+    return done.stdout.decode("utf-8", errors="replace") if done.returncode == 0 else None
