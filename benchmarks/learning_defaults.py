@@ -85,7 +85,7 @@ from striderl.envs.vec_env import VecEnv
 from striderl.policies import ActorConfig, ActorPolicy, Policy, PolicyConfig, QFunction, QFunctionConfig
 from striderl.policies.estimate import Estimate
 from striderl.policies.stages import Remember
-from striderl.policies.value_function import ValueFunction
+from striderl.policies.value_functions import ValueFunction
 from striderl.training import OfflinePlan, OffPolicyPlan, OnPolicyPlan
 from striderl.training.plans import Plan
 

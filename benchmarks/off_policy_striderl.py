@@ -11,7 +11,7 @@ from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.storage.replay.replay import Replay
 from striderl.training.regimes.off_policy import Learner
 

@@ -35,9 +35,8 @@ from striderl.datasets.offline import all_steps, load_dataset, save_dataset
 from striderl.envs.tasks import make
 from striderl.ops.statistics import confidence_interval, mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs
-from striderl.policies.value_function import ValueFunction
+from striderl.policies.value_functions import QFunction, QFunctionConfig, ValueFunction
 from striderl.recipes.offline import KINDS, generate, train_behaviours
 from striderl.storage.replay.replay import Replay
 from striderl.training.evaluation import evaluate

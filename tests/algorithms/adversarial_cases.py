@@ -20,7 +20,7 @@ from striderl.envs.toy import ContinuousBandit, ContinuousBanditConfig
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.trainer import Trainer
 

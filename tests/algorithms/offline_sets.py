@@ -17,9 +17,7 @@ from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.specs import ObsSpec
 from striderl.datasets.offline import replay_of
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.choice_q_function import ChoiceQFunction
-from striderl.policies.q_function import QFunction, QFunctionConfig
-from striderl.policies.value_function import ValueFunction
+from striderl.policies.value_functions import ChoiceQFunction, QFunction, QFunctionConfig, ValueFunction
 from striderl.storage.replay.replay import Replay
 from striderl.training.protocols import UpdateNoise
 

@@ -28,8 +28,8 @@ from striderl.envs.toy.chains import ProbeConfig, Terminator, TimeLimit
 from striderl.envs.vec_env import VecEnv
 from striderl.ops.ramps import constant
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.protocols import replay_for
 from striderl.training.regimes.off_policy import Learner
 

@@ -17,7 +17,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
 from striderl.datasets.offline import replay_of
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.protocols import storage_for
 
 

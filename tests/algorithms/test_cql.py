@@ -17,7 +17,7 @@ from striderl.networks.distributions.categorical import FORBIDDEN
 from striderl.networks.distributions.deterministic import QValues
 from striderl.ops.td import conservative_gap
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 
 SPEC = ObsSpec.from_flat(1)
 

@@ -19,10 +19,9 @@ from striderl.envs.toy import MemoryCue
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.encode import Encode
 from striderl.policies.mutex.policy import MutexPolicy
-from striderl.policies.mutex.selection import FieldSelection
-from striderl.policies.mutex.settings import MutexConfig
+from striderl.policies.mutex.settings import FieldSelection, MutexConfig
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.plain import ActorCritic
+from striderl.policies.presets.base import ActorCritic
 from striderl.policies.stages import NormalizeObs, Remember
 
 BOX = BoxSpec(shape=(2,))

@@ -12,8 +12,7 @@ from striderl.algorithms.offline.iql import IQL, IQLConfig
 from striderl.data.specs import ObsSpec
 from striderl.ops.td import advantage_weight, expectile
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
-from striderl.policies.value_function import ValueFunction
+from striderl.policies.value_functions import QFunction, QFunctionConfig, ValueFunction
 
 
 def test_expectiles_by_hand():

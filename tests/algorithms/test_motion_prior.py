@@ -19,7 +19,7 @@ from striderl.execution.updater import Updater
 from striderl.networks.discriminator import AMPDiscriminator
 from striderl.ops.imitation import squared_slope
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.trainer import Trainer
 

@@ -13,7 +13,7 @@ from striderl.algorithms.terms.motion_prior import MotionPrior, MotionPriorConfi
 from striderl.algorithms.terms.term import Read
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction
+from striderl.policies.value_functions import QFunction
 from striderl.storage.rollout_presets import SarsaRolloutStorage
 from striderl.training.protocols import storage_for
 

@@ -26,8 +26,8 @@ from striderl.envs.toy.chains import Terminator
 from striderl.envs.toy.memory import MemoryCue, MemoryCueConfig
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.evaluation import evaluate
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.trainer import Trainer

@@ -18,7 +18,7 @@ from striderl.envs.toy.grid import Grid
 from striderl.execution.capture import check_capture
 from striderl.execution.modes import Compiled
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 
 EVERYONE = sorted(ALL)
 RECURRENT = ("recurrent dqn", "recurrent sac")

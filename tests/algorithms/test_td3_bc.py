@@ -12,7 +12,7 @@ from striderl.algorithms.offline.td3_bc import TD3BC, TD3BCConfig
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 
 
 def by_hand(bc_alpha=2.5, high=1.0):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointError
 from striderl.checkpoint.foreign import read_rsl_rl
 from striderl.policies.policy import Policy
-from striderl.policies.presets.plain import ActorCritic
-from striderl.policies.transfer.report import TransferError
+from striderl.policies.presets.base import ActorCritic
+from striderl.policies.transfer.load import TransferError
 from striderl.policies.transfer.rsl_rl_names import load_rsl_rl, policy_from_rsl_rl
 
 NUM_OBS, NUM_CRITIC_OBS, NUM_ACTIONS, NUM_ENVS = 7, 9, 3, 5

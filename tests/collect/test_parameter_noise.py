@@ -15,8 +15,8 @@ from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.networks.distributions.deterministic import Deterministic
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.trainer import Trainer
 

@@ -21,8 +21,8 @@ from striderl.envs.tasks import make
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import Remember
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer
 from striderl.training.protocols import UpdateNoise

@@ -27,7 +27,7 @@ from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
 from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.envs.vec_env import Obs, Step, VecEnv
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent
+from striderl.policies.presets.base import ActorCritic, ActorCriticRecurrent
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.experiment.runner_config import RunnerConfig

@@ -20,7 +20,7 @@ from striderl.compat.user_models import dqn_from_model, ppo_from_model, sac_from
 from striderl.envs.tasks import make
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 
 
 class Net(nn.Module):

@@ -47,7 +47,7 @@ from striderl.policies import ActorCritic, ActorCriticRecurrent
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunctionConfig
+from striderl.policies.value_functions import QFunctionConfig
 from striderl.recording.actors import demonstrator
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer, VectorReplayBuffer

@@ -22,7 +22,7 @@ from striderl.compat.rlpyt.runner import MinibatchRl, MinibatchRlEval, logger_co
 from striderl.envs.tasks import make
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.policy import PolicyConfig
-from striderl.policies.q_function import QFunctionConfig
+from striderl.policies.value_functions import QFunctionConfig
 
 SMALL = PolicyConfig(actor_hidden_dims=(8,), critic_hidden_dims=(8,))
 

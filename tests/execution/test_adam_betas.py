@@ -13,7 +13,7 @@ from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.execution.parameter_groups import GroupConfig, ParameterGroup
 from striderl.policies.actor_policy import ActorConfig
-from striderl.policies.q_function import QFunctionConfig
+from striderl.policies.value_functions import QFunctionConfig
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])

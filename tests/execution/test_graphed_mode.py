@@ -20,8 +20,8 @@ from striderl.envs.on_device import OnDevice
 from striderl.execution.modes import Eager, ExecutionConfig, Graphed, mode_of
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs, Remember
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.trainer import Trainer
 

@@ -34,8 +34,8 @@ from striderl.execution.modes import ExecutionConfig
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.estimate import Estimate
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs, Remember
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.trainer import Trainer
 

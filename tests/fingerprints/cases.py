@@ -64,10 +64,9 @@ from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.estimate import Estimate
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.plain import ActorCritic
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.presets.base import ActorCritic
 from striderl.policies.stages import NormalizeObs, Remember
-from striderl.policies.value_function import ValueFunction
+from striderl.policies.value_functions import QFunction, QFunctionConfig, ValueFunction
 from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner, OnPolicyRunner

@@ -11,8 +11,13 @@ from striderl.data.noise import draw_all
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.presets.amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
-from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
-from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.base import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.encoder import (
+    EncoderActorCritic,
+    EncoderActorCriticRecurrent,
+    VisualDeterministicAC,
+    VisualDeterministicRecurrent,
+)
 from striderl.policies.presets.state import (
     EncoderStateAc,
     EncoderStateAcRecurrent,
@@ -20,7 +25,6 @@ from striderl.policies.presets.state import (
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.presets.visual import VisualDeterministicAC, VisualDeterministicRecurrent
 
 OBS_SEGMENTS = {"imu": 4, "velocity": 3, "scan": (1, 5, 5)}
 CRITIC_SEGMENTS = {"imu": 4, "velocity": 3, "friction": 2, "scan": (1, 5, 5)}

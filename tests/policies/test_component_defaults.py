@@ -13,13 +13,11 @@ import torch
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.choice_q_function import ChoiceQFunction
 from striderl.policies.component_defaults import component_defaults, is_picture
 from striderl.policies.encode import Encode
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs, OneHot, Remember
-from striderl.policies.value_function import ValueFunction
+from striderl.policies.value_functions import ChoiceQFunction, QFunction, QFunctionConfig, ValueFunction
 
 BOX, CHOICE = BoxSpec(shape=(2,), low=-1.0, high=1.0), DiscreteSpec(n=2)
 SMALL = {"actor_hidden_dims": (8,), "critic_hidden_dims": (8,)}

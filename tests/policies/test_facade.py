@@ -13,8 +13,8 @@ from striderl.data.specs import ObsSpec
 from striderl.ops.trajectories import split_and_pad_trajectories
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.presets.base import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
 from striderl.policies.presets.encoder import EncoderActorCritic
-from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
 from striderl.policies.stages import Remember
 
 RECURRENT = [kind for kind in CASES if "rnn_type" in CASES[kind]]

@@ -12,8 +12,8 @@ from striderl.data.specs import ObsSpec
 from striderl.policies.estimate import Estimate
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent
-from striderl.policies.transfer.report import TransferError
+from striderl.policies.presets.base import ActorCritic, ActorCriticRecurrent
+from striderl.policies.transfer.load import TransferError
 
 SPEC = ObsSpec.from_flat(5, {"imu": 3, "velocity": 2})
 ESTIMATE = Estimate(obs_components=("imu",), target_components=("velocity",), replace_state_prob=0.5)

@@ -12,15 +12,19 @@ from striderl.ops.trajectories import split_and_pad_trajectories
 from striderl.policies.encode import Encode
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
-from striderl.policies.presets.plain import ActorCritic
+from striderl.policies.presets.base import ActorCritic
+from striderl.policies.presets.encoder import (
+    EncoderActorCritic,
+    EncoderActorCriticRecurrent,
+    VisualDeterministicAC,
+    VisualDeterministicRecurrent,
+)
 from striderl.policies.presets.state import (
     EncoderStateAcRecurrent,
     PrivilegeStateAcRecurrent,
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.presets.visual import VisualDeterministicAC, VisualDeterministicRecurrent
 from striderl.policies.stages import NormalizeObs
 
 

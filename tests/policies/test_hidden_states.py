@@ -11,7 +11,7 @@ from policy_cases import CASES, build
 from striderl.data.actions import BoxSpec
 from striderl.data.named_tuples import is_namedarraytuple
 from striderl.data.specs import ObsSpec
-from striderl.policies.hidden_states import (
+from striderl.policies.facade.memory import (
     ActorCriticHiddenState,
     AdaptorActorHiddenState,
     EstimatorActorHiddenState,
@@ -22,7 +22,7 @@ from striderl.policies.hidden_states import (
     to_hidden_states,
 )
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.plain import ActorCriticRecurrent
+from striderl.policies.presets.base import ActorCriticRecurrent
 from striderl.policies.presets.state import PrivilegeStateAcRecurrent, StateAcRecurrent
 from striderl.policies.stages import Remember
 

@@ -14,8 +14,7 @@ from striderl.execution.capture import check_capture
 from striderl.export.greedy_step import GreedyStep, plan_layout
 from striderl.networks.distributions.deterministic import Deterministic
 from striderl.policies.mutex.policy import MutexPolicy
-from striderl.policies.mutex.selection import ClimbSelection, FieldSelection
-from striderl.policies.mutex.settings import MutexConfig
+from striderl.policies.mutex.settings import ClimbSelection, FieldSelection, MutexConfig
 from striderl.policies.policy import Policy, PolicyConfig
 
 NOTHING = {}

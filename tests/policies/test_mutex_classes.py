@@ -10,8 +10,8 @@ from mutex_parts import COMMAND, LAST_0, SEGMENTS, constant, observe, reading, r
 from safetensors.torch import save_file
 
 from striderl.policies.mutex.classes import ActorCriticClimbMutex, ActorCriticFieldMutex, ActorCriticMutex
-from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent
-from striderl.policies.transfer.report import TransferError
+from striderl.policies.presets.base import ActorCritic, ActorCriticRecurrent
+from striderl.policies.transfer.load import TransferError
 
 HIDDEN = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}
 SIZES = (8, 6, 2)

@@ -13,7 +13,7 @@ from striderl.networks.mlp import MlpModel
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.classes import ActorCriticClimbMutex, ActorCriticFieldMutex, ActorCriticMutex
 from striderl.policies.mutex.facade import StatefulMutex
-from striderl.policies.presets.plain import Actor, Critic
+from striderl.policies.presets.base import Actor, Critic
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -13,7 +13,7 @@ from striderl.networks.distributions.deterministic import Deterministic
 from striderl.networks.distributions.gaussian import DiagonalGaussian
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
-from striderl.policies.mode_head import AlwaysMode
+from striderl.policies.heads import AlwaysMode
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Override, Remember
 

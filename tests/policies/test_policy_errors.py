@@ -16,8 +16,8 @@ from striderl.policies.mutex.classes import ActorCriticFieldMutex
 from striderl.policies.mutex.settings import MutexConfig
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.presets.amp import AmpActorCritic
+from striderl.policies.presets.base import ActorCritic
 from striderl.policies.presets.encoder import EncoderActorCritic
-from striderl.policies.presets.plain import ActorCritic
 from striderl.policies.stages import NormalizeObs, Remember
 
 SPEC = ObsSpec.from_flat(6, {"a": 2, "b": 3, "c": 1})

@@ -9,7 +9,7 @@ import torch
 from policy_cases import CASES, CRITIC_SEGMENTS, OBS_SEGMENTS, SIZES, build, random_obs
 
 from striderl.policies.arguments import argument_names, explicit, require_known
-from striderl.policies.presets.plain import Actor, Critic
+from striderl.policies.presets.base import Actor, Critic
 from striderl.policies.presets.state import EncoderStateAc, StateAc
 
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -23,8 +23,8 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.presets.amp import AmpActorCritic, EncoderAmpActorCriticRecurrent
-from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
-from striderl.policies.presets.plain import Actor, ActorCritic, ActorCriticRecurrent, Critic
+from striderl.policies.presets.base import Actor, ActorCritic, ActorCriticRecurrent, Critic
+from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent, VisualDeterministicAC
 from striderl.policies.presets.state import (
     EncoderStateAc,
     EncoderStateAcRecurrent,
@@ -32,7 +32,6 @@ from striderl.policies.presets.state import (
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.presets.visual import VisualDeterministicAC
 from striderl.policies.stages import Remember
 
 RECURRENT = [kind for kind in CASES if "rnn_type" in CASES[kind]]

@@ -14,7 +14,7 @@ from striderl.data.actions import BoxSpec
 from striderl.datasets.trajectories.spec import TrajectoryError, TrajectoryMismatch
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.plain import ActorCritic
+from striderl.policies.presets.base import ActorCritic
 from striderl.policies.stages import Remember
 from striderl.recording.demonstrations import DemonstrationSaver
 from striderl.training.agent import Agent

@@ -13,7 +13,7 @@ from striderl.policies.encode import Encode
 from striderl.policies.estimate import Estimate
 from striderl.policies.mutex.classes import ActorCriticFieldMutex, ActorCriticMutex
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.presets.plain import ActorCritic
+from striderl.policies.presets.base import ActorCritic
 from striderl.policies.stages import Remember
 from striderl.training.agent import Agent
 

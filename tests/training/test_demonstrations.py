@@ -15,7 +15,7 @@ from striderl.data.actions import BoxSpec
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.envs.tasks import make
 from striderl.policies.policy import Policy
-from striderl.policies.presets.plain import ActorCritic
+from striderl.policies.presets.base import ActorCritic
 from striderl.policies.settings import PolicySettings
 from striderl.recipes.table import recipe
 from striderl.recording.dagger import DaggerSaver

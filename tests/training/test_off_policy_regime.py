@@ -15,8 +15,8 @@ from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.training.plans import OfflinePlan, OffPolicyPlan
 from striderl.training.protocols import UpdateNoise
 from striderl.training.trainer import Trainer

@@ -25,8 +25,8 @@ from striderl.execution.graphed import Graphs, together
 from striderl.execution.modes import Graphed
 from striderl.execution.parameter_groups import ParameterGroup
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.storage.replay.device import DeviceSampler
 from striderl.storage.replay.samplers import Prioritized
 from striderl.storage.replay.views import FrameStack, NStep, OneStep, SequenceView

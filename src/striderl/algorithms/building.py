@@ -31,9 +31,9 @@ from striderl.data.specs import ObsSpec
 from striderl.ops.moments import AllReduce
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
-from striderl.policies.q_function import QFunction
 from striderl.policies.settings import PolicySettings, actor_config, build_policy, head_settings, q_function_config
 from striderl.policies.stage import StageRecipe
+from striderl.policies.value_functions import QFunction
 
 ConfigT = TypeVar("ConfigT")
 

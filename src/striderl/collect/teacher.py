@@ -57,7 +57,7 @@ from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.encode import EncodeStage
 from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
-from striderl.policies.mode_head import ModeHead
+from striderl.policies.heads import ModeHead
 from striderl.policies.mutex.facade import StatefulMutex
 from striderl.policies.mutex.policy import MutexPolicy
 from striderl.policies.policy import Policy

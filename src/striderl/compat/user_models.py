@@ -32,7 +32,7 @@ from striderl.networks.distributions.gaussian import DiagonalGaussian, SquashedG
 from striderl.networks.heads.base import NO_OBS, Head, read_mask
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 
 Call = Callable[..., Any]
 """Called with the model first: what of it is run."""

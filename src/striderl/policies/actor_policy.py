@@ -24,11 +24,11 @@ from striderl.networks.distributions.base import Distribution
 from striderl.networks.heads.base import Head
 from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
+from striderl.policies.acting import lean_call, run_body
 from striderl.policies.arguments import as_names
 from striderl.policies.component_defaults import component_defaults
-from striderl.policies.estimate_checks import check_order
-from striderl.policies.head_settings import build_head
-from striderl.policies.lean_calls import lean_call, run_body
+from striderl.policies.estimate import check_order
+from striderl.policies.heads import build_head
 from striderl.policies.policy import masked
 from striderl.policies.stage import (
     Flow,

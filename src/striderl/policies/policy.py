@@ -28,12 +28,11 @@ from striderl.networks.heads.base import Head
 from striderl.networks.heads.value import ValueHead
 from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
+from striderl.policies.acting import lean_call, run_body
 from striderl.policies.arguments import as_names
 from striderl.policies.component_defaults import component_defaults
-from striderl.policies.estimate_checks import check_order
-from striderl.policies.head_settings import build_head
-from striderl.policies.lean_calls import lean_call, run_body
-from striderl.policies.mode_head import ModeHead
+from striderl.policies.estimate import check_order
+from striderl.policies.heads import ModeHead, build_head
 from striderl.policies.parameter_layout import input_columns
 from striderl.policies.stage import (
     NOTHING,

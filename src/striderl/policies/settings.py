@@ -21,9 +21,9 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.policies.actor_policy import ActorConfig
 from striderl.policies.encode import Encode
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunctionConfig
 from striderl.policies.stage import Flow, Passed, Stage, StageRecipe, flat_features
 from striderl.policies.stages import NormalizeObs, Remember
+from striderl.policies.value_functions import QFunctionConfig
 
 _STD_HEADS = ("gaussian", "squashed_gaussian")
 

@@ -37,7 +37,7 @@ from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.storage.replay.replay import Replay
 from striderl.training.evaluation import evaluate
 from striderl.training.plans import OffPolicyPlan

@@ -24,8 +24,8 @@ from striderl.data.actions import ActionSpec
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.specs import ObsSpec
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
 from striderl.policies.stages import NormalizeObs
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 
 
 class FastSettings(NamedTuple):

@@ -50,7 +50,7 @@ from striderl.networks.distributions.base import Distribution
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.ops.trajectories import sequence_priority
 from striderl.policies.actor_policy import ActorPolicy
-from striderl.policies.q_function import QFunction
+from striderl.policies.value_functions import QFunction
 from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Picker
 from striderl.storage.replay.views import SequenceView

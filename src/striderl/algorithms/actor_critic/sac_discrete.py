@@ -40,9 +40,8 @@ from striderl.data.specs import ObsSpec
 from striderl.networks.distributions.categorical import FORBIDDEN, Categorical
 from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.choice_q_function import ChoiceQFunction
-from striderl.policies.q_function import QFunctionConfig
 from striderl.policies.settings import q_function_config
+from striderl.policies.value_functions import ChoiceQFunction, QFunctionConfig
 from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Picker
 

@@ -47,7 +47,7 @@ from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Picker
 

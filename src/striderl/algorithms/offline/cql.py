@@ -31,7 +31,7 @@ from striderl.networks.heads.base import Head
 from striderl.ops.losses import valid_mean
 from striderl.ops.td import conservative_gap, huber
 from striderl.policies.actor_policy import ActorPolicy
-from striderl.policies.q_function import QFunction
+from striderl.policies.value_functions import QFunction
 
 
 @suggests_fields

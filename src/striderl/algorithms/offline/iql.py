@@ -26,10 +26,8 @@ from striderl.data.noise import NoiseSpec
 from striderl.ops.losses import valid_mean
 from striderl.ops.td import advantage_weight, expectile, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorPolicy
-from striderl.policies.choice_q_function import ChoiceQFunction
-from striderl.policies.q_function import QFunction
 from striderl.policies.settings import q_function_config
-from striderl.policies.value_function import ValueFunction
+from striderl.policies.value_functions import ChoiceQFunction, QFunction, ValueFunction
 from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Picker
 from striderl.storage.replay.views import NStep

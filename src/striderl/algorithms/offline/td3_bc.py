@@ -22,7 +22,7 @@ from striderl.algorithms.terms.term import Term
 from striderl.data.checked_fields import suggests_fields
 from striderl.ops.losses import valid_mean
 from striderl.policies.actor_policy import ActorPolicy
-from striderl.policies.q_function import QFunction
+from striderl.policies.value_functions import QFunction
 
 
 @suggests_fields

@@ -12,8 +12,7 @@ from striderl.collect.actors.base import Acted, ActingPart, Noise, Obs
 from striderl.data.arena import Columns
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import TensorSpec
-from striderl.policies.acting import Acting
-from striderl.policies.lean_calls import lean_call
+from striderl.policies.acting import Acting, lean_call
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.policies.stage import inner, outer
 

@@ -33,7 +33,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.networks.distributions.categorical import FORBIDDEN
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.q_function import QFunction, QFunctionConfig
+from striderl.policies.value_functions import QFunction, QFunctionConfig
 
 ModelClass = Callable[..., nn.Module]
 """A model's class, or a function that builds one."""

@@ -53,9 +53,9 @@ from striderl.datasets.playback.base import Transition as RecordedStep
 from striderl.networks.distributions.base import Distribution
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.inputs import Observations, as_dones, critic_view, named
+from striderl.policies.facade.memory import to_hidden_states
 from striderl.policies.facade.routed import RoutedPolicy, policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
-from striderl.policies.hidden_states import to_hidden_states
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.experiment.runner_config import rsl_rl_ppo_config

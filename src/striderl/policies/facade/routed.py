@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from striderl.data.checked_fields import overridden
 from striderl.data.specs import ObsSpec
 from striderl.networks.distributions.base import Distribution
-from striderl.policies import hidden_states as tuples
 from striderl.policies.estimate import PredictStage
+from striderl.policies.facade import memory as tuples
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyOutput, masked
 

@@ -27,17 +27,28 @@ from striderl.data.checked_fields import refuse_overrides
 from striderl.networks.distributions.base import Distribution
 from striderl.networks.heads.gaussian import GaussianHead, SquashedGaussianHead
 from striderl.ops.trajectories import unpad_trajectories
-from striderl.policies import hidden_states as tuples
-from striderl.policies.facade.inputs import Observations, as_mask, check_truths, critic_view, lead_of, named
+from striderl.policies.facade import memory as tuples
+from striderl.policies.facade.inputs import (
+    Observations,
+    act_embedded,
+    as_mask,
+    check_truths,
+    critic_view,
+    embed,
+    embedded_spec,
+    encoder_latent,
+    estimates,
+    lead_of,
+    named,
+)
 from striderl.policies.facade.memory import FacadeMemory
-from striderl.policies.mode_head import ModeHead
+from striderl.policies.heads import ModeHead
 from striderl.policies.policy import Policy
-from striderl.policies.probing import act_embedded, embed, embedded_spec, encoder_latent, estimates
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from striderl.policies.transfer.report import TransferReport
+    from striderl.policies.transfer.load import TransferReport
 
 
 _LAST_CALL = "algorithms read the distribution that `act` leaves behind; override act, or give the policy another head"

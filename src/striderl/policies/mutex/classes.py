@@ -17,8 +17,7 @@ from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.facade import StatefulMutex
 from striderl.policies.mutex.policy import MutexPolicy
 from striderl.policies.mutex.runs import EnvSizes, LoadSubPolicy, SubPolicy, ready_policies, trained_policies
-from striderl.policies.mutex.selection import ClimbSelection, FieldSelection
-from striderl.policies.mutex.settings import MutexConfig, Scale, Velocity
+from striderl.policies.mutex.settings import ClimbSelection, FieldSelection, MutexConfig, Scale, Velocity
 from striderl.policies.policy import Policy
 from striderl.policies.spaces import Segments, make_spaces
 

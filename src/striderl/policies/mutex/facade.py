@@ -18,9 +18,9 @@ from striderl.data.checked_fields import refuse_overrides
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.networks.distributions.base import Distribution
 from striderl.policies.facade.inputs import Observations, as_dones, lead_of, named
-from striderl.policies.hidden_states import actor_hidden_states
+from striderl.policies.facade.memory import actor_hidden_states
 from striderl.policies.mutex.policy import MutexPolicy
-from striderl.policies.mutex.selection import one_hot
+from striderl.policies.mutex.settings import one_hot
 from striderl.policies.stage import inner
 
 if TYPE_CHECKING:

@@ -26,8 +26,13 @@ from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.settings import Scale
 from striderl.policies.policy import Policy
 from striderl.policies.presets.amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
-from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
-from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.base import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.encoder import (
+    EncoderActorCritic,
+    EncoderActorCriticRecurrent,
+    VisualDeterministicAC,
+    VisualDeterministicRecurrent,
+)
 from striderl.policies.presets.state import (
     EncoderStateAc,
     EncoderStateAcRecurrent,
@@ -35,7 +40,6 @@ from striderl.policies.presets.state import (
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.presets.visual import VisualDeterministicAC, VisualDeterministicRecurrent
 from striderl.policies.run_reader import read_run
 from striderl.policies.spaces import Segments
 from striderl.policies.transfer.load import load_exactly

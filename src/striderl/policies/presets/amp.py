@@ -12,7 +12,7 @@ from striderl.data.actions import ActionSpec
 from striderl.data.specs import ObsSpec
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.stateful import StatefulPolicy
-from striderl.policies.presets.parts import HIDDEN, NONE, Settings, compose, discriminator_from, encoders
+from striderl.policies.presets.base import HIDDEN, NONE, Settings, compose, discriminator_from, encoders
 from striderl.policies.spaces import Segments, make_spaces
 from striderl.policies.stages import Remember
 

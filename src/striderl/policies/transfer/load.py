@@ -5,13 +5,18 @@
 
 What both have is copied to where this policy has it; columns of new components are zeroed, so that the policy acts as
 it did, or kept as they are; what is gone is left behind. The rest must be equal. Everything is worked out before
-anything is written: a load that raises has changed nothing.
+anything is written: a load that raises has changed nothing. `TransferReport` lists what happened to each weight.
+
+The policy that saved the weights is built again so that its layout can be read. Best is that policy itself, or its
+observation and config. Where only its observation is given, it is taken to have been like the policy that takes the
+weights over, without what that has for components that are new.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,11 +24,179 @@ from torch import Tensor
 
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
+from striderl.policies.encode import Encode
+from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.parameter_layout import Place, Slices, input_columns, places
-from striderl.policies.policy import Policy
-from striderl.policies.spaces import Segments, make_spaces
-from striderl.policies.transfer.report import Difference, TransferError, TransferReport, shape_text
-from striderl.policies.transfer.source import Source, source_policy, source_spec
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.spaces import Segments, Spaces, make_spaces
+from striderl.policies.stage import StageRecipe
+from striderl.policies.stages import NormalizeObs, Override
+
+
+class Difference(NamedTuple):
+    """One thing that does not fit."""
+
+    what: str
+    """The component or parameter."""
+    old: str
+    """What the source has."""
+    new: str
+    """What the policy has."""
+
+
+class TransferError(ValueError):
+    """Weights that do not fit a policy; the message is a table of what, old and new. Nothing was changed."""
+
+    def __init__(
+        self, differences: Sequence[Difference], hint: str = "", *, columns: tuple[str, str] = ("old", "new")
+    ) -> None:
+        """Compose the table; `columns` are the words above the second and the third column."""
+        self.differences = tuple(differences)
+        rows = [Difference("", *columns), *self.differences]
+        wide = [max(len(row[column]) for row in rows) for column in range(2)]
+        lines = [f"  {row.what:<{wide[0]}}  {row.old:<{wide[1]}}  {row.new}".rstrip() for row in rows]
+        super().__init__(
+            "the weights do not fit, and nothing was changed:\n" + "\n".join(lines) + (hint and f"\n{hint}")
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferReport:
+    """Where the numbers of a policy come from after a load."""
+
+    copied: tuple[str, ...] = ()
+    """Parameters that are as the source had them."""
+    rearranged: tuple[str, ...] = ()
+    """Parameters whose columns were put where this policy has the components."""
+    kept: tuple[str, ...] = ()
+    """Parameters that stayed as they were."""
+    added: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Components that the source did not have, with the parameters that got columns for them."""
+    dropped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Components that this policy does not have, with the parameters whose columns for them were left behind."""
+    unused: tuple[str, ...] = ()
+    """Parameters of the source that this policy has no place for."""
+
+    def __str__(self) -> str:
+        """Return the report as text, a line for everything that is not simply copied."""
+        lines = [f"{len(self.copied)} parameters copied"]
+        lines += [f"rearranged: {name}" for name in self.rearranged]
+        lines += [f"new component {name!r} in {', '.join(where)}" for name, where in self.added.items()]
+        lines += [f"dropped component {name!r} of {', '.join(where)}" for name, where in self.dropped.items()]
+        lines += [f"kept as it was: {name}" for name in self.kept]
+        lines += [f"not used: {name}" for name in self.unused]
+        return "\n".join(lines)
+
+
+def shape_text(value: Tensor | Iterable[int]) -> str:
+    """Return a shape as '[256, 45]'."""
+    return str([*(value.shape if isinstance(value, Tensor) else value)])
+
+
+# -- the policy that saved them ----------------------------------------------------------------------------------------
+
+
+Source = Policy | ObsSpec | Spaces | tuple[ObsSpec, PolicyConfig]
+"""Who saved the weights: the policy; what it observed (as a spec, or as sizes and segments); or that and its config."""
+
+
+def source_spec(source: Source) -> ObsSpec:
+    """Return what the source observed."""
+    if isinstance(source, Policy):
+        return source.obs_spec
+    if isinstance(source, tuple):
+        return source[0]
+    return source.obs if isinstance(source, Spaces) else source
+
+
+def source_policy(policy: Policy, source: Source) -> Policy:
+    """Return a policy with the layout of the source; its weights mean nothing."""
+    if isinstance(source, Policy):
+        return source
+    if isinstance(source, tuple):
+        return _built(source[0], policy, source[1])
+    old = source_spec(source)
+    config = policy.config
+    actor = source.actor if isinstance(source, Spaces) else _seen(old, policy.actor_inputs, policy.obs_spec)
+    critic = source.critic if isinstance(source, Spaces) else _seen(old, policy.critic_inputs, policy.obs_spec)
+    return _built(
+        old,
+        policy,
+        replace(
+            config,
+            actor_obs=actor,
+            critic_obs=critic,
+            trunk=_restricted(config.trunk, old),
+            actor=_restricted(config.actor, old),
+            critic=_restricted(config.critic, old),
+        ),
+    )
+
+
+def _built(old: ObsSpec, policy: Policy, config: PolicyConfig) -> Policy:
+    with torch.random.fork_rng(devices=[]):  # nobody's random numbers change because weights were loaded
+        return Policy(old, policy.action_spec, config)
+
+
+def _seen(old: ObsSpec, now: ObsSpec, whole: ObsSpec) -> tuple[str, ...]:
+    """Return what a list saw: of what it sees now, what there was, and of what is gone, the same groups."""
+    groups = {component.group for component in now.values()}
+    return tuple(name for name in old if name in now or (name not in whole and old[name].group in groups))
+
+
+def _restricted(recipes: tuple[StageRecipe, ...], old: ObsSpec) -> tuple[StageRecipe, ...]:
+    """Return the stages without components that the old observation does not have; a stage left empty is left out."""
+    kept: list[StageRecipe] = []
+    for recipe in recipes:
+        if isinstance(recipe, Encode):
+            kept += _restricted_encode(recipe, old)
+        elif isinstance(recipe, NormalizeObs) and recipe.components:
+            names = _there(recipe.components, old)
+            kept += [replace(recipe, components=names)] if names else []
+        elif isinstance(recipe, (Estimate, Adapt)):
+            kept += _restricted_prediction(recipe, old)
+        elif not (isinstance(recipe, Override) and recipe.component not in old):
+            kept.append(recipe)
+    return tuple(kept)
+
+
+def _there(names: tuple[str, ...], old: ObsSpec) -> tuple[str, ...]:
+    return tuple(name for name in names if name in old)
+
+
+def _restricted_encode(recipe: Encode, old: ObsSpec) -> list[Encode]:
+    places = [at for at, name in enumerate(recipe.components) if name in old]
+    if not places:
+        return []
+
+    def each(setting: Any) -> Any:
+        return tuple(setting[at] for at in places) if isinstance(setting, (tuple, list)) else setting
+
+    names = tuple(recipe.components[at] for at in places)
+    copies = tuple((name, copy) for name, copy in recipe.copies if name in names and copy in old)
+    model, settings = each(recipe.model), each(recipe.settings)
+    return [replace(recipe, components=names, model=model, settings=settings, copies=copies)]
+
+
+def _restricted_prediction(recipe: Estimate | Adapt, old: ObsSpec) -> list[Estimate | Adapt]:
+    truths = recipe.truth_components or recipe.target_components
+    pairs = [pair for pair in zip(recipe.target_components, truths) if all(name in old for name in pair)]
+    if not pairs:
+        return []
+    targets, found = tuple(target for target, _ in pairs), tuple(truth for _, truth in pairs)
+    reads = _there(recipe.obs_components, old)
+    return [
+        replace(
+            recipe,
+            obs_components=reads,
+            target_components=targets,
+            truth_components=found if recipe.truth_components else (),
+        )
+    ]
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
 
 __all__ = [
     "TransferError",

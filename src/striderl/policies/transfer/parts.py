@@ -18,8 +18,7 @@ from striderl.data.naming import unknown
 from striderl.policies.parameter_layout import places
 from striderl.policies.policy import Policy
 from striderl.policies.run_reader import WEIGHTS
-from striderl.policies.transfer.load import write
-from striderl.policies.transfer.report import Difference, TransferError, TransferReport, shape_text
+from striderl.policies.transfer.load import Difference, TransferError, TransferReport, shape_text, write
 
 LISTS = ("actor", "critic")
 """Whose encoders can be replaced."""

@@ -26,7 +26,7 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.spaces import Segments, make_spaces
 from striderl.policies.stage import Pipeline, StageRecipe
 from striderl.policies.stages import NormalizeObs, NormalizeStage, Remember, RememberStage, module_key
-from striderl.policies.transfer.report import Difference, TransferError, shape_text
+from striderl.policies.transfer.load import Difference, TransferError, shape_text
 
 
 def policy_from_rsl_rl(

@@ -45,8 +45,13 @@ from striderl.policies.encode import Encode
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.presets.amp import AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent
-from striderl.policies.presets.encoder import EncoderActorCritic, EncoderActorCriticRecurrent
-from striderl.policies.presets.plain import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.base import ActorCritic, ActorCriticRecurrent, DeterministicPolicy
+from striderl.policies.presets.encoder import (
+    EncoderActorCritic,
+    EncoderActorCriticRecurrent,
+    VisualDeterministicAC,
+    VisualDeterministicRecurrent,
+)
 from striderl.policies.presets.state import (
     EncoderStateAc,
     EncoderStateAcRecurrent,
@@ -54,7 +59,6 @@ from striderl.policies.presets.state import (
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.presets.visual import VisualDeterministicAC, VisualDeterministicRecurrent
 from striderl.policies.stage import StageRecipe
 from striderl.policies.stages import NormalizeObs
 from striderl.policies.transfer.parts import load_parts, part_names

@@ -1,8 +1,10 @@
-"""`QFunction`: the value of an action in a state, several times over.
+"""Values without an actor beside them: of an action in a state, of every choice in it, of the state itself.
 
-obs ─ stages ─▶ features ─┐
-                          ├─▶ K networks ─▶ [K, B] (or [K, B, O]: quantiles, atoms)
-action ───────────────────┘
+QFunction         obs ─ stages ─▶ features ─┐
+                                            ├─▶ K networks ─▶ [K, B] (or [K, B, O]: quantiles, atoms)
+                  action ───────────────────┘
+ChoiceQFunction   obs ─ stages ─▶ features ───▶ K networks ─▶ [K, B, n]
+ValueFunction     obs ─ stages ─▶ features ───▶ one network ─▶ [B]
 """
 
 from __future__ import annotations
@@ -12,27 +14,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from striderl.data.actions import ActionSpec, BoxSpec
+from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.ensemble import EnsembleMlp, RenormEnsembleMlp
-from striderl.networks.mlp import as_sizes, weight_dtype
+from striderl.networks.heads.value import ValueHead
+from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
 from striderl.ops.moments import AllReduce
 from striderl.policies.actor_policy import plain_component
 from striderl.policies.arguments import as_names
 from striderl.policies.component_defaults import component_defaults
 from striderl.policies.policy import masked
-from striderl.policies.stage import (
-    Flow,
-    Obs,
-    Passed,
-    Pipeline,
-    StageRecipe,
-    State,
-    as_stages,
-    flat_features,
-    only,
-)
+from striderl.policies.stage import Flow, Obs, Passed, Pipeline, StageRecipe, State, as_stages, flat_features, only
 
 
 @suggests_fields
@@ -139,3 +132,75 @@ def _members(config: QFunctionConfig, size: int) -> EnsembleMlp | RenormEnsemble
     if config.batch_renorm:
         return RenormEnsembleMlp(*shape, warmup=config.renorm_warmup)
     return EnsembleMlp(*shape, layer_norm=config.layer_norm)
+
+
+# -- of every choice ---------------------------------------------------------------------------------------------------
+
+
+class ChoiceQFunction(nn.Module):
+    """Values of all choices; takes the config of a `QFunction`, with one number per choice and member."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, config: QFunctionConfig | None = None) -> None:
+        """Build all members for these observations and choices."""
+        super().__init__()
+        if not isinstance(action_spec, DiscreteSpec):
+            raise TypeError(f"ChoiceQFunction wants one discrete action, found {type(action_spec).__name__}")
+        self.config = config = config or QFunctionConfig()
+        if config.num_outputs != 1 or config.batch_renorm:
+            raise ValueError("ChoiceQFunction has one number per choice and no batch_renorm; leave both away")
+        wanted = config.obs
+        if wanted == QFunctionConfig.obs:
+            wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
+        self.inputs = obs_spec.select(wanted)
+        self.pipeline = critic_pipeline(self.inputs, obs_spec, config, "critic")
+        self.members = EnsembleMlp(
+            config.num_members,
+            self.pipeline.output_spec.size,
+            config.hidden_dims,
+            action_spec.n,
+            config.activation,
+            layer_norm=config.layer_norm,
+        )
+
+    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+        """Let normalisers learn from raw observations."""
+        self.pipeline.absorb(obs, valid, all_reduce)
+
+    def forward(self, obs: Obs, valid: Tensor | None = None) -> Tensor:
+        """Return [K, B, n] for observations [B, …]."""
+        given = masked(obs, valid)
+        flow = Flow(only(given, self.inputs, who="the Q-function"), {}, {}, None, valid)
+        passed: Passed = self.pipeline(flow._replace(whole=given))
+        values: Tensor = self.members(flat_features(passed.obs, self.pipeline.output_spec, self))
+        return values
+
+
+# -- of a state --------------------------------------------------------------------------------------------------------
+
+
+class ValueFunction(nn.Module):
+    """Stages, layers and one value; its settings are those of a Q-function with one member and one output."""
+
+    def __init__(self, obs_spec: ObsSpec, config: QFunctionConfig | None = None) -> None:
+        """Build it for these observations."""
+        super().__init__()
+        config = config or QFunctionConfig()
+        wanted = config.obs
+        if wanted == QFunctionConfig.obs:
+            wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
+        self.inputs = obs_spec.select(wanted)
+        self.pipeline = critic_pipeline(self.inputs, obs_spec, config, "value")
+        self.body = MlpModel(self.pipeline.output_spec.size, config.hidden_dims, None, config.activation)
+        self.head = ValueHead(self.body.output_size)
+
+    def absorb(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
+        """Let normalisers learn from raw observations."""
+        self.pipeline.absorb(obs, valid, all_reduce)
+
+    def forward(self, obs: Obs, valid: Tensor | None = None) -> Tensor:
+        """Return the values [B] of states [B, …]."""
+        given = masked(obs, valid)
+        flow = Flow(only(given, self.inputs, who="the value function"), {}, {}, None, valid)
+        passed: Passed = self.pipeline(flow._replace(whole=given))
+        value: Tensor = self.head(self.body(flat_features(passed.obs, self.pipeline.output_spec, self)))
+        return value
