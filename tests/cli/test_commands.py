@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from striderl.cli import play as play_module
-from striderl.cli.flag_errors import one_line
 from striderl.cli.main import COMMANDS, main
+from striderl.cli.options import one_line
+from striderl.cli.play import NoDisplayError, portable_pixmap
 from striderl.cli.runs import find_run
-from striderl.cli.window import NoDisplayError, portable_pixmap
 from striderl.training.experiment.run_config import read_run_config
 
 TINY = [
@@ -148,7 +148,7 @@ def test_play_writes_a_video_where_there_is_no_display(run, monkeypatch, capsys)
         def __init__(self, title):
             raise NoDisplayError("no $DISPLAY")
 
-    monkeypatch.setattr("striderl.cli.window.Window", Nothing)
+    monkeypatch.setattr("striderl.cli.play.Window", Nothing)
     assert main(["play", str(run), "--seconds", "0.2"]) == 0
     assert "no window (no $DISPLAY); writing a video" in capsys.readouterr().out
     assert list((run / "videos").glob("play_*.mp4"))
@@ -171,7 +171,7 @@ def test_play_shows_every_step_until_the_window_is_closed(run, monkeypatch):
         def __exit__(self, *_):
             shown.append("closed")
 
-    monkeypatch.setattr("striderl.cli.window.Window", Fake)
+    monkeypatch.setattr("striderl.cli.play.Window", Fake)
     monkeypatch.setattr(play_module.time, "sleep", lambda seconds: None)
     assert main(["play", str(run), "--seconds", "5"]) == 0
     assert len(shown) == 6 and shown[-1] == "closed"

@@ -99,13 +99,13 @@ def test_what_was_learned_is_evaluated_filmed_and_exported(name, datasets, tmp_p
 
 @pytest.mark.slow
 def test_play_writes_a_video_where_there_is_no_display(datasets, tmp_path, monkeypatch):
-    from striderl.cli.window import NoDisplayError
+    from striderl.cli.play import NoDisplayError
 
     class Nothing:
         def __init__(self, title):
             raise NoDisplayError("no $DISPLAY")
 
-    monkeypatch.setattr("striderl.cli.window.Window", Nothing)
+    monkeypatch.setattr("striderl.cli.play.Window", Nothing)
     folder = trained("td3", datasets, tmp_path, 1)
     assert main(["play", str(folder), "--seconds", "0.1"]) == 0
     assert list((folder / "videos").glob("play_*.mp4"))

@@ -1,13 +1,30 @@
-"""From a dataclass of options to flags with help: what every command but `train` uses."""
+"""From a dataclass of options to flags with help, and a mistake in them as one line in place of a box.
+
+    ╭─ Unrecognized options ───────────────────╮
+    │ Unrecognized options: --secnds, 3        │
+    │ ──────────────────────────────────────── │          there is no flag --secnds. Did you mean --seconds?
+    │ Perhaps you meant:                       │   ─▶     'striderl play --help' explains the flags.
+    │     --seconds FLOAT                      │
+    │         How long, in seconds …           │
+    ╰──────────────────────────────────────────╯
+
+`train` puts its own flags together (`train_flags.py`); every other command takes those of its dataclass.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterator
 from typing import Annotated, TypeVar
 
 import tyro
 
-from striderl.cli.flag_errors import one_line_errors
 from striderl.cli.runs import ENV, TRUST
+from striderl.cli.terminal import UsageError
+from striderl.data.naming import suggestion
 
 OptionsT = TypeVar("OptionsT")
 
@@ -26,3 +43,76 @@ def parse(kind: type[OptionsT], words: list[str], *, command: str, description: 
     prog = f"striderl {command}"
     with one_line_errors(prog):
         return tyro.cli(kind, args=words, prog=prog, description=description, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_RULE = re.compile(r"[\s\-─━╭╮╰╯├┤]*")
+
+
+@contextlib.contextmanager
+def one_line_errors(prog: str) -> Iterator[None]:
+    """Turn the end of the program with a box on the standard error into a UsageError with a line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            yield
+    except SystemExit as ending:
+        if not ending.code:  # --help
+            raise
+        raise UsageError(f"{one_line(said.getvalue())} '{prog} --help' explains the flags.") from None
+    else:
+        sys.stderr.write(said.getvalue())  # warnings, which are no mistakes
+
+
+def one_line(box: str) -> str:
+    """Return the sentences of a box that say what is wrong, and what was probably meant."""
+    sections = _sections(box)
+    if not sections:
+        return "the command line cannot be read."
+    first = sections[0]
+    text = " ".join(line.strip() for line in first)
+    for title in ("Unrecognized options: ", "Unrecognized argument: "):
+        if text.startswith(title):
+            wrong = text.removeprefix(title).split(", ")[0]
+            kind = "flag" if wrong.startswith("-") else "argument"
+            return f"there is no {kind} {wrong}.{_meant(sections[1:])}"
+    if text.startswith("Missing from") and len(first) > 1:
+        names = [line.split()[0].rstrip(",") for line in first[1:] if _indent(line) == _indent(first[1])]
+        return f"{first[0].strip().replace('Missing from', 'missing from')} {', '.join(names)}."
+    chosen = re.match(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", text)
+    if chosen:
+        word, flag, choices = chosen.groups()
+        near = suggestion(word, re.findall(r"'(.*?)'", choices))
+        return f"{flag} cannot be {word!r}. {near}Available: {choices}."
+    # the name of the part of the config is no help; that of a flag is
+    text = re.sub(r"^Error parsing (?!-)[\w.]+: ", "", text).replace("Error parsing ", "", 1)
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def _sections(box: str) -> list[list[str]]:
+    """Return the lines between the rules, without the frame, the title and the way to the help."""
+    plain = _COLOURS.sub("", box).strip("\n")
+    found: list[list[str]] = [[]]
+    for line in plain.splitlines()[1:]:  # the title
+        bare = line.strip("│┃").rstrip()
+        if not _RULE.fullmatch(bare):
+            found[-1].append(bare)
+        elif found[-1]:
+            found.append([])
+    return [section for section in found if section and "For full helptext" not in section[0]]
+
+
+def _meant(sections: list[list[str]]) -> str:
+    """Return the flag that the parser found to be nearest."""
+    for section in sections:
+        if section[0].strip().startswith(("Perhaps you meant", "Similar")):
+            flags = [line.split()[0].rstrip(",") for line in section[1:] if line.strip().startswith("--")]
+            return f" Did you mean {flags[0]}?" if flags else ""
+    return ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -1,4 +1,7 @@
-"""`striderl play RUN` and `striderl record RUN`: see what a policy does, in a window or in a video."""
+"""`striderl play RUN` and `striderl record RUN`: see what a policy does, in a window or in a video.
+
+The window shows frames with what Python brings along; where there is no display, `NoDisplayError` is raised.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from striderl.cli.options import Env, Run, Trust, parse
 from striderl.cli.runs import env_of, load
@@ -35,7 +40,6 @@ class ViewOptions:
 
 def play(words: list[str]) -> int:
     """Show the policy in a window; without a display, write a video and say where it is."""
-    from striderl.cli.window import NoDisplayError, Window
 
     options = _options(words, "play", "Watch a run's greedy policy in a window, or as a video without a display.")
     loaded = load(options.run, options.checkpoint, trust=options.trust)
@@ -102,3 +106,54 @@ def _show(loaded: LoadedRun, options: ViewOptions, window: Any) -> int:
             state = actor.initial_state(1, env.device) if bool(step.done[0]) else acted.state
             time.sleep(max(0.0, duration - (time.perf_counter() - began)))
     return 0
+
+
+# -- the window --------------------------------------------------------------------------------------------------------
+
+
+class NoDisplayError(Exception):
+    """There is no window system to open a window in."""
+
+
+class Window:
+    """Shows one frame after the other until it is closed."""
+
+    def __init__(self, title: str) -> None:
+        """Open the window; the first frame decides its size."""
+        try:
+            import tkinter
+        except ImportError as error:
+            raise NoDisplayError("this Python has no tkinter") from error
+        try:
+            self._root: Any = tkinter.Tk()
+        except tkinter.TclError as error:
+            raise NoDisplayError(str(error)) from error
+        self._tkinter = tkinter
+        self._root.title(title)
+        self._label: Any = tkinter.Label(self._root)
+        self._label.pack()
+        self._open = True
+        self._root.protocol("WM_DELETE_WINDOW", self._closed)
+
+    def show(self, frame: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
+        """Show a frame uint8 [height, width, 3]; returns whether the window is still open."""
+        if self._open:
+            self._picture = self._tkinter.PhotoImage(data=portable_pixmap(frame), format="PPM")
+            self._label.configure(image=self._picture)
+            self._root.update()
+        return self._open
+
+    def _closed(self) -> None:
+        self._open = False
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._root.destroy()
+
+
+def portable_pixmap(frame: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    """Return a frame as a binary PPM file, which needs no library to write or to read."""
+    height, width, _ = frame.shape
+    return f"P6 {width} {height} 255\n".encode() + np.ascontiguousarray(frame).tobytes()

@@ -40,7 +40,7 @@ def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> R
     """Return the config with what the flags change; a wrong flag or value raises UsageError."""
     import tyro
 
-    from striderl.cli.flag_errors import one_line_errors
+    from striderl.cli.options import one_line_errors
 
     words, names = take_list(words, "--terms")
     words, settings = _settings(_written_out(words, config))

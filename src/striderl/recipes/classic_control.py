@@ -1,14 +1,31 @@
-"""Classic control: small tasks that are learned in seconds to a minute on one core."""
+"""Classic control: small tasks that are learned in seconds to a minute on one core.
+
+PPO, A2C, REINFORCE       many env steps, all of which are learned from once
+DQN, SAC, TD3             from replay: few env steps, many gradient steps
+BC, TD3+BC, CQL, IQL, BCQ from a dataset: no env is stepped but for evaluations
+
+striderl dataset pendulum DATA --kind mix
+striderl train pendulum --algorithm td3_bc --dataset DATA
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from striderl.algorithms.actor_critic.sac import SACConfig
+from striderl.algorithms.actor_critic.td3 import TD3Config
+from striderl.algorithms.offline.bcq import BCQConfig
+from striderl.algorithms.offline.behaviour_cloning import BehaviourCloningConfig
+from striderl.algorithms.offline.cql import CQLConfig
+from striderl.algorithms.offline.iql import IQLConfig
+from striderl.algorithms.offline.td3_bc import TD3BCConfig
 from striderl.algorithms.on_policy.a2c import A2CConfig
 from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.on_policy.reinforce import REINFORCEConfig
 from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.algorithms.value_based.dqn import DQNConfig
+from striderl.ops.ramps import Ramp
 from striderl.policies.settings import PolicySettings
 from striderl.training.experiment.run_config import (
     CheckpointSettings,
@@ -18,7 +35,7 @@ from striderl.training.experiment.run_config import (
     RunConfig,
     StopSettings,
 )
-from striderl.training.plans import OnPolicyPlan
+from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan
 
 SMALL = PolicySettings(normalize_obs=False, actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="tanh")
 """Two small networks; the observations are of order one already."""
@@ -261,5 +278,215 @@ CLASSIC_CONTROL: Mapping[tuple[str, str], Callable[[], RunConfig[Any, Any]]] = {
     ("acrobot", "ppo"): acrobot_ppo,
     ("mountain_car", "ppo"): mountain_car_ppo,
     ("mountain_car_continuous", "ppo"): mountain_car_continuous_ppo,
+}
+"""The recipes of this file."""
+
+
+# -- from replay -------------------------------------------------------------------------------------------------------
+
+
+def cartpole_dqn() -> RunConfig[DQNConfig, OffPolicyPlan]:
+    """CartPole with double DQN and three-step returns: 475 or more after about 25,000 steps."""
+    return RunConfig(
+        env=EnvSettings(task="cartpole", num_envs=4),
+        policy=PolicySettings(
+            normalize_obs=False, actor_hidden_dims=(120, 84), critic_hidden_dims=(120, 84), activation="relu"
+        ),
+        algorithm_name="dqn",
+        algorithm=DQNConfig(
+            gamma=0.99,
+            n_step=3,
+            double=True,
+            target_every=100,
+            tau=1.0,
+            learning_rate=5e-4,
+            max_grad_norm=10.0,
+            epsilon=Ramp(start=1.0, end=0.05, num_steps=10_000),
+        ),
+        plan=OffPolicyPlan(
+            num_steps_per_env=250,
+            train_every=1,
+            num_updates_per_round=2,
+            batch_size=128,
+            learning_starts=1_000,
+            buffer_size=100_000,
+            total_steps=80_000,
+        ),
+        evaluation=EvaluationSettings(every=4, num_episodes=20, num_envs=10),
+        stop=StopSettings(metric="evaluate/return_mean", value=475.0),
+        checkpoints=CheckpointSettings(every=10),
+        logging=LoggingSettings(console_every=4),
+        num_threads=1,
+    )
+
+
+def pendulum_sac() -> RunConfig[SACConfig, OffPolicyPlan]:
+    """Pendulum with SAC: swings up after a few thousand steps."""
+    return RunConfig(
+        env=EnvSettings(task="pendulum", num_envs=1),
+        policy=PolicySettings(
+            normalize_obs=False,
+            actor_hidden_dims=(128, 128),
+            critic_hidden_dims=(128, 128),
+            activation="relu",
+            head="squashed_gaussian",
+        ),
+        algorithm_name="sac",
+        algorithm=SACConfig(
+            gamma=0.99,
+            n_step=1,
+            tau=0.005,
+            actor_learning_rate=1e-3,
+            critic_learning_rate=1e-3,
+            temperature_learning_rate=1e-3,
+            init_temperature=1.0,
+        ),
+        plan=_pendulum_plan(),
+        evaluation=EvaluationSettings(every=4, num_episodes=20, num_envs=20),
+        stop=StopSettings(metric="evaluate/return_mean", value=-180.0),
+        checkpoints=CheckpointSettings(every=10),
+        logging=LoggingSettings(console_every=4),
+        num_threads=1,
+    )
+
+
+def pendulum_td3() -> RunConfig[TD3Config, OffPolicyPlan]:
+    """Pendulum with TD3: swings up after a few thousand steps."""
+    return RunConfig(
+        env=EnvSettings(task="pendulum", num_envs=1),
+        policy=PolicySettings(
+            normalize_obs=False,
+            actor_hidden_dims=(128, 128),
+            critic_hidden_dims=(128, 128),
+            activation="relu",
+            head="deterministic",
+        ),
+        algorithm_name="td3",
+        algorithm=TD3Config(
+            gamma=0.99,
+            n_step=1,
+            tau=0.005,
+            actor_learning_rate=1e-3,
+            critic_learning_rate=1e-3,
+            actor_every=2,
+            exploration_std=0.1,
+            smoothing_std=0.2,
+            smoothing_clip=0.5,
+        ),
+        plan=_pendulum_plan(),
+        evaluation=EvaluationSettings(every=4, num_episodes=20, num_envs=20),
+        stop=StopSettings(metric="evaluate/return_mean", value=-180.0),
+        checkpoints=CheckpointSettings(every=10),
+        logging=LoggingSettings(console_every=4),
+        num_threads=1,
+    )
+
+
+def _pendulum_plan() -> OffPolicyPlan:
+    return OffPolicyPlan(
+        num_steps_per_env=250,
+        train_every=1,
+        num_updates_per_round=1,
+        batch_size=256,
+        learning_starts=1_000,
+        buffer_size=50_000,
+        total_steps=20_000,
+    )
+
+
+CLASSIC_CONTROL_REPLAY: Mapping[tuple[str, str], Callable[[], RunConfig[Any, Any]]] = {
+    ("cartpole", "dqn"): cartpole_dqn,
+    ("pendulum", "sac"): pendulum_sac,
+    ("pendulum", "td3"): pendulum_td3,
+}
+"""The recipes of this file."""
+
+
+# -- from a dataset ----------------------------------------------------------------------------------------------------
+
+
+RATE = 1e-3
+GAMMA, TAU = 0.95, 0.02
+"""A swing-up takes a second or two; with a longer horizon or slower targets, values want far more gradient steps."""
+
+
+def pendulum_bc() -> RunConfig[BehaviourCloningConfig, OfflinePlan]:
+    """Pendulum by doing what the data did."""
+    return _pendulum("bc", BehaviourCloningConfig(learning_rate=RATE), "squashed_gaussian")
+
+
+def pendulum_td3_bc() -> RunConfig[TD3BCConfig, OfflinePlan]:
+    """Pendulum with TD3 that stays near the data."""
+    config = TD3BCConfig(gamma=GAMMA, tau=TAU, actor_learning_rate=RATE, critic_learning_rate=RATE)
+    return _pendulum("td3_bc", config, "deterministic")
+
+
+def pendulum_cql() -> RunConfig[CQLConfig, OfflinePlan]:
+    """Pendulum with SAC whose critics promise little for what the data does not have."""
+    config = CQLConfig(
+        gamma=GAMMA,
+        tau=TAU,
+        penalty=5.0,
+        actor_learning_rate=RATE,
+        critic_learning_rate=RATE,
+        temperature_learning_rate=RATE,
+    )
+    return _pendulum("cql", config, "squashed_gaussian")
+
+
+def pendulum_iql() -> RunConfig[IQLConfig, OfflinePlan]:
+    """Pendulum without ever asking for the value of an action outside the data."""
+    # rewards of this task are large, and so are advantages and their errors: a low temperature
+    config = IQLConfig(gamma=GAMMA, tau=TAU, learning_rate=RATE, expectile=0.9, temperature=0.1)
+    return _pendulum("iql", config, "squashed_gaussian")
+
+
+def cartpole_bc() -> RunConfig[BehaviourCloningConfig, OfflinePlan]:
+    """CartPole by doing what the data did."""
+    return _cartpole("bc", BehaviourCloningConfig(learning_rate=RATE))
+
+
+def cartpole_iql() -> RunConfig[IQLConfig, OfflinePlan]:
+    """CartPole without ever asking for the value of a choice outside the data."""
+    return _cartpole("iql", IQLConfig(gamma=0.99, tau=TAU, learning_rate=RATE))
+
+
+def cartpole_bcq() -> RunConfig[BCQConfig, OfflinePlan]:
+    """CartPole with Q-learning among what the data would choose."""
+    return _cartpole("bcq", BCQConfig(gamma=0.99, n_step=3, target_every=1, tau=TAU, learning_rate=RATE))
+
+
+def _pendulum(name: str, algorithm: Any, head: Any) -> RunConfig[Any, OfflinePlan]:
+    policy = PolicySettings(actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="relu", head=head)
+    return _run("pendulum", name, algorithm, policy)
+
+
+def _cartpole(name: str, algorithm: Any) -> RunConfig[Any, OfflinePlan]:
+    policy = PolicySettings(actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="relu")
+    return _run("cartpole", name, algorithm, policy)
+
+
+def _run(task: str, name: str, algorithm: Any, policy: PolicySettings) -> RunConfig[Any, OfflinePlan]:
+    return RunConfig(
+        env=EnvSettings(task=task, num_envs=1),
+        policy=policy,
+        algorithm_name=name,
+        algorithm=algorithm,
+        plan=OfflinePlan(num_updates_per_iteration=500, batch_size=128, total_iterations=8),
+        evaluation=EvaluationSettings(every=1, num_episodes=20, num_envs=20),
+        checkpoints=CheckpointSettings(every=2),
+        logging=LoggingSettings(console_every=1),
+        num_threads=1,
+    )
+
+
+CLASSIC_CONTROL_OFFLINE: Mapping[tuple[str, str], Callable[[], RunConfig[Any, Any]]] = {
+    ("cartpole", "bc"): cartpole_bc,
+    ("cartpole", "iql"): cartpole_iql,
+    ("cartpole", "bcq"): cartpole_bcq,
+    ("pendulum", "bc"): pendulum_bc,
+    ("pendulum", "td3_bc"): pendulum_td3_bc,
+    ("pendulum", "cql"): pendulum_cql,
+    ("pendulum", "iql"): pendulum_iql,
 }
 """The recipes of this file."""

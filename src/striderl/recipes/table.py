@@ -32,13 +32,13 @@ def _classic_control() -> Mapping[Key, Recipe]:
 
 
 def _replay() -> Mapping[Key, Recipe]:
-    from striderl.recipes.classic_control_replay import CLASSIC_CONTROL_REPLAY
+    from striderl.recipes.classic_control import CLASSIC_CONTROL_REPLAY
 
     return CLASSIC_CONTROL_REPLAY
 
 
 def _offline() -> Mapping[Key, Recipe]:
-    from striderl.recipes.classic_control_offline import CLASSIC_CONTROL_OFFLINE
+    from striderl.recipes.classic_control import CLASSIC_CONTROL_OFFLINE
 
     return CLASSIC_CONTROL_OFFLINE
 
@@ -50,7 +50,7 @@ def _locomotion() -> Mapping[Key, Recipe]:
 
 
 def _locomotion_replay() -> Mapping[Key, Recipe]:
-    from striderl.recipes.locomotion_replay import LOCOMOTION_REPLAY
+    from striderl.recipes.locomotion import LOCOMOTION_REPLAY
 
     return LOCOMOTION_REPLAY
 
