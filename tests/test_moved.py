@@ -201,3 +201,45 @@ def test_parts_that_need_each_other_while_imported_are_refused(small, tool):
     path.write_text(path.read_text() + "\n\nPLACE = ROOT\n")
     with pytest.raises(tool.MoveError, match="need each other"):
         tool.apply(tree, table)
+
+
+RENAMED = """
+[[package]]
+name = "high"
+was = "low"
+doc = "Higher now."
+[[module]]
+to = "high.kept"
+of = ["low.c"]
+doc = "Another text."
+"""
+
+
+def test_a_folder_gets_another_name_with_all_that_is_in_it(small, tool):
+    tree, _ = small
+    (tree.root / "moves.toml").write_text(RENAMED)
+    table = tool.read_table(tree.root / "moves.toml")
+    tool.tidy(tree, tool.apply(tree, table))
+    assert sorted(path.name for path in (tree.source / "high").glob("*.py")) == [
+        "__init__.py",
+        "a.py",
+        "b.py",
+        "kept.py",
+    ]
+    assert not list((tree.source / "low").glob("*.py"))
+    offered = (tree.source / "high/__init__.py").read_text()
+    assert offered.startswith('"""Higher now."""\n') and "from striderl.high.b import B as B" in offered
+    assert tree.file("high.kept").read_text() == '"""Another text."""\n\nVALUE = 1\n'
+    assert "from striderl.high.kept import VALUE" in (tree.root / "tests/test_low.py").read_text()
+    moved = (tree.source / "_moved.py").read_text()
+    assert '"low": "high"' in moved and '"low.c": "high.kept"' in moved
+
+
+def test_a_module_below_a_folder_with_another_name_is_not_loaded_twice():
+    program = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "import striderl.training.runners.build as old, striderl.training.rsl_rl.build as new\n"
+        "assert old is new"
+    )
+    result = run(program)
+    assert result.returncode == 0, result.stderr
