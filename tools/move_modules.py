@@ -35,6 +35,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -512,6 +513,8 @@ def move_the_rest(tree: Tree, line: PackageLine) -> list[Path]:
     found = sorted(old.glob("*.py")) if line.was else []
     for path in found:
         path.rename(new / path.name)
+    if line.was and old.is_dir() and all(path.name == "__pycache__" for path in old.iterdir()):
+        shutil.rmtree(old)
     return [new / path.name for path in found]
 
 
