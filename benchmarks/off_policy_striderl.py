@@ -13,7 +13,7 @@ from striderl.data.transition import Transition, transition_columns
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.value_functions import QFunction, QFunctionConfig
 from striderl.storage.replay.replay import Replay
-from striderl.training.loops.off_policy import Learner
+from striderl.training.loops.off_policy import ReplayLearner
 
 
 def update(task: Task, mode: str = "eager") -> Work:
@@ -32,7 +32,7 @@ def update(task: Task, mode: str = "eager") -> Work:
         view=algorithm.view(),
     )
     _fill(replay, steps_of(task))
-    learner = Learner(algorithm, replay, task.batch_size, seed=0)
+    learner = ReplayLearner(algorithm, replay, task.batch_size, seed=0)
     count = 0
 
     def work() -> None:

@@ -377,6 +377,7 @@ MODULES: dict[str, str] = {
 
 NAMES: dict[str, str] = {
     "collect.actors:Acted": "collect.actors:ActorOutput",
+    "collect.samplers:Agent": "collect.samplers:SamplerAgent",
     "collect:Acted": "collect:ActorOutput",
     "collect:DaggerSaver": "recording:DaggerSaver",
     "collect:DemonstrationSaver": "recording:DemonstrationSaver",
@@ -391,9 +392,13 @@ NAMES: dict[str, str] = {
     "collect:record_motion": "recording:record_motion",
     "collect:trot_clip": "recording:trot_clip",
     "collect:trot_clips": "recording:trot_clips",
+    "envs.toy:Episode": "envs.toy:ProbeEpisode",
+    "execution:Progress": "execution:UpdateProgress",
+    "recording:Progress": "recording:SaverProgress",
     "storage:Picker": "storage:Sampler",
     "storage:Ticket": "storage:SampleHandle",
     "training:EncoderSettings": "policies:EncoderSettings",
+    "training:Outcome": "training:RunOutcome",
     "training:PolicySettings": "policies:PolicySettings",
 }
 """Public names that another package offers now, 'package:Name' to 'package:Name'."""

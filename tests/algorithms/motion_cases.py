@@ -14,7 +14,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.data.transition import Transition
-from striderl.envs.toy.base import Outcome, ToyEnv
+from striderl.envs.toy.base import ToyEnv, ToyOutcome
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.trainer import Trainer
@@ -53,13 +53,13 @@ class Drift(ToyEnv):
         place = words[:, :2].float() / 2**32 * 2.0 - 1.0
         return {"place": place, "age": words[:, 2] % self.limit, "stride": torch.zeros_like(place)}
 
-    def _advance(self, state: dict[str, Tensor], actions: Any) -> Outcome:
+    def _advance(self, state: dict[str, Tensor], actions: Any) -> ToyOutcome:
         stride = 0.4 * actions.clamp(-1.0, 1.0)
         place, age = state["place"] + stride, state["age"] + 1
         wanted = torch.cat([state["place"], state["place"] + torch.tensor(STRIDE)], dim=-1)
         info = {"ref_motion": 2.0 * wanted, "ref_speed": 5.0 * torch.tensor(STRIDE) + 0.1 * state["place"]}
         moved = {"place": place, "age": age, "stride": stride}
-        return Outcome(moved, -actions[:, 0], place[:, 0] < -0.5, age >= self.limit, info)
+        return ToyOutcome(moved, -actions[:, 0], place[:, 0] < -0.5, age >= self.limit, info)
 
     def _observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"place": state["place"].clone(), "motion": state["place"] * 2.0, "speed": state["stride"] * 5.0}

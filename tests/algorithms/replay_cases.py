@@ -30,7 +30,7 @@ from striderl.ops.ramps import constant
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.stages import Remember
 from striderl.policies.value_functions import QFunction, QFunctionConfig
-from striderl.training.loops.off_policy import Learner
+from striderl.training.loops.off_policy import ReplayLearner
 from striderl.training.protocols import replay_for
 
 HIDDEN = (24,)
@@ -249,13 +249,13 @@ def clock(name: str, kind: type[TimeLimit] | type[Terminator], num_steps: int, n
     return env
 
 
-def learner_of(algorithm: Any, env: VecEnv, *, num_steps: int = 256, batch_size: int = 32) -> Learner:
+def learner_of(algorithm: Any, env: VecEnv, *, num_steps: int = 256, batch_size: int = 32) -> ReplayLearner:
     """Fill a replay at random and return what takes gradient steps on it."""
     collector = Collector(env, algorithm.actor(), CollectorConfig(seed=0))
     replay = replay_for(collector, algorithm, 2 * num_steps, 0)
     algorithm.explore(0, random=True)
     collector.collect(n_step=num_steps, storage=replay)
-    return Learner(algorithm, replay, batch_size, 0)
+    return ReplayLearner(algorithm, replay, batch_size, 0)
 
 
 def learned(algorithm: Any, env: VecEnv, updates: int, *, num_steps: int = 256) -> Any:

@@ -14,7 +14,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.toy.base import Outcome, State, ToyEnv
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome
 from striderl.envs.vec_env import Actions, Obs, VecEnv
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
@@ -51,10 +51,10 @@ class HiddenGoal(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {"goal": words.float() * 2.0**-31 - 1.0}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         reward = 1.0 - (actions - state["goal"]).abs().mean(dim=1)
-        return Outcome({}, reward, state["length"] + 1 >= LENGTH, self._never(), {})
+        return ToyOutcome({}, reward, state["length"] + 1 >= LENGTH, self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         first = (state["length"] == 0).float()[:, None]

@@ -10,7 +10,7 @@ from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.toy.base import Outcome, ToyEnv
+from striderl.envs.toy.base import ToyEnv, ToyOutcome
 from striderl.ops.ramps import constant
 from striderl.policies.actor_policy import ActorConfig
 from striderl.storage.replay.replay import Replay
@@ -44,7 +44,7 @@ class FlipBits(ToyEnv):
     def _advance(self, state, actions):
         flip = torch.nn.functional.one_hot(actions.long(), BITS).float()
         bits = (state["bits"] - flip).abs()
-        return Outcome({"bits": bits}, arrived(bits, state["goal"], {}), self._never(), self._never(), {})
+        return ToyOutcome({"bits": bits}, arrived(bits, state["goal"], {}), self._never(), self._never(), {})
 
     def _observe(self, state):
         return {"achieved_goal": state["bits"].clone(), "desired_goal": state["goal"].clone()}

@@ -21,7 +21,7 @@ from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.toy.base import Outcome, ToyEnv
+from striderl.envs.toy.base import ToyEnv, ToyOutcome
 from striderl.envs.toy.chains import Terminator
 from striderl.envs.toy.memory import MemoryCue, MemoryCueConfig
 from striderl.ops.ramps import Ramp
@@ -120,7 +120,7 @@ class Recall(ToyEnv):
     def _advance(self, state, actions):
         asked = state["length"] >= 2
         reward = torch.where(asked, 1.0 - (actions[:, 0] - state["number"]).square(), 0.0)
-        return Outcome({}, reward, asked, self._never(), {})
+        return ToyOutcome({}, reward, asked, self._never(), {})
 
     def _observe(self, state):
         shown = torch.where(state["length"] == 0, state["number"], 0.0)

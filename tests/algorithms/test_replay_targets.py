@@ -18,7 +18,7 @@ from striderl.algorithms.value_based.distributional import Atoms, Quantiles
 from striderl.algorithms.value_based.dqn import Means
 from striderl.networks.distributions.categorical import FORBIDDEN, masked_log_probs
 from striderl.networks.distributions.deterministic import QValues
-from striderl.networks.ensemble import BatchRenorm, Moments, batch_moments
+from striderl.networks.ensemble import BatchRenorm, EnsembleMoments, batch_moments
 from striderl.networks.heads.value import ReturnDistribution
 from striderl.ops.td import huber, rescaled, unscaled
 
@@ -162,11 +162,11 @@ def test_the_warm_up_is_batch_normalisation():
 
 def test_running_moments_forget_their_start_and_refuse_what_is_not_finite():
     norm = BatchRenorm(1, 1, momentum=0.9)
-    norm.update_normalization(Moments(torch.tensor([[6.0]]), torch.tensor([[2.0]])))
+    norm.update_normalization(EnsembleMoments(torch.tensor([[6.0]]), torch.tensor([[2.0]])))
     assert norm.mean.item() == 6.0 and norm.variance.item() == 2.0
-    norm.update_normalization(Moments(torch.tensor([[2.0]]), torch.tensor([[2.0]])))
+    norm.update_normalization(EnsembleMoments(torch.tensor([[2.0]]), torch.tensor([[2.0]])))
     assert norm.mean.item() == pytest.approx(4.0)
-    norm.update_normalization(Moments(torch.tensor([[float("nan")]]), torch.tensor([[2.0]])))
+    norm.update_normalization(EnsembleMoments(torch.tensor([[float("nan")]]), torch.tensor([[2.0]])))
     assert norm.mean.item() == pytest.approx(4.0) and norm.count.item() == 2
 
 

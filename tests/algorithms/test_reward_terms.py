@@ -18,7 +18,7 @@ from striderl.envs.toy.chains import ProbeConfig, Terminator
 from striderl.execution.updater import GroupConfig, ParameterGroup
 from striderl.policies.actor_policy import ActorConfig
 from striderl.storage.replay.views import NStep
-from striderl.training.loops.off_policy import Learner
+from striderl.training.loops.off_policy import ReplayLearner
 from striderl.training.plans import OffPolicyPlan
 from striderl.training.protocols import replay_for
 from striderl.training.trainer import Trainer
@@ -86,7 +86,7 @@ def test_every_step_of_a_window_has_todays_reward():
 
 def test_terms_learn_and_are_saved():
     algorithm, term, replay = parts()
-    learner = Learner(algorithm, replay, 8, 0)
+    learner = ReplayLearner(algorithm, replay, 8, 0)
     for number in range(5):
         learner.step(number)
     numbers = learner.finish()
@@ -103,7 +103,7 @@ def test_terms_learn_and_are_saved():
 def test_values_include_the_rewards_of_terms():
     # the last step pays 1, and the toll of 0.5
     algorithm, _, replay = parts(n_step=1, term=Fixed())
-    learner = Learner(algorithm, replay, 32, 0)
+    learner = ReplayLearner(algorithm, replay, 32, 0)
     for number in range(150):
         learner.step(number)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def novelty(**settings):
 def test_novelty_of_replayed_steps_is_learned_away():
     algorithm, _, replay = parts(n_step=2, term=novelty(normalize_reward=False, learning_rate=1e-2))
     before = replay.sample(32).data["rew"].clone()
-    learner = Learner(algorithm, replay, 16, 0)
+    learner = ReplayLearner(algorithm, replay, 16, 0)
     for number in range(100):
         learner.step(number)
     assert "train/rnd_loss" in learner.finish()

@@ -220,7 +220,7 @@ def test_after_an_interrupted_rollout_the_next_call_starts_fresh(monkeypatch):
 
     collector, storage = parts(False, "mlp")
     collector.reset()
-    monkeypatch.setattr("striderl.collect.graphed_rollout.RecordedSteps", Interrupted)
+    monkeypatch.setattr("striderl.collect.graphed_rollout.GraphedRollout", Interrupted)
     collector.mode, collector.env.device = played_again(), torch.device("cuda")
     with pytest.raises(KeyboardInterrupt):
         collector.collect(n_step=STEPS * ENVS, storage=storage)

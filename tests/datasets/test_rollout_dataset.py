@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from striderl.data import tree
 from striderl.datasets.playback import dataset as rollout_dataset
-from striderl.datasets.playback.base import DatasetOver, RolloutFileBase, Transition
+from striderl.datasets.playback.base import DatasetOver, PlayedTransition, RolloutFileBase
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.datasets.playback.sources import Share
 from striderl.datasets.trajectories.spec import TrajectoryMismatch, TrajectoryMissing, TrajectoryTimeout
@@ -34,7 +34,7 @@ def recorded(lengths: list[int], *, final_obs: bool = True) -> MemoryTrajectorie
     return source
 
 
-def check_step(found: Transition, rows: list[Any]) -> None:
+def check_step(found: PlayedTransition, rows: list[Any]) -> None:
     """Compare one step [N, …] with what the reference says of each env."""
     everything = {**found.next_observation, **found.next_privileged_observation}
     for env, row in enumerate(rows):
@@ -54,8 +54,8 @@ def check_step(found: Transition, rows: list[Any]) -> None:
             assert torch.equal(obs["place"][env], wanted["place"]) and obs["secret"][env] == wanted["secret"]
 
 
-def sample_index(transition: Transition, step: int) -> Transition:
-    return Transition(*tree.index(tuple(transition), step))
+def sample_index(transition: PlayedTransition, step: int) -> PlayedTransition:
+    return PlayedTransition(*tree.index(tuple(transition), step))
 
 
 settings_of = st.fixed_dictionaries(
@@ -396,12 +396,12 @@ class Counting(RolloutFileBase):
     def refresh_handlers(self, env_ids: Any) -> None:
         self.count[env_ids] = 0
 
-    def get_buffer(self, num_transitions_per_env: int | None = None) -> Transition:
+    def get_buffer(self, num_transitions_per_env: int | None = None) -> PlayedTransition:
         shape = (self.num_envs,) if num_transitions_per_env is None else (num_transitions_per_env, self.num_envs)
         number, flag = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-        return Transition({"n": number}, {}, number, number.clone(), flag, flag, {}, {}, {}, flag)
+        return PlayedTransition({"n": number}, {}, number, number.clone(), flag, flag, {}, {}, {}, flag)
 
-    def fill_transition(self, buffer: Transition, env_ids: Any = None) -> None:
+    def fill_transition(self, buffer: PlayedTransition, env_ids: Any = None) -> None:
         for row in buffer.reward.view(-1, self.num_envs):
             if bool((self.count >= 4).all()):
                 raise DatasetOver

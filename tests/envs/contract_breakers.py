@@ -11,7 +11,7 @@ from torch import Tensor
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.envs.toy.bandits import unit_interval
-from striderl.envs.toy.base import Outcome, State, ToyEnv
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome
 from striderl.envs.vec_env import Actions, Obs, Step
 
 NUM_ENVS = 4
@@ -48,11 +48,13 @@ class Wanderer(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {"place": unit_interval(words)}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         place = state["place"] + 0.3 * actions
         outside = place.square().sum(1) > 4.0
-        return Outcome({"place": place}, -place.abs().sum(1), outside, self._never(), {"energy": actions.abs().sum(1)})
+        return ToyOutcome(
+            {"place": place}, -place.abs().sum(1), outside, self._never(), {"energy": actions.abs().sum(1)}
+        )
 
     def _observe(self, state: State) -> Obs:
         return {"place": state["place"].clone(), "age": state["length"][:, None].clone()}
@@ -379,7 +381,7 @@ class LengthsStandStill(Wanderer):
 class TimeLimitIgnoredByOneEnv(Wanderer):
     fault = Fault("truncated", "true for an episode of max_episode_length=8 steps, found false", env=2)
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         self.max_episode_length = 0
         outcome = super()._advance(state, actions)
         late = (state["length"] + 1 >= 8) & (torch.arange(self.num_envs) != 2)

@@ -28,7 +28,7 @@ from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.datasets.motion.amp_loader import AMPLoader, AMPLoaderConfig
 from striderl.datasets.motion.clip import ClipField, MotionClip
-from striderl.envs.toy.base import Outcome, State, ToyEnv
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome
 from striderl.envs.vec_env import Actions, Obs
 from striderl.execution.modes import ExecutionConfig
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
@@ -73,13 +73,13 @@ class Reach(ToyEnv):
         goal = words[:, 2:4].float() * 2.0**-31 - 1.0
         return {"place": place, "goal": goal, "push": torch.zeros_like(place), "age": words[:, 4] % LIMIT}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         push = self.choices[actions] if actions.dtype is torch.int64 else actions.clamp(-1.0, 1.0)
         place, age = state["place"] + 0.3 * push, state["age"] + 1
         reward = -(place - state["goal"]).abs().sum(dim=-1)
         moved = {"place": place, "push": push, "age": age}
-        return Outcome(moved, reward, place.abs().amax(dim=-1) > 1.5, age >= LIMIT, {})
+        return ToyOutcome(moved, reward, place.abs().amax(dim=-1) > 1.5, age >= LIMIT, {})
 
     def _observe(self, state: State) -> Obs:
         shown = {name: state[name].clone() for name in ("place", "push", "goal")}

@@ -58,7 +58,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
 from striderl.datasets.offline import replay_of
 from striderl.envs.classic_control import CartPole, Pendulum
 from striderl.envs.tasks import make
-from striderl.envs.toy.base import Outcome, ToyEnv
+from striderl.envs.toy.base import ToyEnv, ToyOutcome
 from striderl.envs.vec_env import VecEnv
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
@@ -187,13 +187,13 @@ class Drifting(ToyEnv):
         place, goal = numbers[:, :2], numbers[:, 2:]
         return {"place": place, "goal": goal, "age": words[:, 4] % self.limit, "stride": torch.zeros_like(place)}
 
-    def _advance(self, state: dict[str, Tensor], actions: Any) -> Outcome:
+    def _advance(self, state: dict[str, Tensor], actions: Any) -> ToyOutcome:
         stride = 0.5 * state["stride"] + 0.25 * actions.clamp(-1.0, 1.0)
         place, age = state["place"] + stride, state["age"] + 1
         moved = {"place": place, "goal": state["goal"], "age": age, "stride": stride}
         reward = 1.0 - (place - state["goal"]).square().sum(dim=-1)
         info = {"ref_motion": state["place"] + 0.1}
-        return Outcome(moved, reward, place[:, 0] < -1.5, age >= self.limit, info)
+        return ToyOutcome(moved, reward, place[:, 0] < -1.5, age >= self.limit, info)
 
     def _observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         return {

@@ -32,7 +32,7 @@ from run_cases import final_state, folder_at, take_signals, tiny
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.group import EnvGroup
-from striderl.training.callbacks.chain import Chain
+from striderl.training.callbacks.chain import CallbackList
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.loops import off_policy as off_policy  # loaded here once, not in every child
@@ -364,7 +364,7 @@ def _forget_noise(self: EnvGroup, state: Any) -> None:
     LOAD_GROUP(self, {**state, "step": 0})
 
 
-def _forget_callbacks(self: Chain, state: Any) -> None:
+def _forget_callbacks(self: CallbackList, state: Any) -> None:
     """Leave the callbacks as new ones, so that the log is not cut back."""
 
 
@@ -373,7 +373,7 @@ COMMIT, LOAD_GROUP = CheckpointStore._commit, EnvGroup.load_state_dict
 BUGS: dict[str, Callable[[], Any]] = {
     "overwrite": lambda: mock.patch.object(CheckpointStore, "_commit", _overwrite),
     "noise": lambda: mock.patch.object(EnvGroup, "load_state_dict", _forget_noise),
-    "log": lambda: mock.patch.object(Chain, "load_state_dict", _forget_callbacks),
+    "log": lambda: mock.patch.object(CallbackList, "load_state_dict", _forget_callbacks),
 }
 """Ways to break the library that the kill test must notice: each is a patch that children inherit."""
 

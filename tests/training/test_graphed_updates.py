@@ -20,7 +20,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
 from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
-from striderl.execution.capture_watch import Watch
+from striderl.execution.capture_watch import CaptureWatch
 from striderl.execution.graphed import Graphs, together
 from striderl.execution.modes import Graphed
 from striderl.execution.parameter_groups import ParameterGroup
@@ -188,7 +188,7 @@ def test_sampling_on_the_device_gives_the_samples_of_the_replay(view):
             data, index = found.data, found.index
         else:
             sampler.ready()
-            with Watch("sampling", {}).running(), torch.no_grad():
+            with CaptureWatch("sampling", {}).running(), torch.no_grad():
                 data, index = sampler.sample()
             sampler.advance()
             sampler.advanced()

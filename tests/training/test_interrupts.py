@@ -22,7 +22,7 @@ from striderl.execution import interrupts
 from striderl.execution.interrupts import check_interrupt, deferred_interrupts, interrupt_waits
 from striderl.training.callbacks.callback import NOTHING
 from striderl.training.guard import Guard
-from striderl.training.loops.off_policy import Learner
+from striderl.training.loops.off_policy import ReplayLearner
 
 RAISES = (
     ("env", True),
@@ -112,7 +112,7 @@ def test_the_harness_notices_an_update_that_is_not_taken_back(uninterrupted, mon
 
 
 def test_the_harness_notices_gradient_steps_that_are_not_made_anew(uninterrupted, monkeypatch):
-    monkeypatch.setattr(Learner, "mend", lambda learner: None)
+    monkeypatch.setattr(ReplayLearner, "mend", lambda learner: None)
     assert "another state" in check("sac", uninterrupted, ("optimiser", False, 7), raised)
 
 

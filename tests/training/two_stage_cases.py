@@ -13,7 +13,7 @@ from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.data.transition import transition_columns
 from striderl.datasets.trajectories.spec import TrajectorySpec
 from striderl.datasets.trajectories.writer import TrajectoryWriter
-from striderl.envs.toy.base import Outcome, State, ToyEnv
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome
 from striderl.envs.vec_env import Actions, Obs
 
 LENGTH = 6
@@ -37,10 +37,10 @@ class Follow(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {"target": words.float() * 2.0**-31 - 1.0}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         reward = 1.0 - (actions - answer(state["target"])).abs().mean(dim=1)
-        return Outcome({}, reward, self._never(), self._never(), {})
+        return ToyOutcome({}, reward, self._never(), self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         return {"target": state["target"].clone(), "clock": state["length"].float()[:, None] / LENGTH}

@@ -59,7 +59,7 @@ _DTYPES: dict[torch.dtype, str] = {
 _NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """One line of the header."""
 
     name: str
@@ -139,7 +139,7 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
         return read_tensors(file, os.fstat(file.fileno()).st_size, path, foreign=True)
 
 
-def _read_header(file: BinaryIO, size: int, path: str | Path, foreign: bool) -> list[Entry]:
+def _read_header(file: BinaryIO, size: int, path: str | Path, foreign: bool) -> list[TensorEntry]:
     """Return the header's lines, checked: they cover the rest of the file in order, without gap or overlap."""
     first = file.read(8)
     length = int.from_bytes(first, "little")
@@ -165,7 +165,7 @@ def _read_header(file: BinaryIO, size: int, path: str | Path, foreign: bool) -> 
     return entries
 
 
-def _entry(name: str, line: Any, path: str | Path) -> Entry:
+def _entry(name: str, line: Any, path: str | Path) -> TensorEntry:
     if not isinstance(line, dict) or set(line) != {"dtype", "shape", "data_offsets"}:
         raise CheckpointCorrupt(path, f"the header's line for {name[:200]!r} is not one of a tensor")
     shape, offsets = line["shape"], line["data_offsets"]
@@ -179,14 +179,14 @@ def _entry(name: str, line: Any, path: str | Path) -> Entry:
         raise CheckpointCorrupt(
             path, f"tensor {name[:200]!r} of shape {shape} wants {wanted} bytes, the header gives it {offsets}"
         )
-    return Entry(name, dtype, tuple(shape), offsets[0], offsets[1])
+    return TensorEntry(name, dtype, tuple(shape), offsets[0], offsets[1])
 
 
 def _is_sizes(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
-def _read_entry(file: BinaryIO, entry: Entry, path: str | Path) -> tuple[str, Tensor]:
+def _read_entry(file: BinaryIO, entry: TensorEntry, path: str | Path) -> tuple[str, Tensor]:
     tensor = torch.empty(entry.shape, dtype=entry.dtype)
     target = tensor.reshape(-1).view(torch.uint8).numpy().data
     done = 0

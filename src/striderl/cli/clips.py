@@ -73,7 +73,7 @@ class RecordOptions:
 
 
 @dataclass(frozen=True)
-class ImportOptions:
+class ClipImportOptions:
     """A JSON clip and where it goes."""
 
     source: Source
@@ -87,7 +87,7 @@ class ImportOptions:
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ClipExportOptions:
     """A clip and where its JSON goes."""
 
     source: Source
@@ -189,7 +189,7 @@ def _record(words: list[str]) -> int:
 
 def _import(words: list[str]) -> int:
     options = parse(
-        ImportOptions, words, command="clips import", description="Turn a JSON clip into one of striderl's."
+        ClipImportOptions, words, command="clips import", description="Turn a JSON clip into one of striderl's."
     )
     from striderl.datasets.motion.clip import left_right
     from striderl.datasets.motion.clip_files import save_clip
@@ -206,7 +206,7 @@ def _import(words: list[str]) -> int:
 
 
 def _export(words: list[str]) -> int:
-    options = parse(ExportOptions, words, command="clips export", description="Write a clip as JSON.")
+    options = parse(ClipExportOptions, words, command="clips export", description="Write a clip as JSON.")
     from striderl.datasets.motion.clip_files import load_clip
     from striderl.datasets.motion.json_clips import JsonLayout, export_json_clip
 

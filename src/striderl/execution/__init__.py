@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from striderl.execution.modes import ExecutionConfig as ExecutionConfig
     from striderl.execution.parameter_groups import GroupConfig as GroupConfig
     from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
-    from striderl.execution.updater import Progress as Progress
+    from striderl.execution.updater import UpdateProgress as UpdateProgress
     from striderl.execution.updater import Updater as Updater
 
 __getattr__, __dir__, __all__ = lazy(
@@ -32,7 +32,7 @@ __getattr__, __dir__, __all__ = lazy(
             "ParameterGroup",
         ],
         "updater": [
-            "Progress",
+            "UpdateProgress",
             "Updater",
         ],
     },

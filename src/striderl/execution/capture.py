@@ -30,7 +30,7 @@ import torch._dynamo
 from torch import Tensor, nn
 
 from striderl.data import tree
-from striderl.execution.capture_watch import CaptureError, Watch, user_place
+from striderl.execution.capture_watch import CaptureError, CaptureWatch, user_place
 from striderl.ops.trajectories import static_shapes
 
 __all__ = ["CaptureError", "CaptureReport", "check_capture"]
@@ -106,7 +106,7 @@ def _watched(part: str, function: Callable[..., Any], example: tuple[Any, ...]) 
     """Run forward and backward under the watch; return (outputs, number of ops, whether there was a backward)."""
     inputs = _copied(example)
     modules = _modules_behind(function)
-    watch = Watch(part, inputs, modules)
+    watch = CaptureWatch(part, inputs, modules)
     before = _kept(modules)
     with watch.running():
         outputs = function(*inputs)

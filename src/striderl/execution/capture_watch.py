@@ -1,4 +1,4 @@
-"""Watch one eager run of a part and refuse whatever could not be captured, at the line where it happens.
+"""CaptureWatch one eager run of a part and refuse whatever could not be captured, at the line where it happens.
 
     part(inputs) ── Python call ──▶ FunctionWatch ── torch op ──▶ DispatchWatch ──▶ kernel
                     .cpu(), .numpy(), .tolist(),       host reads, shapes that depend on values, random numbers,
@@ -44,7 +44,7 @@ class CaptureError(RuntimeError):
         self.part, self.op, self.reason, self.place = part, op, reason, place
 
 
-class Watch:
+class CaptureWatch:
     """What an eager run touches: the tensors it was given, those it found elsewhere and those it made."""
 
     def __init__(self, part: str, inputs: Any, modules: Sequence[nn.Module] = ()) -> None:
@@ -66,7 +66,7 @@ class Watch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Watch everything that happens inside the block."""
+        """CaptureWatch everything that happens inside the block."""
         with FunctionWatch(self), DispatchWatch(self):
             yield
 
@@ -137,7 +137,7 @@ class Watch:
 class FunctionWatch(TorchFunctionMode):
     """Reports calls on tensors before torch handles them."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: CaptureWatch) -> None:
         super().__init__()
         self.watch = watch
 
@@ -158,7 +158,7 @@ class FunctionWatch(TorchFunctionMode):
 class DispatchWatch(TorchDispatchMode):
     """Reports operations before and after they run."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: CaptureWatch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watch = watch
 

@@ -48,7 +48,7 @@ Rule = Callable[[Mapping[str, Tensor], Mapping[str, ParameterGroup]], None]
 """(numbers of the minibatch, groups): moves learning rates by tensor arithmetic, with `copy_`."""
 
 
-class Progress(NamedTuple):
+class UpdateProgress(NamedTuple):
     """What several steps have seen, as 0-d tensors."""
 
     mean: dict[str, Tensor]
@@ -117,7 +117,7 @@ class Updater:
         names, numbers = self._step(function, minibatch, rule)
         return dict(zip(names, numbers.unbind()))
 
-    def run(self, function: Function, minibatches: Iterable[Any], rule: Rule | None = None) -> Progress:
+    def run(self, function: Function, minibatches: Iterable[Any], rule: Rule | None = None) -> UpdateProgress:
         """Take one step per minibatch; the numbers of all steps are added up in one vector.
 
         Where steps are recorded, shuffled minibatches are gathered by the recording itself, and many steps are one.
@@ -144,7 +144,7 @@ class Updater:
             )
             yield self._names[key], numbers
 
-    def _added_up(self, steps: Iterable[tuple[tuple[str, ...], Tensor]]) -> Progress:
+    def _added_up(self, steps: Iterable[tuple[tuple[str, ...], Tensor]]) -> UpdateProgress:
         names: tuple[str, ...] = ()
         first = total = torch.zeros(0)
         count = 0
@@ -159,7 +159,7 @@ class Updater:
         if not count:
             raise ValueError("there are no minibatches to learn from")
         mean, first = self._agreed(torch.stack([total / count, first]))
-        return Progress(dict(zip(names, mean.unbind())), dict(zip(names, first.unbind())), count)
+        return UpdateProgress(dict(zip(names, mean.unbind())), dict(zip(names, first.unbind())), count)
 
     def _step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
         key = (function, rule, self.trainable())

@@ -91,7 +91,7 @@ class EnsembleMlp(nn.Module):
 # -- batch renormalisation ---------------------------------------------------------------------------------------------
 
 
-class Moments(NamedTuple):
+class EnsembleMoments(NamedTuple):
     """Mean and variance of a batch, [K, F] each."""
 
     mean: Tensor
@@ -129,7 +129,7 @@ class BatchRenorm(nn.Module):
         """Return the output with the running moments: how actions are valued outside of a critic's step."""
         return self._shaped((x - self.mean.unsqueeze(1)) / self._running_std().unsqueeze(1))
 
-    def train_step(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Moments]:
+    def train_step(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, EnsembleMoments]:
         """Return the output with the moments of the batch [K, B, F] over `valid` [B] (None: all), and the moments."""
         moments = batch_moments(x, valid)
         std, running = (moments.variance + self.eps).sqrt(), self._running_std()
@@ -140,10 +140,10 @@ class BatchRenorm(nn.Module):
             ratio = torch.where(warm, ratio, torch.ones_like(ratio)).unsqueeze(1)
             offset = torch.where(warm, offset, torch.zeros_like(offset)).unsqueeze(1)
         normal = (x - moments.mean.unsqueeze(1)) / std.unsqueeze(1)
-        return self._shaped(normal * ratio + offset), Moments(moments.mean.detach(), moments.variance.detach())
+        return self._shaped(normal * ratio + offset), EnsembleMoments(moments.mean.detach(), moments.variance.detach())
 
     @torch.no_grad()
-    def update_normalization(self, moments: Moments) -> None:
+    def update_normalization(self, moments: EnsembleMoments) -> None:
         """Move the running moments towards those of a batch; moments that are not finite change nothing."""
         fine = moments.mean.isfinite().all() & moments.variance.isfinite().all()
         # the first moments count like all later ones; so nothing of the start, mean 0 and variance 1, is left
@@ -161,14 +161,14 @@ class BatchRenorm(nn.Module):
         return normal * self.scale + self.shift
 
 
-def batch_moments(x: Tensor, valid: Tensor | None) -> Moments:
+def batch_moments(x: Tensor, valid: Tensor | None) -> EnsembleMoments:
     """Return mean and variance [K, F] of [K, B, F] over the batch, of valid samples only."""
     if valid is None:
         mean = x.mean(dim=1)
-        return Moments(mean, (x - mean.unsqueeze(1)).square().mean(dim=1))
+        return EnsembleMoments(mean, (x - mean.unsqueeze(1)).square().mean(dim=1))
     share = (valid.to(x.dtype) / valid.sum().clamp(min=1).to(x.dtype)).view(1, -1, 1)
     mean = (x * share).sum(dim=1)
-    return Moments(mean, ((x - mean.unsqueeze(1)).square() * share).sum(dim=1))
+    return EnsembleMoments(mean, ((x - mean.unsqueeze(1)).square() * share).sum(dim=1))
 
 
 class RenormEnsembleMlp(nn.Module):
@@ -199,7 +199,7 @@ class RenormEnsembleMlp(nn.Module):
             x = linear(norm(x if position == 0 else self.nonlinearity(x)))
         return x
 
-    def train_step(self, input: Tensor, valid: Tensor | None) -> tuple[Tensor, list[Moments]]:
+    def train_step(self, input: Tensor, valid: Tensor | None) -> tuple[Tensor, list[EnsembleMoments]]:
         """Return [K, B, output_size] with the moments of the batch, and these, layer by layer."""
         x, found = self._spread(input), []
         for position, (norm, linear) in enumerate(zip(self._norms(), self.linears)):
@@ -208,7 +208,7 @@ class RenormEnsembleMlp(nn.Module):
             x = linear(x)
         return x, found
 
-    def update_normalization(self, moments: Sequence[Moments]) -> None:
+    def update_normalization(self, moments: Sequence[EnsembleMoments]) -> None:
         """Take the moments of a batch into the running ones."""
         for norm, found in zip(self._norms(), moments):
             norm.update_normalization(found)

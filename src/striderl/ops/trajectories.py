@@ -332,7 +332,7 @@ def weave(ended: Tensor, resets: Tensor, valid: Tensor) -> Weaving:
     return Weaving(source, begins, alive, here)
 
 
-class Window(NamedTuple):
+class SequenceWindow(NamedTuple):
     """The n-step windows of all steps of a sequence, [T, B] each."""
 
     reward: Tensor
@@ -345,7 +345,7 @@ class Window(NamedTuple):
 
 def sequence_windows(
     reward: Tensor, terminated: Tensor, truncated: Tensor, valid: Tensor, *, gamma: float, n: int
-) -> Window:
+) -> SequenceWindow:
     """Return windows of up to n steps that stay within their episode, the valid steps and the sequence."""
     num_steps, count = reward.shape
     time = torch.arange(num_steps, device=reward.device).unsqueeze(1)
@@ -357,7 +357,7 @@ def sequence_windows(
         total = total + torch.where(going, gamma**ahead * reward.roll(-ahead, 0), torch.zeros_like(reward))
         factor = torch.where(going, factor * gamma, factor)
         last = last + going
-    return Window(total, factor * ~terminated.gather(0, last), last)
+    return SequenceWindow(total, factor * ~terminated.gather(0, last), last)
 
 
 def sequence_priority(error: Tensor, counts: Tensor, eta: float) -> Tensor:

@@ -28,7 +28,7 @@ Axes = Mapping[int, Slices]
 """Axis of a tensor to where the components lie along it."""
 
 
-class Place(NamedTuple):
+class ParameterPlace(NamedTuple):
     """Where an entry of a state dict belongs."""
 
     part: str
@@ -78,9 +78,9 @@ def input_columns(policy: LaidOut) -> dict[str, dict[str, slice]]:
     return found
 
 
-def places(policy: LaidOut) -> dict[str, Place]:
+def places(policy: LaidOut) -> dict[str, ParameterPlace]:
     """Return where every entry of the policy's state dict belongs."""
-    found: dict[str, Place] = {}
+    found: dict[str, ParameterPlace] = {}
     for list_name, pipeline in (("trunk", policy.trunk), ("actor", policy.actor), ("critic", policy.critic)):
         for name, part, stage in _numbered(list_name, pipeline):
             for rest in stage.state_dict():
@@ -94,11 +94,11 @@ def places(policy: LaidOut) -> dict[str, Place]:
         # without hidden layers the head reads the components itself
         read_by_head = {} if read_by_body else _linear_axes(head, pipeline.output_spec)
         found |= {
-            f"{body_name}.{key}": Place(f"{list_name}/body", key, read_by_body.get(key, {}))
+            f"{body_name}.{key}": ParameterPlace(f"{list_name}/body", key, read_by_body.get(key, {}))
             for key in body.state_dict()
         }
         found |= {
-            f"{head_name}.{key}": Place(f"{list_name}/head", key, read_by_head.get(key, {}))
+            f"{head_name}.{key}": ParameterPlace(f"{list_name}/head", key, read_by_head.get(key, {}))
             for key in head.state_dict()
         }
     return {name: found[name] for name in policy.state_dict()}
@@ -113,14 +113,14 @@ def _numbered(list_name: str, pipeline: Pipeline) -> Iterator[tuple[str, str, St
         yield name, f"{list_name}/{kind}" + (f"_{seen[kind]}" if seen[kind] > 1 else ""), stage
 
 
-def _stage_place(part: str, rest: str, stage: Stage) -> Place:
+def _stage_place(part: str, rest: str, stage: Stage) -> ParameterPlace:
     if isinstance(stage, (EncodeStage, NormalizeStage)):
         _, key, inside = rest.split(".", 2)
         components = {module_key(name): name for name in stage.input_spec}
         module = (stage.encoders if isinstance(stage, EncodeStage) else stage.normalizers)[key]
         axes = _module_axes(module, stage.input_spec, components[key])
-        return Place(f"{part}/{components[key]}", inside, axes.get(inside, {}))
-    return Place(part, rest, _axes_of(stage).get(rest, {}))
+        return ParameterPlace(f"{part}/{components[key]}", inside, axes.get(inside, {}))
+    return ParameterPlace(part, rest, _axes_of(stage).get(rest, {}))
 
 
 def _module_axes(module: nn.Module, spec: ObsSpec, component: str) -> dict[str, Axes]:

@@ -32,7 +32,7 @@ WEIGHTS = "model_state_dict"
 _MODEL = re.compile(r".*model.*?(\d*)\.(pt|pth|safetensors)")
 
 
-class Run(NamedTuple):
+class RunFiles(NamedTuple):
     """What a run folder holds."""
 
     config: dict[str, Any]
@@ -41,12 +41,12 @@ class Run(NamedTuple):
     """The newest weights, by parameter name, on the CPU."""
 
 
-def read_run(folder: str | Path) -> Run:
+def read_run(folder: str | Path) -> RunFiles:
     """Read config and newest weights of a run; what is missing or damaged is named."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {str(folder)!r}; give the folder that holds {CONFIG}")
-    return Run(read_config(folder), read_weights(newest_model(folder)))
+    return RunFiles(read_config(folder), read_weights(newest_model(folder)))
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:

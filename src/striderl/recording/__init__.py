@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from striderl.recording.dagger import LoadStudent as LoadStudent
     from striderl.recording.dagger import Student as Student
     from striderl.recording.demonstrations import DemonstrationSaver as DemonstrationSaver
-    from striderl.recording.demonstrations import Progress as Progress
+    from striderl.recording.demonstrations import SaverProgress as SaverProgress
     from striderl.recording.motion import MotionRecorder as MotionRecorder
     from striderl.recording.motion import MotionRecorderConfig as MotionRecorderConfig
     from striderl.recording.motion import quadruped_fields as quadruped_fields
@@ -25,7 +25,7 @@ __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "dagger": ["DaggerSaver", "LoadStudent", "Student"],
-        "demonstrations": ["DemonstrationSaver", "Progress"],
+        "demonstrations": ["DemonstrationSaver", "SaverProgress"],
         "motion": [
             "MotionRecorder",
             "MotionRecorderConfig",

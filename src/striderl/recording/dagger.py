@@ -45,7 +45,7 @@ from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.stage import inner, outer
 from striderl.recording.actors import CRITIC, bound_teacher, require_vec_env
-from striderl.recording.demonstrations import DemonstrationSaver, Progress, reduced
+from striderl.recording.demonstrations import DemonstrationSaver, SaverProgress, reduced
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class DaggerSaver(DemonstrationSaver):
         seed: int = 0,
         max_trajectory_length: int = 10_000,
         log_interval: int = 10,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[SaverProgress], None] | None = None,
     ) -> None:
         """Prepare to record; arguments that `DemonstrationSaver` has mean the same here, for the teacher.
 
@@ -234,7 +234,7 @@ class DaggerSaver(DemonstrationSaver):
         self.load_latest_training_policy()
         return super().check_stop()
 
-    def print_log(self) -> Progress:
+    def print_log(self) -> SaverProgress:
         """Log progress and the means of what the env logged."""
         self.episode_means, self.rollout_episode_infos = reduced(self.rollout_episode_infos), []
         for name, value in self.episode_means.items():

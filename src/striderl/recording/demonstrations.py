@@ -11,7 +11,7 @@ An episode is written when it ends, whole; those that are under way when recordi
 where an earlier one, of this process or of others that write to the same folder, has stopped: what counts for the
 thresholds is what the folder holds. `TrajectoryStore` and `RolloutDataset` read it.
 
-Progress of a recording, and summary.json: what people want to know of a folder of trajectories at a glance.
+SaverProgress of a recording, and summary.json: what people want to know of a folder of trajectories at a glance.
 
 Readers need metadata.json and the shards alone. The summary is replaced as a whole each time it is written; its totals
 are what the folder holds, whoever recorded it.
@@ -43,7 +43,7 @@ from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.datasets.trajectories.writer import TrajectoryWriter
 from striderl.envs.vec_env import Step, VecEnv
 from striderl.recording.actors import FlatActor, demonstrator, flat_spec, require_vec_env
-from striderl.recording.episodes import EpisodeWriter, SaverBuffer, Stepped
+from striderl.recording.episodes import EpisodeWriter, SavedStep, SaverBuffer
 
 if TYPE_CHECKING:
     from typing import Self
@@ -74,7 +74,7 @@ class DemonstrationSaver:
         seed: int = 0,
         max_trajectory_length: int = 10_000,
         log_interval: int = 10,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[SaverProgress], None] | None = None,
     ) -> None:
         """Prepare to record; the folder is made by `init_traj_handlers`, or with the first step.
 
@@ -158,7 +158,7 @@ class DemonstrationSaver:
 
     # -- the whole -----------------------------------------------------------------------------------------------------
 
-    def collect_and_save(self, config: Mapping[str, Any] | None = None) -> Progress:
+    def collect_and_save(self, config: Mapping[str, Any] | None = None) -> SaverProgress:
         """Record until the folder holds enough, and return how far it came; `config` is kept with the recording."""
         self.init_traj_handlers(config)
         self.init_storage_buffer()
@@ -224,7 +224,7 @@ class DemonstrationSaver:
         return self._ready().act()
 
     @torch.no_grad()
-    def get_transition(self) -> Stepped:
+    def get_transition(self) -> SavedStep:
         """Act and step the env; `add_transition` records it. A full buffer is saved first."""
         group = self._ready()
         self._require_in_order()
@@ -233,7 +233,7 @@ class DemonstrationSaver:
         step: Step = self.env.step(self.get_policy_actions())
         self._transition = transition = group.settle(step)
         critic = flat_spec(self.env.obs_spec, critic=True)
-        return Stepped(
+        return SavedStep(
             self._recorded(transition)["act"],
             transition.rew,
             transition.done,
@@ -317,14 +317,14 @@ class DemonstrationSaver:
         self._store.refresh()
         return self.total_timesteps >= self.min_timesteps and self.total_trajectories >= self.min_episodes
 
-    def print_log(self) -> Progress:
+    def print_log(self) -> SaverProgress:
         """Log a line of progress, and return its numbers."""
         now = time.perf_counter()
         self._store.refresh()
         done = fraction_of(self.total_timesteps, self.total_trajectories, self.min_timesteps, self.min_episodes)
         left_out = 0 if self._episodes is None else self._episodes.left_out
         rate = self._steps_since / max(now - self._logged_at, 1e-9)
-        numbers = Progress(self.total_timesteps, self.total_trajectories, left_out, rate, done)
+        numbers = SaverProgress(self.total_timesteps, self.total_trajectories, left_out, rate, done)
         self._logged_at, self._steps_since = now, 0
         _log.info("%s: %s", self.save_dir, numbers)
         if self._progress is not None:
@@ -402,7 +402,7 @@ SUMMARY = "summary.json"
 """The file's name."""
 
 
-class Progress(NamedTuple):
+class SaverProgress(NamedTuple):
     """How far a recording is."""
 
     total_timesteps: int

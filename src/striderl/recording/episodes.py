@@ -190,7 +190,7 @@ class EpisodeWriter:
 Array = np.ndarray[Any, Any]
 
 
-class Stepped(NamedTuple):
+class SavedStep(NamedTuple):
     """What `get_transition` returns: st_rl's six values in their order."""
 
     actions: Any

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from striderl.training.experiment.loading import LoadedRun as LoadedRun
     from striderl.training.experiment.loading import load_run as load_run
     from striderl.training.experiment.loading import load_sub_policy as load_sub_policy
-    from striderl.training.experiment.run import Outcome as Outcome
     from striderl.training.experiment.run import Run as Run
+    from striderl.training.experiment.run import RunOutcome as RunOutcome
     from striderl.training.experiment.run_config import CheckpointSettings as CheckpointSettings
     from striderl.training.experiment.run_config import EnvSettings as EnvSettings
     from striderl.training.experiment.run_config import EvaluationSettings as EvaluationSettings
@@ -63,7 +63,7 @@ __getattr__, __dir__, __all__ = lazy(
         "distributed": ["RankLostError", "Ranks", "setup"],
         "evaluation": ["EvaluationResult", "evaluate"],
         "experiment.loading": ["LoadedRun", "load_run", "load_sub_policy"],
-        "experiment.run": ["Outcome", "Run"],
+        "experiment.run": ["RunOutcome", "Run"],
         "experiment.run_config": [
             "CheckpointSettings",
             "EnvSettings",

@@ -52,7 +52,7 @@ class RankLostError(RuntimeError):
     """Another process no longer answers; the message names it."""
 
 
-class Learner(Protocol):
+class DistributedLearner(Protocol):
     """What learns: any algorithm with an updater."""
 
     updater: Updater
@@ -117,7 +117,7 @@ class Ranks:
             raise self._lost(error) from error
         return total
 
-    def share(self, algorithm: Learner) -> None:
+    def share(self, algorithm: DistributedLearner) -> None:
         """Give all processes rank 0's parameters, optimiser and statistics; what differs in shape stays each one's."""
         if self.world_size == 1:
             return

@@ -38,7 +38,7 @@ import torch
 from striderl._moved import renamed_arguments
 from striderl.execution.interrupts import check_interrupt, deferred_interrupts
 from striderl.training.callbacks.callback import Callback
-from striderl.training.callbacks.chain import Chain
+from striderl.training.callbacks.chain import CallbackList
 from striderl.training.checks import check_callbacks
 from striderl.training.loops.choose import loop_for
 from striderl.training.loops.loop import TrainLoop
@@ -77,7 +77,7 @@ class Trainer:
         """Why a callback ended the run; empty while none has."""
         self.record: Record | None = None
         """The newest record; callbacks may still be adding to it."""
-        self._chain = Chain(callbacks)
+        self._chain = CallbackList(callbacks)
         self._unreported = ""
         """The phase that was done last, until the loop over records or log_data has handed on what came of it."""
 

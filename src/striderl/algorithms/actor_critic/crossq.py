@@ -38,7 +38,7 @@ from striderl.data.actions import ActionSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
-from striderl.networks.ensemble import Moments, RenormEnsembleMlp
+from striderl.networks.ensemble import EnsembleMoments, RenormEnsembleMlp
 from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.value_functions import QFunction, QFunctionConfig
@@ -209,13 +209,13 @@ class CrossQ:
         return action, self.temperature.value() * log_prob
 
     @torch.no_grad()
-    def _looked_at(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor, list[Moments]]:
+    def _looked_at(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor, list[EnsembleMoments]]:
         """Return targets, errors and the batch's moments, with the critics as they are before the step."""
         value, following, moments = self.together(minibatch)
         target = td_target(minibatch["rew"], minibatch["discount"], following.amin(dim=0) - minibatch["cost"])
         return target, (value - target).abs().mean(dim=0), moments
 
-    def together(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor, list[Moments]]:
+    def together(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor, list[EnsembleMoments]]:
         """Return Q(s, a) [K, B], Q(s', a') [K, B] and the moments of one forward pass over both halves."""
         halves = [
             self.critic.joined(self.critic.features(minibatch[obs], {})[0], minibatch[action])

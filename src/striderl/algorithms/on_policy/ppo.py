@@ -7,8 +7,8 @@
 Read it top to bottom: `prepare` once per rollout, `compute_losses` for each minibatch, `update` ties them together. The
 maths is in `striderl.ops`, running a gradient step in `striderl.execution`. What is learned beside it (novelty,
 estimators, symmetry) is handed over as `terms`: their rewards are added in `prepare`, their losses in `compute_losses`.
-`RolloutBatch` is what a rollout becomes before anything is learned from it; `StdFloor` keeps the standard deviation that
-a policy learns above a lower end, after each update.
+`RolloutBatch` is what a rollout becomes before anything is learned from it; `StdFloor` keeps the standard deviation
+that a policy learns above a lower end, after each update.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ __getattr__ = lazy(
     __name__,
     {
         "samplers": [
-            "Agent",
+            "SamplerAgent",
             "AgentActor",
             "AgentInputs",
             "AgentSamples",

@@ -35,7 +35,7 @@ class AgentStep(NamedTuple):
     """A namedtuple of [B, …] tensors that are stored with the step, or None."""
 
 
-class Agent(Protocol):
+class SamplerAgent(Protocol):
     """What is asked of an agent.
 
     It may also have `initialize(spaces, share_memory, global_B, env_ranks)`, `collector_initialize(global_B,
@@ -55,7 +55,9 @@ def is_actor(agent: object) -> bool:
 class AgentActor:
     """Lets an agent act for N envs in the collector's loop."""
 
-    def __init__(self, agent: Agent, obs_spec: ObsSpec, num_envs: int, *, columns: Columns, alternating: bool) -> None:
+    def __init__(
+        self, agent: SamplerAgent, obs_spec: ObsSpec, num_envs: int, *, columns: Columns, alternating: bool
+    ) -> None:
         """Wrap an agent that stores these columns, which are leaves of its agent_info by name."""
         if not callable(getattr(agent, "step", None)):
             raise TypeError(

@@ -28,7 +28,7 @@ import torch
 
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.group import NoiseSource
-from striderl.collect.samplers.agents import Agent, AgentActor, AgentStep, agent_info_specs, is_actor
+from striderl.collect.samplers.agents import AgentActor, AgentStep, SamplerAgent, agent_info_specs, is_actor
 from striderl.collect.samplers.collectors import (
     BaseCollector,
     CpuResetCollector,
@@ -63,7 +63,6 @@ from striderl.envs.vec_env import VecEnv
 from striderl.envs.workers.pool import WorkerConfig
 
 __all__ = [
-    "Agent",
     "AgentActor",
     "AgentInputs",
     "AgentSamples",
@@ -83,6 +82,7 @@ __all__ = [
     "GpuSampler",
     "GpuWaitResetCollector",
     "ResetCollector",
+    "SamplerAgent",
     "Samples",
     "SerialSampler",
     "TrajInfo",

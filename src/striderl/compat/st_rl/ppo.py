@@ -49,7 +49,7 @@ from striderl.data.episode_ends import split_done
 from striderl.data.naming import unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.transition import Transition
-from striderl.datasets.playback.base import Transition as RecordedStep
+from striderl.datasets.playback.base import PlayedTransition as RecordedStep
 from striderl.networks.distributions.base import Distribution
 from striderl.policies.arguments import explicit
 from striderl.policies.facade.inputs import Observations, as_dones, critic_view, named

@@ -1,8 +1,8 @@
 """`RolloutFileBase`: recorded rollouts as if envs were stepped, N trajectories side by side.
 
-    get_batch()        Transition of [N, …]          one step of every env; those whose trajectory ends begin the next
-    get_batch(24)      Transition of [24, N, …]      time-major, as a rollout
-    for transition in dataset: …                     until nothing is left; also through a torch DataLoader
+    get_batch()        PlayedTransition of [N, …]       one step of every env; where a trajectory ends, the next begins
+    get_batch(24)      PlayedTransition of [24, N, …]   time-major, as a rollout
+    for transition in dataset: …                        until nothing is left; also through a torch DataLoader
 
 A subclass says where trajectories come from, in four methods: `reset_all`, `refresh_handlers`, `get_buffer`,
 `fill_transition`. The first use resets, so that a dataset may be made before anything is recorded.
@@ -24,7 +24,7 @@ class DatasetOver(Exception):  # noqa: N818  (an end, not an error)
     """All trajectories were read as often as they should be."""
 
 
-class Transition(NamedTuple):
+class PlayedTransition(NamedTuple):
     """One recorded step of N envs, or T of them: every tensor is [N, …] or [T, N, …]."""
 
     observation: dict[str, Tensor]
@@ -50,7 +50,7 @@ class Transition(NamedTuple):
     """bool: false, and zeros everywhere, where an env has nothing left to read."""
 
 
-class RolloutFileBase(IterableDataset[Transition], ABC):
+class RolloutFileBase(IterableDataset[PlayedTransition], ABC):
     """N cursors in recorded rollouts; see the top of this module."""
 
     def __init__(self, data_dir: str | Path | Sequence[Any], num_envs: int, device: torch.device | str = "cpu") -> None:
@@ -75,24 +75,24 @@ class RolloutFileBase(IterableDataset[Transition], ABC):
         else:
             self.refresh_handlers(env_ids)
 
-    def get_batch(self, num_transitions_per_env: int | None = None) -> Transition:
+    def get_batch(self, num_transitions_per_env: int | None = None) -> PlayedTransition:
         """Return the next step of every env, [N, …], or the next few, [T, N, …]; raises DatasetOver at the end."""
         self._ensure()
         buffer = self.get_buffer(num_transitions_per_env)
         self.fill_transition(buffer)
         return buffer
 
-    def get_transition_batch(self) -> tuple[Transition, dict[str, Any]]:
+    def get_transition_batch(self) -> tuple[PlayedTransition, dict[str, Any]]:
         """Return one step as `env.step` would: (transition, infos), with 'time_outs' [N] among the infos."""
         transition = self.get_batch()
         return transition, {"time_outs": transition.timeout}
 
-    def __iter__(self) -> Iterator[Transition]:
+    def __iter__(self) -> Iterator[PlayedTransition]:
         """Begin anew and return this dataset."""
         self.reset()
         return self
 
-    def __next__(self) -> Transition:
+    def __next__(self) -> PlayedTransition:
         """Return the next step of every env."""
         try:
             return self.get_batch()
@@ -114,11 +114,11 @@ class RolloutFileBase(IterableDataset[Transition], ABC):
         """Begin the next trajectory in these envs, wherever they are."""
 
     @abstractmethod
-    def get_buffer(self, num_transitions_per_env: int | None = None) -> Transition:
+    def get_buffer(self, num_transitions_per_env: int | None = None) -> PlayedTransition:
         """Return an empty transition of [N, …], or of [T, N, …]."""
 
     @abstractmethod
-    def fill_transition(self, buffer: Transition, env_ids: Tensor | Sequence[int] | None = None) -> None:
+    def fill_transition(self, buffer: PlayedTransition, env_ids: Tensor | Sequence[int] | None = None) -> None:
         """Write the next step, or as many as the buffer has, of these envs into it, and move their cursors on.
 
         Other envs stay where they are, and so do their places in the buffer. Raises DatasetOver at the end.

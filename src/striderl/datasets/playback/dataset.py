@@ -4,7 +4,7 @@
     transition, infos = dataset.get_transition_batch()        one step of every env
     transition = dataset.get_batch(24)                        24 of them, [24, 4096, …]
 
-    folders ──▶ order ──▶ cursors ──────▶ pages ──gather──▶ Transition
+    folders ──▶ order ──▶ cursors ──────▶ pages ──gather──▶ PlayedTransition
     new ones    which     trajectory,     frames on the
     are found   is next   frame per env   device
 
@@ -36,7 +36,7 @@ from torch.utils.data import get_worker_info
 
 from striderl.data import tree
 from striderl.data.specs import ObsSpec, TensorSpec, torch_dtype
-from striderl.datasets.playback.base import DatasetOver, RolloutFileBase, Transition
+from striderl.datasets.playback.base import DatasetOver, PlayedTransition, RolloutFileBase
 from striderl.datasets.playback.frame_cache import FramePages
 from striderl.datasets.playback.sources import Numbers, Share, TrajectoryFolders, TrajectoryOrder
 from striderl.datasets.trajectories.spec import TrajectorySpec
@@ -157,7 +157,7 @@ class RolloutDataset(RolloutFileBase):
         self._ensure()
         self._cursors.restart(self._numbers(env_ids))
 
-    def get_buffer(self, num_transitions_per_env: int | None = None) -> Transition:
+    def get_buffer(self, num_transitions_per_env: int | None = None) -> PlayedTransition:
         """Return zeros of [N, …], or of [T, N, …]."""
         self._ensure()
         steps = () if num_transitions_per_env is None else (num_transitions_per_env,)
@@ -170,9 +170,9 @@ class RolloutDataset(RolloutFileBase):
         obs, critic = self._by_sight(columns["obs"])
         flag = TensorSpec(dtype="bool")
         specs = (obs, critic, columns["act"], columns["rew"], flag, flag, obs, critic, dict(columns["obs"]), flag)
-        return Transition(*(tree.map(zeros, part) for part in specs))
+        return PlayedTransition(*(tree.map(zeros, part) for part in specs))
 
-    def fill_transition(self, buffer: Transition, env_ids: Tensor | Sequence[int] | None = None) -> None:
+    def fill_transition(self, buffer: PlayedTransition, env_ids: Tensor | Sequence[int] | None = None) -> None:
         """Write the next steps of these envs into the buffer."""
         self._ensure()
         envs = np.arange(self.num_envs) if env_ids is None else self._numbers(env_ids)
@@ -183,12 +183,12 @@ class RolloutDataset(RolloutFileBase):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def get_batch(self, num_transitions_per_env: int | None = None) -> Transition:
+    def get_batch(self, num_transitions_per_env: int | None = None) -> PlayedTransition:
         """Return the next step of every env, [N, …], or the next few, [T, N, …]; raises DatasetOver at the end."""
         self._ensure()
         return self._next(num_transitions_per_env, np.arange(self.num_envs))
 
-    def get_transition_batch(self) -> tuple[Transition, dict[str, Any]]:
+    def get_transition_batch(self) -> tuple[PlayedTransition, dict[str, Any]]:
         """Return one step and infos: 'time_outs', 'valid', 'final_obs' where it was recorded, and numbers to log."""
         transition = self.get_batch()
         infos: dict[str, Any] = {"time_outs": transition.timeout, "valid": transition.valid, **self.numbers()}
@@ -298,7 +298,7 @@ class RolloutDataset(RolloutFileBase):
         frame[: len(there)] = self._order.start_frames(length[: len(there)], self.starting_frame_range)
         return found, frame, length
 
-    def _next(self, num_steps: int | None, envs: Numbers) -> Transition:
+    def _next(self, num_steps: int | None, envs: Numbers) -> PlayedTransition:
         """Move these envs on and return what they pass."""
         if num_steps is not None and num_steps < 1:
             raise ValueError(f"a batch has at least one step per env, found {num_steps}")
@@ -307,10 +307,10 @@ class RolloutDataset(RolloutFileBase):
         ahead = self._cursors.advance(num_steps or 1, envs)
         transition = self._gathered(ahead)
         if num_steps is None:
-            transition = Transition(*tree.index(tuple(transition), 0))
+            transition = PlayedTransition(*tree.index(tuple(transition), 0))
         return transition
 
-    def _gathered(self, ahead: Ahead) -> Transition:
+    def _gathered(self, ahead: Ahead) -> PlayedTransition:
         """Read the frames of a plan."""
         has_final, last = self.folders.spec.final_obs, ahead.last
         ended = ahead.trajectory[:-1][last]
@@ -323,7 +323,7 @@ class RolloutDataset(RolloutFileBase):
         finals = self._pages.gather(rows[count:])["obs"] if len(ended) else {}
         return self._transition(found, ahead, finals)
 
-    def _transition(self, found: Mapping[str, Any], ahead: Ahead, finals: Mapping[str, Tensor]) -> Transition:
+    def _transition(self, found: Mapping[str, Any], ahead: Ahead, finals: Mapping[str, Tensor]) -> PlayedTransition:
         steps = tree.index({**found, "obs": {}}, slice(0, -1))
         following = tree.index(found["obs"], slice(1, None))
         ends = torch.from_numpy(ahead.last).to(self.device)
@@ -331,7 +331,7 @@ class RolloutDataset(RolloutFileBase):
         obs, critic = self._by_sight(tree.index(found["obs"], slice(0, -1)))
         next_obs, next_critic = self._by_sight(following)
         done = steps["terminated"] | steps["truncated"] | ends
-        return Transition(
+        return PlayedTransition(
             observation=obs,
             privileged_observation=critic,
             action=steps["act"],

@@ -76,7 +76,7 @@ def shard_head(fingerprint: int, about: Mapping[str, Any]) -> bytes:
     return fields + text + _CRC.pack(zlib.crc32(fields + text))
 
 
-class Entry(NamedTuple):
+class ShardEntry(NamedTuple):
     """Where a trajectory is."""
 
     offset: int
@@ -104,7 +104,7 @@ class ShardScan:
         """Bytes behind the last whole record: of a writer at work, or of one that was killed."""
         return self.size - self.position
 
-    def look(self, fingerprint: int) -> list[Entry]:
+    def look(self, fingerprint: int) -> list[ShardEntry]:
         """Read on from where the last look ended, and return the trajectories that are new; damage is noted."""
         if self.refused:
             return []
@@ -156,8 +156,8 @@ class ShardScan:
         elif self.size >= _HEAD.size and os.pread(descriptor, len(_SHARD_MAGIC), 0) != _SHARD_MAGIC:
             self.refused = TrajectoryCorrupt(self.path, "it does not begin as a file of trajectories does")
 
-    def _read_records(self, descriptor: int, fingerprint: int) -> list[Entry]:
-        entries: list[Entry] = []
+    def _read_records(self, descriptor: int, fingerprint: int) -> list[ShardEntry]:
+        entries: list[ShardEntry] = []
         while True:
             header = parse_header(os.pread(descriptor, HEADER_BYTES, self.position), self.position, fingerprint)
             if header is not None:
@@ -165,7 +165,7 @@ class ShardScan:
                 if end > self.size:
                     return entries  # under way, or cut off here
                 if os.pread(descriptor, len(TAIL), end - len(TAIL)) == TAIL:
-                    entries.append(Entry(self.position, header))
+                    entries.append(ShardEntry(self.position, header))
                     self.position = end
                     continue
                 if end == self.size:
@@ -292,7 +292,7 @@ def planned_chunks(spec: TrajectorySpec, num_steps: int, *, final_obs: bool) -> 
 
 
 @dataclass(frozen=True)
-class Record:
+class ShardRecord:
     """A trajectory in bytes, complete but for its place in a file."""
 
     header: Header
@@ -312,7 +312,7 @@ def make_record(
     about: Mapping[str, Any],
     *,
     time_ns: int,
-) -> Record:
+) -> ShardRecord:
     """Pack a trajectory: `stored` are squeezed columns [T, …] by path, `final` the rows [1, …] after the end."""
     num_steps = _length(stored)
     pieces = []
@@ -332,7 +332,7 @@ def make_record(
         body_bytes=sum(map(len, pieces)),
         flags=_FINAL_OBS if final is not None else 0,
     )
-    return Record(header, table + text + _CRC.pack(zlib.crc32(table + text)), pieces)
+    return ShardRecord(header, table + text + _CRC.pack(zlib.crc32(table + text)), pieces)
 
 
 class Index(NamedTuple):

@@ -47,8 +47,8 @@ from striderl.datasets.trajectories.shard import (
     HEADER_BYTES,
     MAX_ABOUT_BYTES,
     SHARD_NAME,
-    Entry,
     Index,
+    ShardEntry,
     ShardScan,
     parse_index,
 )
@@ -75,7 +75,7 @@ class _Found(NamedTuple):
     """One trajectory, and where it is."""
 
     shard: Path
-    entry: Entry
+    entry: ShardEntry
 
 
 class TrajectoryStore:
@@ -285,7 +285,7 @@ class TrajectoryStore:
 class RecordReader:
     """One trajectory, open for reading."""
 
-    def __init__(self, spec: TrajectorySpec, shard: Path, entry: Entry) -> None:
+    def __init__(self, spec: TrajectorySpec, shard: Path, entry: ShardEntry) -> None:
         """Open the shard and read the table of chunks."""
         self._spec, self._shard = spec, shard
         self._offset, self._header = entry

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.file_ops import FileOps
-from striderl.datasets.trajectories.shard import SHARD_NAME, Record, make_record, shard_head
+from striderl.datasets.trajectories.shard import SHARD_NAME, ShardRecord, make_record, shard_head
 from striderl.datasets.trajectories.spec import ColumnPath, TrajectoryError, TrajectorySpec, agree_on_metadata
 
 SHARD_BYTES = 256 * 1024 * 1024
@@ -132,7 +132,7 @@ class TrajectoryWriter:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _append(self, record: Record) -> str:
+    def _append(self, record: ShardRecord) -> str:
         try:
             if self._descriptor is None:
                 self._new_shard()

@@ -38,7 +38,7 @@ def check_rollout(probe: Probe) -> None:
     """Walk with random actions and check every step."""
     generator = torch.Generator().manual_seed(probe.seed)
     obs = probe.reset(probe.seed)
-    watch, endings, clock = Watch(probe.recorder), Endings(probe), EpisodeClock(probe)
+    watch, endings, clock = EnvWatch(probe.recorder), Endings(probe), EpisodeClock(probe)
     watch.keep({f"obs[{name!r}]": value for name, value in obs.items()}, 0)
     previous: Step | None = None
     for number in range(1, probe.num_steps + 1):
@@ -61,7 +61,7 @@ def check_rollout(probe: Probe) -> None:
         probe.recorder.checked(rule)
 
 
-class Watch:
+class EnvWatch:
     """Keep tensors that were handed out, with clones, and look whether they still say the same."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -245,7 +245,7 @@ def check_reset_envs(probe: Probe) -> None:
     nobody = torch.zeros(num_envs, dtype=torch.bool, device=probe.env.device)
     every_other = torch.arange(num_envs, device=probe.env.device) % 2 == 0
     for mask in (nobody, every_other):
-        watch = Watch(probe.recorder)
+        watch = EnvWatch(probe.recorder)
         watch.keep({f"obs[{name!r}]": value for name, value in obs.items()}, number)
         lengths, before = probe.lengths(number), {name: value.clone() for name, value in obs.items()}
         after = _reset_envs(probe, mask, number)

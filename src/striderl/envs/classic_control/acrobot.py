@@ -17,7 +17,7 @@ from striderl.envs.classic_control.base import (
     Canvas,
     ClassicConfig,
     ClassicControl,
-    Layout,
+    StateLayout,
     scalar_square,
 )
 
@@ -42,7 +42,7 @@ class Acrobot(ClassicControl[AcrobotConfig]):
     number, 1 until the first step, remembers where that holds.
     """
 
-    layout = Layout(
+    layout = StateLayout(
         name="Acrobot-v1", state_size=5, obs_size=6, num_draws=4, action_spec=DiscreteSpec(n=3), step_dt=_SECONDS
     )
     default_config = AcrobotConfig()

@@ -71,7 +71,7 @@ _ONE = np.array(1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class StateLayout:
     """The sizes and names that tell one classic task from another."""
 
     name: str
@@ -111,7 +111,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
     advances, what is seen of it, and how it is drawn. The first `reset` uses seed 0 if it is given none.
     """
 
-    layout: ClassVar[Layout]
+    layout: ClassVar[StateLayout]
     default_config: ConfigT
 
     def __init__(

@@ -17,7 +17,7 @@ from striderl.envs.classic_control.base import (
     Canvas,
     ClassicConfig,
     ClassicControl,
-    Layout,
+    StateLayout,
 )
 
 # Constants are 0-d arrays because numpy would convert a Python float anew in every call, at the price of the operation.
@@ -45,7 +45,7 @@ class CartPoleConfig(ClassicConfig):
 class CartPole(ClassicControl[CartPoleConfig]):
     """N cart-poles; state and observation are x, x_dot, theta, theta_dot."""
 
-    layout = Layout(
+    layout = StateLayout(
         name="CartPole-v1", state_size=4, obs_size=4, num_draws=4, action_spec=DiscreteSpec(n=2), step_dt=0.02
     )
     default_config = CartPoleConfig()

@@ -17,7 +17,7 @@ from striderl.envs.classic_control.base import (
     Canvas,
     ClassicConfig,
     ClassicControl,
-    Layout,
+    StateLayout,
 )
 
 _LEFT, _RIGHT, _MAX_SPEED = -1.2, 0.6, 0.07
@@ -37,7 +37,7 @@ class MountainCarConfig(ClassicConfig):
 class MountainCar(ClassicControl[MountainCarConfig]):
     """N cars with three choices: push left, coast, push right; state and observation are position and velocity."""
 
-    layout = Layout(
+    layout = StateLayout(
         name="MountainCar-v0", state_size=2, obs_size=2, num_draws=1, action_spec=DiscreteSpec(n=3), step_dt=0.0
     )
     default_config = MountainCarConfig()
@@ -77,7 +77,7 @@ class MountainCarContinuous(ClassicControl[MountainCarContinuousConfig]):
     third state number, 1 until the first step, remembers which rule holds.
     """
 
-    layout = Layout(
+    layout = StateLayout(
         name="MountainCarContinuous-v0",
         state_size=3,
         obs_size=2,

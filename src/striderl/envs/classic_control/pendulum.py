@@ -16,7 +16,7 @@ from striderl.envs.classic_control.base import (
     Canvas,
     ClassicConfig,
     ClassicControl,
-    Layout,
+    StateLayout,
     scalar_square,
 )
 
@@ -38,7 +38,7 @@ class PendulumConfig(ClassicConfig):
 class Pendulum(ClassicControl[PendulumConfig]):
     """N pendulums; the state is the angle from upright and its speed, the observation cos, sin and speed."""
 
-    layout = Layout(
+    layout = StateLayout(
         name="Pendulum-v1",
         state_size=2,
         obs_size=3,

@@ -1,7 +1,7 @@
 """What steps the envs behind a `GymnasiumEnv`: this process, worker processes, or a vector env that somebody else made.
 
 GymnasiumEnv ──rows start to stop──▶ Backend ──▶ Buffers         numpy arrays of all N envs
-                                       ├─ InProcess       here
+                                       ├─ InProcessBackend       here
                                        ├─ WorkerPool      workers.py
                                        └─ VectorBackend   gymnasium_vector.py
 """
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Release everything and return what the envs raised meanwhile."""
 
 
-class InProcess:
+class InProcessBackend:
     """Steps the envs here, one after the other: no process to fail, and little more than the envs' own cost."""
 
     num_slots = 1

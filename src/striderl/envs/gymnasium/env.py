@@ -36,7 +36,7 @@ import torch
 
 from striderl.data.actions import action_spec_from_space
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec, space_leaves
-from striderl.envs.gymnasium.backend import Backend, InProcess
+from striderl.envs.gymnasium.backend import Backend, InProcessBackend
 from striderl.envs.gymnasium.rows import EnvFacts, EnvRows
 from striderl.envs.vec_env import ContractError
 from striderl.envs.workers.block import make_env
@@ -155,7 +155,7 @@ def _make_backend(
         from striderl.envs.workers.pool import WorkerPool  # needs Linux; the rest of this module does not
 
         return WorkerPool(factories, workers, first_env_index=first_env_index)
-    return InProcess(factories, first_env_index=first_env_index)
+    return InProcessBackend(factories, first_env_index=first_env_index)
 
 
 def _layout(backend: Backend, info_keys: Mapping[str, TensorSpec], mask: str, keep_float64: bool) -> Layout:

@@ -139,7 +139,7 @@ class MujocoEnv(VecEnv):
         """What the policy chose in this step, float64 [N, …]; with latency, what is applied is older."""
         self.fell: Bool = self.state_array("fell", dtype=np.bool_)
         """What `terminated` answered in this step."""
-        self.reward_terms = RewardTerms(reward_weights, self.num_envs)
+        self.reward_terms = RewardComponents(reward_weights, self.num_envs)
         self._terms = LiveTerms(randomize, Scene(self.simulation, self.streams, obs_spec, self.actions))
         self._obs: Arrays = {}
         self._renderer: FrameRenderer | None = None
@@ -410,7 +410,7 @@ class MujocoEnv(VecEnv):
 # -- rewards -----------------------------------------------------------------------------------------------------------
 
 
-class RewardTerms:
+class RewardComponents:
     """The weights of a task's reward terms and their values in this step and episode."""
 
     def __init__(self, weights: Mapping[str, float], num_envs: int) -> None:

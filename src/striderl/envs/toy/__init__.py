@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from striderl.envs.toy.memory import RepeatObsConfig as RepeatObsConfig
     from striderl.envs.toy.probes import Counting as Counting
     from striderl.envs.toy.probes import CountingConfig as CountingConfig
-    from striderl.envs.toy.probes import Episode as Episode
+    from striderl.envs.toy.probes import ProbeEpisode as ProbeEpisode
     from striderl.envs.toy.probes import Script as Script
     from striderl.envs.toy.probes import Scripted as Scripted
 
@@ -79,7 +79,7 @@ __getattr__, __dir__, __all__ = lazy(
         "probes": [
             "Counting",
             "CountingConfig",
-            "Episode",
+            "ProbeEpisode",
             "Script",
             "Scripted",
         ],

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.toy.base import Outcome, State, ToyEnv, one_hot
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome, one_hot
 from striderl.envs.vec_env import Actions, Obs
 
 
@@ -66,9 +66,9 @@ class Bandit(ToyEnv):
             return {"target": words[:, 0] % self.config.num_arms}
         return {"target": torch.full_like(words[:, 0], self.config.best_arm)}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
-        return Outcome({}, (actions == state["target"]).float(), ~self._never(), self._never(), {})
+        return ToyOutcome({}, (actions == state["target"]).float(), ~self._never(), self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         if self.config.contextual:
@@ -117,10 +117,10 @@ class ContinuousBandit(ToyEnv):
         drawn = unit_interval(words[:, 0])
         return {"target": drawn if self.config.contextual else torch.full_like(drawn, self.config.target)}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         reward = 1.0 - (actions[:, 0].float() - state["target"]).square()
-        return Outcome({}, reward, ~self._never(), self._never(), {})
+        return ToyOutcome({}, reward, ~self._never(), self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         target = state["target"][:, None]
@@ -185,11 +185,11 @@ class HybridActions(ToyEnv):
         allowed = (words[:, 1 + amounts :] % 2 == 0) | (one_hot(choice, choices) > 0)
         return {"choice": choice, "amount": unit_interval(words[:, 1 : 1 + amounts]), "allowed": allowed}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, dict)
         right = (actions["choice"] == state["choice"]).float()
         reward = right - (actions["amount"].float() - state["amount"]).square().sum(1)
-        return Outcome({}, reward, self._never(), self._never(), {})
+        return ToyOutcome({}, reward, self._never(), self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         obs = {"choice": one_hot(state["choice"], self.config.num_choices), "amount": state["amount"].clone()}

@@ -41,7 +41,7 @@ from striderl.envs.vec_env import (
 State = dict[str, Tensor]
 
 
-class Outcome(NamedTuple):
+class ToyOutcome(NamedTuple):
     """What a task's `_advance` returns."""
 
     changes: State
@@ -94,7 +94,7 @@ class ToyEnv(VecEnv):
         """Turn random words int64 [N, num_words] in [0, 2^32) into the variables with which an episode starts."""
 
     @abstractmethod
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         """Say what one step does; `state` also holds 'episode' and 'length', the steps taken before this one."""
 
     @abstractmethod

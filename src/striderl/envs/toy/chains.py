@@ -10,7 +10,7 @@ from torch import Tensor
 
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ObsSpec
-from striderl.envs.toy.base import Outcome, State, ToyEnv, one_hot
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome, one_hot
 from striderl.envs.vec_env import Actions, Obs
 
 
@@ -81,12 +81,12 @@ class Chain(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {"place": torch.zeros_like(words[:, 0])}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         last = self.config.num_states - 1
         place = (state["place"] + 2 * actions - 1).clamp(0, last)
         there = place == last
-        return Outcome({"place": place}, there.float(), there & self.config.terminates, self._never(), {})
+        return ToyOutcome({"place": place}, there.float(), there & self.config.terminates, self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         return {"obs": one_hot(state["place"], self.config.num_states)}
@@ -142,8 +142,8 @@ class TimeLimit(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
-        return Outcome({}, torch.ones(self.num_envs, device=self.device), self._never(), self._never(), {})
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
+        return ToyOutcome({}, torch.ones(self.num_envs, device=self.device), self._never(), self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         return {"obs": torch.ones(self.num_envs, 1, device=self.device)}
@@ -187,9 +187,9 @@ class Terminator(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         ended = state["length"] + 1 >= self.config.num_steps
-        return Outcome({}, torch.ones(self.num_envs, device=self.device), ended, self._never(), {})
+        return ToyOutcome({}, torch.ones(self.num_envs, device=self.device), ended, self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         return {"obs": one_hot(state["length"], self.config.num_steps)}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.toy.base import Outcome, State, ToyEnv, one_hot
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome, one_hot
 from striderl.envs.vec_env import Actions, Obs
 
 _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
@@ -98,11 +98,11 @@ class Grid(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {"cell": torch.full_like(words[:, 0], self._cells.index("S"))}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         cell = self._neighbours[state["cell"], actions]
         arrived = cell == self._cells.index("G")
-        return Outcome({"cell": cell}, -torch.ones(self.num_envs, device=self.device), arrived, self._never(), {})
+        return ToyOutcome({"cell": cell}, -torch.ones(self.num_envs, device=self.device), arrived, self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         return {"cell": one_hot(state["cell"], len(self._cells)), "action_mask": self._allowed[state["cell"]]}

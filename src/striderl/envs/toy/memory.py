@@ -10,7 +10,7 @@ from torch import Tensor
 
 from striderl.data.actions import DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.envs.toy.base import Outcome, State, ToyEnv, one_hot
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome, one_hot
 from striderl.envs.vec_env import Actions, Obs
 
 
@@ -64,11 +64,11 @@ class MemoryCue(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {"cue": words[:, 0] % self.config.num_cues}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         asked = state["length"] >= self.config.delay
         right = asked & (actions == state["cue"])
-        return Outcome({}, right.float(), asked, self._never(), {})
+        return ToyOutcome({}, right.float(), asked, self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         shown = (state["length"] == 0).float()[:, None]
@@ -127,12 +127,12 @@ class RepeatObs(ToyEnv):
     def _start(self, words: Tensor) -> State:
         return {"symbols": words % self.config.num_symbols}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         length, lag = state["length"], self.config.lag
         wanted = state["symbols"].gather(1, (length - lag).clamp(0, self.config.num_steps - 1)[:, None])[:, 0]
         right = (length >= lag) & (actions == wanted)
-        return Outcome({}, right.float(), length + 1 >= self.config.num_steps, self._never(), {})
+        return ToyOutcome({}, right.float(), length + 1 >= self.config.num_steps, self._never(), {})
 
     def _observe(self, state: State) -> Obs:
         # at the very end there is no next symbol: the last observation is all zeros

@@ -13,13 +13,13 @@ from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.naming import saved_name
 from striderl.data.noise import philox, stream_id
 from striderl.data.specs import ObsSpec, TensorSpec, dtype_name
-from striderl.envs.toy.base import Outcome, State, ToyEnv, check_actions, where_rows
+from striderl.envs.toy.base import State, ToyEnv, ToyOutcome, check_actions, where_rows
 from striderl.envs.vec_env import Actions, Obs, Step, VecEnv
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountingConfig:
-    """Episode lengths of a `Counting` env."""
+    """ProbeEpisode lengths of a `Counting` env."""
 
     min_length: int = 1
     """The shortest episode."""
@@ -33,7 +33,7 @@ class CountingConfig:
             raise ValueError(f"episode lengths want 1 <= min <= max, found {self.min_length} to {self.max_length}")
 
 
-class Episode(NamedTuple):
+class ProbeEpisode(NamedTuple):
     """What is known beforehand about an episode of `Counting`."""
 
     length: Tensor
@@ -74,7 +74,7 @@ class Counting(ToyEnv):
             info_spec={"action": TensorSpec(dtype="int64")},
         )
 
-    def episode(self, seed: int, env_index: Tensor, number: Tensor) -> Episode:
+    def episode(self, seed: int, env_index: Tensor, number: Tensor) -> ProbeEpisode:
         """Predict episodes by their seed, global env index and number; the tensors broadcast."""
         stream = torch.full_like(env_index, stream_id(saved_name(self)))
         words = philox((torch.zeros_like(env_index), env_index, number, stream), seed)
@@ -84,19 +84,21 @@ class Counting(ToyEnv):
         """Return the longest episode's return, the most there is to get."""
         return self.config.max_length * (self.config.max_length - 1) / 2.0
 
-    def _read(self, words: Tensor) -> Episode:
+    def _read(self, words: Tensor) -> ProbeEpisode:
         span = self.config.max_length - self.config.min_length + 1
-        return Episode(self.config.min_length + words[..., 0] % span, words[..., 1] % 2 == 0)
+        return ProbeEpisode(self.config.min_length + words[..., 0] % span, words[..., 1] % 2 == 0)
 
     def _start(self, words: Tensor) -> State:
         length, terminates = self._read(words)
         return {"planned": length, "terminates": terminates}
 
-    def _advance(self, state: State, actions: Actions) -> Outcome:
+    def _advance(self, state: State, actions: Actions) -> ToyOutcome:
         assert isinstance(actions, Tensor)
         over = state["length"] + 1 >= state["planned"]
         reward = state["length"].float()
-        return Outcome({}, reward, over & state["terminates"], over & ~state["terminates"], {"action": actions.clone()})
+        return ToyOutcome(
+            {}, reward, over & state["terminates"], over & ~state["terminates"], {"action": actions.clone()}
+        )
 
     def _observe(self, state: State) -> Obs:
         return {"obs": torch.stack([self.env_index, state["episode"], state["length"]], dim=1).float()}

@@ -26,14 +26,14 @@ from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
 from striderl.policies.encode import Encode
 from striderl.policies.estimate import Adapt, Estimate
-from striderl.policies.parameter_layout import Place, Slices, input_columns, places
+from striderl.policies.parameter_layout import ParameterPlace, Slices, input_columns, places
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.spaces import Segments, Spaces, make_spaces
 from striderl.policies.stage import StageRecipe
 from striderl.policies.stages import NormalizeObs, Override
 
 
-class Difference(NamedTuple):
+class WeightDifference(NamedTuple):
     """One thing that does not fit."""
 
     what: str
@@ -48,11 +48,11 @@ class TransferError(ValueError):
     """Weights that do not fit a policy; the message is a table of what, old and new. Nothing was changed."""
 
     def __init__(
-        self, differences: Sequence[Difference], hint: str = "", *, columns: tuple[str, str] = ("old", "new")
+        self, differences: Sequence[WeightDifference], hint: str = "", *, columns: tuple[str, str] = ("old", "new")
     ) -> None:
         """Compose the table; `columns` are the words above the second and the third column."""
         self.differences = tuple(differences)
-        rows = [Difference("", *columns), *self.differences]
+        rows = [WeightDifference("", *columns), *self.differences]
         wide = [max(len(row[column]) for row in rows) for column in range(2)]
         lines = [f"  {row.what:<{wide[0]}}  {row.old:<{wide[1]}}  {row.new}".rstrip() for row in rows]
         super().__init__(
@@ -281,29 +281,29 @@ def write(policy: Policy, values: Mapping[str, Tensor]) -> None:
             own[name].copy_(value)
 
 
-def _component_differences(old: ObsSpec, new: ObsSpec) -> list[Difference]:
+def _component_differences(old: ObsSpec, new: ObsSpec) -> list[WeightDifference]:
     """Return the components of one name and two shapes."""
     return [
-        Difference(f"component {name!r}", shape_text(old[name].shape), shape_text(new[name].shape))
+        WeightDifference(f"component {name!r}", shape_text(old[name].shape), shape_text(new[name].shape))
         for name in new
         if name in old and old[name].shape != new[name].shape
     ]
 
 
-def _content_differences(policy: Policy, state_dict: Mapping[str, Tensor]) -> list[Difference]:
+def _content_differences(policy: Policy, state_dict: Mapping[str, Tensor]) -> list[WeightDifference]:
     """Return what is missing, superfluous or of another shape in a state dict; `policy` says what should be there."""
     wanted, where = policy.state_dict(), places(policy)
-    found: list[Difference] = []
+    found: list[WeightDifference] = []
     for name, value in wanted.items():
         if name not in state_dict:
-            found.append(Difference(name, "missing", shape_text(value)))
+            found.append(WeightDifference(name, "missing", shape_text(value)))
         elif state_dict[name].shape != value.shape:
-            found.append(Difference(name, shape_text(state_dict[name]), shape_text(value) + _reads(where[name])))
+            found.append(WeightDifference(name, shape_text(state_dict[name]), shape_text(value) + _reads(where[name])))
     superfluous = [name for name in state_dict if name not in wanted]
-    return found + [Difference(name, shape_text(state_dict[name]), "not there") for name in superfluous]
+    return found + [WeightDifference(name, shape_text(state_dict[name]), "not there") for name in superfluous]
 
 
-def _reads(place: Place) -> str:
+def _reads(place: ParameterPlace) -> str:
     """Return what the columns of a parameter read, ' (joints 12, command 3)'."""
     if 1 not in place.axes:
         return ""
@@ -324,7 +324,7 @@ class _Move:
         self.obs_spec, self.old_obs_spec, self.zero = policy.obs_spec, old.obs_spec, zero
         self._own = policy.state_dict()
         self.values: dict[str, Tensor] = {}
-        self.differences: list[Difference] = []
+        self.differences: list[WeightDifference] = []
         self._rearranged: list[str] = []
         self._kept: list[str] = []
         self._added: dict[str, list[str]] = {}
@@ -338,7 +338,7 @@ class _Move:
             if source is not None:
                 self._move(name, place, there[source], state_dict[source])
             elif place.part in parts:
-                self.differences.append(Difference(name, "not there", shape_text(self._own[name])))
+                self.differences.append(WeightDifference(name, "not there", shape_text(self._own[name])))
             else:  # an encoder, a normaliser or a whole stage that the source did not have
                 self._kept.append(name)
 
@@ -353,7 +353,7 @@ class _Move:
             unused=self._unused,
         )
 
-    def _move(self, name: str, here: Place, there: Place, value: Tensor) -> None:
+    def _move(self, name: str, here: ParameterPlace, there: ParameterPlace, value: Tensor) -> None:
         own = self._own[name]
         result, blocks = own.detach().clone(), []
         for axis in range(own.dim()):
@@ -366,7 +366,7 @@ class _Move:
                 blocks.append([_Shared(slice(None), slice(None))])
         fixed = [axis for axis in range(own.dim()) if axis not in here.axes or axis not in there.axes]
         if value.dim() != own.dim() or any(value.shape[axis] != own.shape[axis] for axis in fixed):
-            self.differences.append(Difference(name, shape_text(value), shape_text(own) + _reads(here)))
+            self.differences.append(WeightDifference(name, shape_text(value), shape_text(own) + _reads(here)))
             return
         if not self.differences:
             for block in itertools.product(*blocks):
@@ -380,17 +380,17 @@ class _Move:
         for component in self._new(here, there):
             self._added.setdefault(component, []).append(name)
             if component not in self.obs_spec:
-                self.differences.append(Difference(f"{name}, which reads", ", ".join(there), ", ".join(here)))
+                self.differences.append(WeightDifference(f"{name}, which reads", ", ".join(there), ", ".join(here)))
         for component in self._new(there, here):
             self._dropped.setdefault(component, []).append(name)
             if component not in self.old_obs_spec:
-                self.differences.append(Difference(f"{name}, which reads", ", ".join(there), ", ".join(here)))
+                self.differences.append(WeightDifference(f"{name}, which reads", ", ".join(there), ", ".join(here)))
         found: list[_Shared] = []
         for component in [component for component in here if component in there]:
             wide, was = _span(here[component])[1], _span(there[component])[1]
             if wide != was:
                 what = f"component {component!r} in {name}"
-                self.differences.append(Difference(what, f"{was} columns", f"{wide} columns"))
+                self.differences.append(WeightDifference(what, f"{was} columns", f"{wide} columns"))
             found.append(_Shared(here[component], there[component]))
         return found
 
@@ -403,7 +403,9 @@ def _span(part: slice) -> tuple[int, int]:
     return part.start, part.stop - part.start
 
 
-def _left_over(here: Mapping[str, Place], there: Mapping[str, Place], differences: list[Difference]) -> tuple[str, ...]:
+def _left_over(
+    here: Mapping[str, ParameterPlace], there: Mapping[str, ParameterPlace], differences: list[WeightDifference]
+) -> tuple[str, ...]:
     """Return what the source has for parts that are gone; a part that is there must have a place for everything."""
     parts = {place.part for place in here.values()}
     keys = {(place.part, place.rest) for place in here.values()}
@@ -412,7 +414,7 @@ def _left_over(here: Mapping[str, Place], there: Mapping[str, Place], difference
         if (place.part, place.rest) in keys:
             continue
         if place.part in parts:
-            differences.append(Difference(name, "there", "not there"))
+            differences.append(WeightDifference(name, "there", "not there"))
         else:
             unused.append(name)
     return tuple(unused)

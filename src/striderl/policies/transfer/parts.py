@@ -18,7 +18,7 @@ from striderl.data.naming import unknown
 from striderl.policies.parameter_layout import places
 from striderl.policies.policy import Policy
 from striderl.policies.run_reader import WEIGHTS
-from striderl.policies.transfer.load import Difference, TransferError, TransferReport, shape_text, write
+from striderl.policies.transfer.load import TransferError, TransferReport, WeightDifference, shape_text, write
 
 LISTS = ("actor", "critic")
 """Whose encoders can be replaced."""
@@ -47,7 +47,7 @@ def load_parts(
         if (take is None or _below(place.part, take)) and not _below(place.part, keep)
     ]
     differences = [
-        Difference(name, _shape_in(state_dict, name), shape_text(own[name]))
+        WeightDifference(name, _shape_in(state_dict, name), shape_text(own[name]))
         for name in chosen
         if name not in state_dict or state_dict[name].shape != own[name].shape
     ]
@@ -102,7 +102,7 @@ def replace_encoder0(source_state_dict: Mapping[str, Any], algo_state_dict: Mapp
     source, own = source_state_dict[WEIGHTS], algo_state_dict[WEIGHTS]
     fresh = _first_encoder(own)
     differences = [
-        Difference(name, _shape_in(source, name), shape_text(value))
+        WeightDifference(name, _shape_in(source, name), shape_text(value))
         for name, value in own.items()
         if not name.startswith(fresh) and (name not in source or source[name].shape != value.shape)
     ]

@@ -26,7 +26,7 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.spaces import Segments, make_spaces
 from striderl.policies.stage import Pipeline, StageRecipe
 from striderl.policies.stages import NormalizeObs, NormalizeStage, Remember, RememberStage, module_key
-from striderl.policies.transfer.load import Difference, TransferError, shape_text
+from striderl.policies.transfer.load import TransferError, WeightDifference, shape_text
 
 
 def policy_from_rsl_rl(
@@ -76,13 +76,15 @@ def load_rsl_rl(policy: Policy, foreign: ForeignPolicy, *, critic: bool = True) 
     translated = translate(policy, foreign, critic=critic)
     state = policy.state_dict()
     differences = [
-        Difference(name, shape_text(value), shape_text(state[name]) if name in state else "not there")
+        WeightDifference(name, shape_text(value), shape_text(state[name]) if name in state else "not there")
         for name, value in translated.items()
         if name not in state or state[name].shape != value.shape
     ]
     own = {name for name, _ in policy.named_parameters()}
     wanted = {name for name in own if critic or (not name.startswith("critic") and not name.startswith("value_head"))}
-    differences += [Difference(name, "not there", shape_text(state[name])) for name in sorted(wanted - set(translated))]
+    differences += [
+        WeightDifference(name, "not there", shape_text(state[name])) for name in sorted(wanted - set(translated))
+    ]
     if differences:
         raise TransferError(differences, columns=("in the checkpoint", "in the policy"))
     policy.load_state_dict({**state, **translated})

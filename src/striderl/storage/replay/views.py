@@ -253,7 +253,7 @@ def _shaped(rows: dict[str, Any], num_steps: int, count: int) -> dict[str, Any]:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-class Window(NamedTuple):
+class StepWindow(NamedTuple):
     """Windows of B rows."""
 
     rows: Tensor
@@ -287,7 +287,7 @@ class ArrayWindow(NamedTuple):
     """None where all windows have n steps that count, and no episode ends in them."""
 
 
-def window(read: ReplayReader, index: Tensor, n: int) -> Window:
+def window(read: ReplayReader, index: Tensor, n: int) -> StepWindow:
     """Find how far windows of up to n steps go."""
     ahead = torch.arange(n, device=index.device).unsqueeze(1)
     rows = read.shifted(index, ahead)
@@ -298,7 +298,7 @@ def window(read: ReplayReader, index: Tensor, n: int) -> Window:
     going = going.to(torch.uint8).cummin(0).values.bool()
     num_steps = going.sum(0)
     ends = flags.gather(0, (num_steps - 1).view(1, -1, 1).expand(1, -1, 3)).squeeze(0)
-    return Window(rows, going, num_steps, read.shifted(index, num_steps - 1), ends)
+    return StepWindow(rows, going, num_steps, read.shifted(index, num_steps - 1), ends)
 
 
 def array_window(read: ReplayReader, start: NDArray[np.int64], n: int) -> ArrayWindow:

@@ -30,7 +30,7 @@ NOTHING = Reaction()
 """The reaction of a callback that only watches."""
 
 
-class Run(Protocol):
+class RunningTrainer(Protocol):
     """What callbacks may ask the trainer."""
 
     @property
@@ -52,7 +52,7 @@ class Run(Protocol):
 class Callback(Protocol):
     """Called with the record of every iteration."""
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Take the record in; training is not changed."""
         ...
 
@@ -96,7 +96,7 @@ class Watcher:
         """Take the function; anything callable with a record will do."""
         self.function = function
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Call the function."""
         found = self.function(record)
         if isinstance(found, str):

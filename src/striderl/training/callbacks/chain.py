@@ -12,7 +12,7 @@ from striderl.training.callbacks.callback import Callback
 _log = logging.getLogger(__name__)
 
 
-class Chain:
+class CallbackList:
     """Hands out the callbacks one after the other; where it stands can be saved."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:

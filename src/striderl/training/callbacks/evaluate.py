@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from striderl.collect.actors.base import Actor
 from striderl.envs.vec_env import VecEnv
-from striderl.training.callbacks.callback import NOTHING, Reaction, Run, is_due
+from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, is_due
 from striderl.training.evaluation import EvaluationResult, evaluate
 from striderl.training.record import Record
 
@@ -49,7 +49,7 @@ class Evaluate:
         self.result: EvaluationResult | None = None
         """What the last evaluation of this process found, episode by episode."""
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Play, if it is time."""
         if not self._due(record) and not (self.at_end and run.ending):
             return NOTHING

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from striderl.loggers.guarded import guard_all
 from striderl.loggers.logger import Logger
-from striderl.training.callbacks.callback import NOTHING, Reaction, Run, is_due
+from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, is_due
 from striderl.training.record import Record
 
 
@@ -34,7 +34,7 @@ class Log:
         self.step = 0
         """The step of the last record, logged or not."""
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Log, if it is time."""
         if is_due(record.iteration, self.every) or run.ending:
             numbers = record.numbers()

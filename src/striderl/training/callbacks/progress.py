@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from striderl.loggers.console_logger import ELAPSED_SECONDS, REMAINING_SECONDS, TOTAL_ITERATIONS
 from striderl.loggers.guarded import Guarded, guard_all
 from striderl.loggers.logger import Logger
-from striderl.training.callbacks.callback import NOTHING, Reaction, Run, is_due
+from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, is_due
 from striderl.training.record import Record
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Progress:
         self.elapsed_seconds = 0.0
         self.iterations = 0
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Count, and report if it is time."""
         self.elapsed_seconds += record.collection_seconds + record.learning_seconds
         self.iterations += 1

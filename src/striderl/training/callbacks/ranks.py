@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, Run, is_due
+from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, RunningTrainer, is_due
 from striderl.training.callbacks.save import Save
-from striderl.training.distributed import Learner, Ranks
+from striderl.training.distributed import DistributedLearner, Ranks
 from striderl.training.record import Record
 from striderl.training.signals import Interrupted
 
@@ -38,7 +38,7 @@ class PoolEpisodes:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Add up what all processes have seen: one small sum, and one small message to rank 0."""
         count = record.metrics.get(EPISODES, 0.0)
         # without a finished episode there are no means, but the others still wait for this sum
@@ -93,15 +93,15 @@ class KeepTogether:
 
     SAVED_NAME: ClassVar[str] = "KeepTogether"
 
-    def __init__(self, ranks: Ranks, algorithm: Learner, *, every: int = 10) -> None:
+    def __init__(self, ranks: Ranks, algorithm: DistributedLearner, *, every: int = 10) -> None:
         """Compare parameters after the first and every so many iterations; 0 means never."""
         self.ranks, self.algorithm, self.every = ranks, algorithm, every
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Raise, naming the odd one out, when processes have drifted apart."""
         of_main = self.ranks.from_main(lambda: (run.ending, dict(record.metrics)))
         if of_main is None:
-            raise Interrupted("in rank 0")  # by a signal, in an evaluation or a video; see `Run`
+            raise Interrupted("in rank 0")  # by a signal, in an evaluation or a video; see `RunningTrainer`
         if self.every and (record.iteration == 1 or is_due(record.iteration, self.every)):
             groups = self.algorithm.updater.groups
             self.ranks.require_equal({name: group.flat.flat for name, group in groups.items()})
@@ -121,7 +121,7 @@ class KeepTogether:
         """Do nothing."""
 
 
-def together(ranks: Ranks, algorithm: Learner, callbacks: Sequence[Callback]) -> Sequence[Callback]:
+def together(ranks: Ranks, algorithm: DistributedLearner, callbacks: Sequence[Callback]) -> Sequence[Callback]:
     """Return the callbacks of one of several processes with what keeps these together; as they are for one alone."""
     if ranks.world_size == 1:
         return callbacks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from striderl.training.callbacks.callback import NOTHING, Reaction, Run, better, check_mode, is_due
+from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, better, check_mode, is_due
 from striderl.training.record import Record
 
 Keep = Callable[[dict[str, Any], str], None]
@@ -39,7 +39,7 @@ class Save:
         self.save, self.every, self.best, self.mode, self.last = save, every, best, mode, last
         self.best_value: float | None = None
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Save, under each name that is due, one and the same state."""
         names = [f"iteration_{record.iteration}"] if is_due(record.iteration, self.every) else []
         value = record.metrics.get(self.best) if self.best else None

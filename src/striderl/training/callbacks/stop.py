@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from striderl.data.naming import unknown
-from striderl.training.callbacks.callback import Reaction, Run, better, check_mode
+from striderl.training.callbacks.callback import Reaction, RunningTrainer, better, check_mode
 from striderl.training.record import Record
 
 _log = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class Stop:
                 )
         self.rules = rules
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Ask every rule, since each may be counting, and give the first reason."""
         reasons = [rule.reason(record) for rule in self.rules]
         return Reaction(stop=next((reason for reason in reasons if reason), ""))

@@ -11,7 +11,7 @@ from striderl.collect.actors.base import Actor
 from striderl.envs.vec_env import VecEnv
 from striderl.loggers.guarded import guard_all
 from striderl.loggers.logger import Logger
-from striderl.training.callbacks.callback import NOTHING, Reaction, Run, is_due
+from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, is_due
 from striderl.training.record import Record
 from striderl.training.video import record_video
 
@@ -54,7 +54,7 @@ class Video:
         self.failed = 0
         """How many films could not be made."""
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Film, if it is time."""
         if is_due(record.iteration, self.every) or (self.at_end and run.ending):
             self._film(record.step)

@@ -70,7 +70,7 @@ MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     reason: str
@@ -378,7 +378,7 @@ class Run:
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def drive(self) -> Outcome:
+    def drive(self) -> RunOutcome:
         """Train until the run is over or a signal comes; everything is closed afterwards."""
         if self.ranks.is_main:
             self._seal_config()
@@ -422,13 +422,13 @@ class Run:
         if phase == "consume" and self.trainer.record is not None:
             self._wanted.check(self.trainer.record)
 
-    def _leave(self, reason: str, exit_code: int) -> Outcome:
+    def _leave(self, reason: str, exit_code: int) -> RunOutcome:
         """Save before the end of the plan; a run that has not taken a step begins anew instead."""
         saved = self.save() if self.trainer.env_steps or self.trainer.num_updates else True
         return self._outcome(reason, exit_code, saved)
 
-    def _outcome(self, reason: str, exit_code: int, saved: bool = True) -> Outcome:
-        return Outcome(
+    def _outcome(self, reason: str, exit_code: int, saved: bool = True) -> RunOutcome:
+        return RunOutcome(
             reason=reason,
             exit_code=exit_code,
             record=self.trainer.record,

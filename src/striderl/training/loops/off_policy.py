@@ -56,7 +56,7 @@ _MOST_BYTES = 64 * 2**20
 """How much memory the samples since the last copy of what was learned may take; then there is a new copy."""
 
 
-class Learner:
+class ReplayLearner:
     """Takes gradient steps on samples of a replay and adds up what they report.
 
     On a GPU they are played from recordings, sampling included, where that works: see `recorded_updates`.
@@ -235,8 +235,8 @@ class OffPolicyLoop:
         self._learner = self._new_learner()
         self._iteration: _Iteration | None = None
 
-    def _new_learner(self) -> Learner:
-        return Learner(self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self._mode)
+    def _new_learner(self) -> ReplayLearner:
+        return ReplayLearner(self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self._mode)
 
     def run(self, phase: str, iteration: int) -> None:
         """Do the work of a phase."""

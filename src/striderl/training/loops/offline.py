@@ -17,7 +17,7 @@ from striderl.storage.replay.replay import Replay
 from striderl.training.distributed import fingerprints
 from striderl.training.guard import Guard
 from striderl.training.loops.loop import LoopCounters
-from striderl.training.loops.off_policy import Learner, check_replay_algorithm
+from striderl.training.loops.off_policy import ReplayLearner, check_replay_algorithm
 from striderl.training.loops.on_policy import loaded_counters, take_back_if_broken
 from striderl.training.plans import OfflinePlan
 from striderl.training.protocols import ReplayAlgorithm
@@ -46,7 +46,7 @@ class OfflineLoop:
         self.algorithm, self.dataset, self.plan, self.seed = algorithm, dataset, plan, seed
         self.counters = LoopCounters()
         self.guard = Guard(algorithm)
-        self._learner = Learner(algorithm, dataset, plan.batch_size, seed, absorbs=False)
+        self._learner = ReplayLearner(algorithm, dataset, plan.batch_size, seed, absorbs=False)
         self._updates_left = 0
         """Gradient steps of the iteration under way; 0 between iterations."""
         self._fingerprint = _fingerprint(dataset)
@@ -116,7 +116,7 @@ class OfflineLoop:
         self.seed = int(state["seed"])
         self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])
-        self._learner = Learner(self.algorithm, self.dataset, self.plan.batch_size, self.seed, absorbs=False)
+        self._learner = ReplayLearner(self.algorithm, self.dataset, self.plan.batch_size, self.seed, absorbs=False)
         self._updates_left = 0
 
     def close(self) -> None:

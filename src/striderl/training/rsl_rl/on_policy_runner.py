@@ -32,7 +32,7 @@ from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.callbacks.callback import Callback
 from striderl.training.callbacks.ranks import together
-from striderl.training.distributed import Learner, Ranks, setup
+from striderl.training.distributed import DistributedLearner, Ranks, setup
 from striderl.training.experiment.log_dir import write_log_dir
 from striderl.training.experiment.run_lock import FolderLock
 from striderl.training.experiment.runner_checkpoints import (
@@ -421,6 +421,6 @@ def join_ranks(device: torch.device) -> Ranks:
     return setup(device=device.type)
 
 
-def rank_callbacks(ranks: Ranks, algorithm: Learner) -> Sequence[Callback]:
+def rank_callbacks(ranks: Ranks, algorithm: DistributedLearner) -> Sequence[Callback]:
     """Return what keeps several processes together; nothing for one."""
     return together(ranks, algorithm, [])

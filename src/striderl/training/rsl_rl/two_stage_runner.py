@@ -40,7 +40,7 @@ from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
-from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, Run
+from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, RunningTrainer
 from striderl.training.distributed import Ranks
 from striderl.training.experiment.runner_checkpoints import (
     Manipulator,
@@ -353,7 +353,7 @@ class StopAtTheEnd:
     def __init__(self, dataset: RolloutDataset, ranks: Ranks) -> None:
         self.dataset, self.ranks = dataset, ranks
 
-    def on_iteration(self, record: Record, run: Run) -> Reaction:
+    def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Look whether there is something left."""
         over = self.dataset.is_over
         if self.ranks.world_size > 1:
