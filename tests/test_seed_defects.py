@@ -158,7 +158,7 @@ def test_defect_23_unless_told_otherwise_the_task_is_paid_beside_style():
 
 
 def test_defect_25_the_t_of_atppo_is_for_teacher_too():
-    assert "Adversarial teacher PPO" in (atppo.__doc__ or "")
+    assert "adversarial teacher PPO" in (atppo.__doc__ or "")
     assert "teacher" in (atppo.ATPPO.__doc__ or "") and "teacher" in (atppo.ATPPOConfig.__doc__ or "")
 
 

@@ -1,4 +1,4 @@
-"""Adversarial PPO: `APPO(policy, expert)` is PPO with a `MotionPrior`, by the settings of st_rl.
+"""Adversarial PPO and adversarial teacher PPO: PPO with a `MotionPrior`, by the settings of st_rl.
 
     model = AmpActorCritic(…, amp_discriminator={…})
     APPO(model.policy, AMPLoader(clips), discriminator=model.discriminator)
