@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 ArrayT = TypeVar("ArrayT", Tensor, np.ndarray[Any, Any])
 
 
+class _Kept(NamedTuple):
+    """Mean and std in the dtype of the input, with the buffers that they were made of."""
+
+    of: tuple[Tensor, Tensor, Tensor]
+    versions: tuple[int, int, int]
+    mean: Tensor
+    scale: Tensor
+
+
 class EmpiricalNormalization(nn.Module):
     """Shift and scale by the mean and std of what `update` was given; frozen in eval mode and after `until` samples.
 
@@ -43,6 +52,7 @@ class EmpiricalNormalization(nn.Module):
         super().__init__()
         self.statistics = RunningMeanStd(shape, until=until)
         self.eps = eps
+        self._kept: _Kept | None = None
 
     @property
     def mean(self) -> Tensor:
@@ -58,6 +68,29 @@ class EmpiricalNormalization(nn.Module):
         """Return (x - mean) / (std + eps); integers are cast to float32."""
         x = x if x.is_floating_point() else x.float()
         return (x - self.statistics.mean.to(x.dtype)) / (self.statistics.std + self.eps).to(x.dtype)
+
+    def call_on_cpu(self, x: Tensor) -> Tensor:
+        """Return `forward(x)` for real numbers on the CPU; mean and std are cast again only after they have changed."""
+        statistics = self.statistics
+        now = (statistics.mean, statistics.m2, statistics.count)
+        if now[0].is_inference():  # has no version
+            return self.forward(x)
+        versions = (now[0]._version, now[1]._version, now[2]._version)
+        kept = self._kept
+        if (
+            kept is None
+            or kept.versions != versions
+            or kept.mean.dtype is not x.dtype
+            or any(old is not new for old, new in zip(kept.of, now))
+        ):
+            scale = (statistics.std + self.eps).to(x.dtype)
+            # a clone: what is cast to its own dtype is the buffer itself, and would change with it
+            kept = self._kept = _Kept(now, versions, now[0].to(x.dtype, copy=True), scale)
+        return (x - kept.mean) / kept.scale
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is kept: the buffers of a copy count their versions anew."""
+        return {**self.__dict__, "_kept": None}
 
     def inverse(self, y: Tensor) -> Tensor:
         """Return the x for which `forward(x)` is y."""

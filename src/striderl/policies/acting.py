@@ -75,19 +75,19 @@ class Acting(Protocol):
 
 def lean_call(module: nn.Module, *inputs: Any) -> Any:
     """Return module(*inputs), called directly where nobody listens to the call."""
-    return module(*inputs) if _watched(module) else module.forward(*inputs)
+    return module(*inputs) if is_watched(module) else module.forward(*inputs)
 
 
 def run_body(body: MlpModel, features: Tensor) -> Tensor:
     """Return body(features), layer by layer where nobody listens."""
     layers = body.model
     fits = features.shape[-1] == body.input_size and features.is_floating_point()
-    if not fits or _watched(body) or _watched(layers) or _any_global_hook():
+    if not fits or is_watched(body) or is_watched(layers) or _any_global_hook():
         output: Tensor = body(features)
         return output
     for layer in layers._modules.values():
         assert layer is not None
-        if _watched(layer):
+        if is_watched(layer):
             features = layer(features)
         elif type(layer) is nn.Linear and "forward" not in layer.__dict__:
             parameters = layer._parameters
@@ -101,7 +101,7 @@ def _any_global_hook() -> bool:
     return bool(_module._has_any_global_hook())  # type: ignore[no-untyped-call]
 
 
-def _watched(module: nn.Module) -> bool:
+def is_watched(module: nn.Module) -> bool:
     """Tell whether a call of the module does more than its forward."""
     found = module.__dict__  # attributes of a module are looked up in several places; these lie in the first
     return bool(

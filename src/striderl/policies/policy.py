@@ -27,8 +27,9 @@ from striderl.networks.distributions.base import Distribution
 from striderl.networks.heads.base import Head
 from striderl.networks.heads.value import ValueHead
 from striderl.networks.mlp import MlpModel, as_sizes, weight_dtype
+from striderl.networks.normalizers import EmpiricalNormalization
 from striderl.ops.moments import AllReduce
-from striderl.policies.acting import lean_call, run_body
+from striderl.policies.acting import is_watched, lean_call, run_body
 from striderl.policies.arguments import as_names
 from striderl.policies.component_defaults import component_defaults
 from striderl.policies.estimate import check_order
@@ -49,6 +50,7 @@ from striderl.policies.stage import (
     only,
     outer,
 )
+from striderl.policies.stages import NormalizeStage, module_key
 
 
 @suggests_fields
@@ -156,6 +158,10 @@ class Policy(nn.Module):
                 raise KeyError(unknown("component", name, obs_spec, where="the observation, where action masks are,"))
         self.head: Head[Any] = ModeHead(head) if config.deterministic else head
         self.value_head = ValueHead(self.critic_body.output_size, config.num_values)
+        self._is_plain = not self.trunk.stages and all(
+            len(each.stages) < 2 and all(isinstance(stage, NormalizeStage) for stage in each.stages.values())
+            for each in (self.actor, self.critic)
+        )
         self._has_stages = any(len(pipeline.stages) > 0 for pipeline in self._pipelines().values())
         self._actor_reads = self._critic_reads = _reads(self.actor.output_spec)
         if list(self.critic.output_spec) != list(self.actor.output_spec):
@@ -182,7 +188,7 @@ class Policy(nn.Module):
 
     def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Turn the noise of one step into the stages' decisions."""
-        if not self._has_stages:
+        if self._is_plain:  # normalisers decide nothing
             return {}
         return {
             key: value
@@ -219,7 +225,7 @@ class Policy(nn.Module):
         self, obs: Obs, state: State, stage_draws: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> PolicyOutput:
         """Run actor and critic on one step [B, …] or on a sequence [T, B, …]."""
-        if not self._has_stages and not torch.compiler.is_compiling():
+        if self._is_plain and not torch.compiler.is_compiling():
             plain = self._forward_plain(masked(obs, valid))
             if plain is not None:
                 return plain
@@ -234,27 +240,32 @@ class Policy(nn.Module):
         )
 
     def _forward_plain(self, obs: Obs) -> PolicyOutput | None:
-        """Run a policy without stages: nothing to pass from stage to stage, no memory and no aux.
+        """Run a policy without stages, or with normalisers alone: no memory, no aux, nothing to pass between stages.
 
         Returns None for an observation that does not fit; what is wrong with it is said on the other way.
         """
         dtype = weight_dtype(self.actor_body if self.config.actor_hidden_dims else self)
-        acted = valued = self._features(obs, self._actor_reads, dtype)
-        if self._critic_reads is not self._actor_reads:
-            valued = self._features(obs, self._critic_reads, dtype)
+        acted = valued = self._features(obs, self._actor_reads, dtype, self.actor)
+        if self._critic_reads is not self._actor_reads or self._has_stages:
+            valued = self._features(obs, self._critic_reads, dtype, self.critic)
         if acted is None or valued is None:
             return None
         distribution: Distribution[Any] = lean_call(self.head, run_body(self.actor_body, acted), obs)
         values: Tensor = lean_call(self.value_head, run_body(self.critic_body, valued))
         return PolicyOutput(distribution, values, {}, {})
 
-    def _features(self, obs: Obs, reads: _Reads, dtype: torch.dtype) -> Tensor | None:
-        """Return what `flat_features` does, or None when a component is missing; one vector is used as it is."""
+    def _features(self, obs: Obs, reads: _Reads, dtype: torch.dtype, pipeline: Pipeline) -> Tensor | None:
+        """Return what `flat_features` does, or None when a component is missing; one vector is used as it is.
+
+        With a normaliser, it is None for everything but one vector on the CPU.
+        """
         if reads.vector:
             value = obs.get(reads.vector)
             # contiguous: strides may lead to another kernel, which rounds in another way
             if value is not None and value.dtype is dtype and value.is_contiguous() and value.shape[-1] == reads.size:
-                return value
+                return value if not pipeline.stages else normalized_on_cpu(pipeline, reads.vector, value)
+        if pipeline.stages:
+            return None
         if any(name not in obs for name in reads.spec):
             return None
         return flat_features(obs, reads.spec, self)
@@ -310,6 +321,19 @@ class Policy(nn.Module):
 
     def _pipelines(self) -> dict[str, Pipeline]:
         return {"trunk": self.trunk, "actor": self.actor, "critic": self.critic}
+
+
+def normalized_on_cpu(pipeline: Pipeline, name: str, value: Tensor) -> Tensor | None:
+    """Return a component after the one normaliser of a list; None where somebody listens to it, or on a GPU."""
+    (stage,) = pipeline.stages.values()
+    assert isinstance(stage, NormalizeStage)
+    normalizer = stage.normalizers._modules.get(module_key(name))
+    if normalizer is None:
+        return value
+    if value.device.type != "cpu" or any(map(is_watched, (pipeline, stage, normalizer))):
+        return None
+    assert isinstance(normalizer, EmpiricalNormalization)
+    return normalizer.call_on_cpu(value)
 
 
 def _reads(spec: ObsSpec) -> _Reads:
