@@ -95,7 +95,7 @@ def test_a_head_that_does_not_fit_is_named(learner, head):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CHOICES))
+@pytest.mark.parametrize("name", sorted(set(CHOICES) - set(ONE_STEP)))  # the others walk a chain, below
 def test_the_paying_arm_is_found(name):
     env = Bandit(4)
     algorithm = learned(build(name, env), env, updates(name))
