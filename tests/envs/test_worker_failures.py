@@ -500,7 +500,7 @@ sys.path.insert(0, {tools!r})
 import fault_matrix
 for bug in ("liveness", "deadline", "lifeline"):
     rows = fault_matrix.run_with_bug(bug)
-    print(bug, bool(any(row.broken for row in rows) and all(row.faults for row in rows)), flush=True)
+    print(bug, any(row.broken for row in rows), flush=True)
 """
 
 
