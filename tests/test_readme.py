@@ -1,4 +1,4 @@
-"""The code of README and docs runs, and learns for a shorter time than it says; the parts of CONTRIBUTING train from the command line."""
+"""The code of README and docs runs, for fewer steps than it says; CONTRIBUTING's parts train from the command line."""
 
 from __future__ import annotations
 

@@ -425,8 +425,8 @@ def learned_values(
         collector.columns(), steps, env.num_envs, final_obs=env.obs_spec, pool_size=steps * env.num_envs
     )
     config = PPOConfig(
-        gamma=gamma, lam=0.9, learning_rate=learning_rate, schedule="fixed", entropy_coef=0.0, use_clipped_value_loss=False,
-        max_grad_norm=0.0, num_learning_epochs=4, num_mini_batches=2,
+        gamma=gamma, lam=0.9, learning_rate=learning_rate, schedule="fixed", entropy_coef=0.0,
+        use_clipped_value_loss=False, max_grad_norm=0.0, num_learning_epochs=4, num_mini_batches=2,
     )  # fmt: skip
     ppo = PPO(policy, config)
     for iteration in range(iterations):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_cases import comparable, make_policy, make_trainer, run, same_state, weights_of, without_times
 
-from striderl.algorithms.ppo import PPO, PPOConfig
+from striderl.algorithms.ppo import PPO
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
@@ -23,7 +23,6 @@ from striderl.storage.rollout import RolloutStorage
 from striderl.training.callbacks.evaluate import Evaluate
 from striderl.training.callbacks.log import Log
 from striderl.training.callbacks.save import Save
-from striderl.training.evaluation import evaluate
 from striderl.training.on_policy import order_generator, rollout_storage
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
