@@ -6,6 +6,9 @@
 # `make test-robust` runs the suite as nohup, a busy machine, a read-only tree or another order would.
 # All stand on `make setup`, which does nothing when nothing has changed.
 
+# empty is off: programs that tests start would otherwise compile the library anew each time
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

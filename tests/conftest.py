@@ -121,6 +121,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare signals, random numbers and the picture of the tree."""
     catch_ignored_signals()
+    gc.disable()  # until everything is collected: what is imported and collected stays
     config.option.randomly_reset_seed = False  # seeds belong to `seed_everything`; the plugin shuffles
     if not hasattr(config, "workerinput"):
         config.stash[TREE] = tree()
@@ -134,6 +135,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 # -- what a test must leave as it was ----------------------------------------------------------------------------------

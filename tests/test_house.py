@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 import subprocess
@@ -278,6 +279,7 @@ def test_versions_agree():
 # -- what may only fall ------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def counted():
     """The counters of `tools/house.py`, without those that start a process."""
     sys.path.insert(0, str(ROOT / "tools"))

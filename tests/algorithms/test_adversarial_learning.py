@@ -25,18 +25,24 @@ from striderl.training.protocols import storage_for
 def test_ppo_imitates_an_expert_whom_the_task_does_not_pay():
     trainer = ppo_trainer(make_term(), iterations=25)
     assert distance_from_expert(trainer.algorithm.policy) > 0.4
-    records = list(trainer)
-    assert distance_from_expert(trainer.algorithm.policy) < 0.1
-    # the two are hard to tell apart by now: right in half of the cases is a guess
-    assert records[-1].metrics["train/discriminator_accuracy"] < 0.75
+    for record in trainer:
+        near = distance_from_expert(trainer.algorithm.policy) < 0.1
+        # the two are hard to tell apart by now: right in half of the cases is a guess
+        if near and record.metrics["train/discriminator_accuracy"] < 0.75:
+            break
+    else:
+        pytest.fail("the expert was not imitated in 25 iterations")
 
 
 @pytest.mark.slow
 def test_sac_imitates_an_expert_whom_the_task_does_not_pay():
     trainer = sac_trainer(make_term(), iterations=20)
     assert distance_from_expert(trainer.algorithm.policy) > 0.4
-    list(trainer)
-    assert distance_from_expert(trainer.algorithm.policy) < 0.15
+    for _ in trainer:
+        if distance_from_expert(trainer.algorithm.policy) < 0.15:
+            break
+    else:
+        pytest.fail("the expert was not imitated in 20 iterations")
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def earned(ratio):
         batch_size=128,
         learning_starts=800,
         buffer_size=8000,
-        total_iterations=4,
+        total_iterations=3,
     )
     list(Trainer(algorithm, collector, plan, storage=replay))
     return evaluate(FlipBits(20), GreedyActor(algorithm.policy), 40, seed=7).mean

@@ -415,7 +415,9 @@ def test_a_privileged_component_reaches_the_critic_alone():
 # -- values in closed form ---------------------------------------------------------------------------------------------
 
 
-def learned_values(env, states: torch.Tensor, *, gamma: float, iterations: int, steps: int) -> torch.Tensor:
+def learned_values(
+    env, states: torch.Tensor, *, gamma: float, iterations: int, steps: int, learning_rate: float = 0.03
+) -> torch.Tensor:
     torch.manual_seed(0)
     policy = Policy(env.obs_spec, env.action_spec, PolicyConfig(actor_hidden_dims=(16,), critic_hidden_dims=()))
     collector = Collector(env, PolicyActor(policy))
@@ -423,8 +425,8 @@ def learned_values(env, states: torch.Tensor, *, gamma: float, iterations: int, 
         collector.columns(), steps, env.num_envs, final_obs=env.obs_spec, pool_size=steps * env.num_envs
     )
     config = PPOConfig(
-        gamma=gamma, lam=0.9, learning_rate=0.03, schedule="fixed", entropy_coef=0.0, use_clipped_value_loss=False,
-        max_grad_norm=0.0, num_learning_epochs=4, num_mini_batches=2,
+        gamma=gamma, lam=0.9, learning_rate=learning_rate, schedule="fixed", entropy_coef=0.0,
+        use_clipped_value_loss=False, max_grad_norm=0.0, num_learning_epochs=4, num_mini_batches=2,
     )  # fmt: skip
     ppo = PPO(policy, config)
     for iteration in range(iterations):
@@ -441,14 +443,14 @@ def learned_values(env, states: torch.Tensor, *, gamma: float, iterations: int, 
 def test_time_outs_are_worth_what_would_have_followed():
     # reward 1 for ever, cut every 5 steps: V = 1 / (1 - 0.9) = 10; taking the cut for an end would give 4.1 at most
     env = TimeLimit(8, config=ProbeConfig(num_steps=5))
-    value = learned_values(env, torch.ones(1, 1), gamma=0.9, iterations=80, steps=20)
+    value = learned_values(env, torch.ones(1, 1), gamma=0.9, iterations=20, steps=20, learning_rate=0.2)
     assert value.item() == pytest.approx(env.value(0.9), rel=0.02)
 
 
 @pytest.mark.slow
 def test_ends_are_worth_nothing_more():
     env = Terminator(8, config=ProbeConfig(num_steps=5))
-    values = learned_values(env, torch.eye(5), gamma=0.9, iterations=40, steps=20)
+    values = learned_values(env, torch.eye(5), gamma=0.9, iterations=20, steps=20, learning_rate=0.2)
     torch.testing.assert_close(values, env.value(0.9), rtol=0.03, atol=0.03)
 
 

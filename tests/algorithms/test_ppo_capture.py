@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,13 +38,24 @@ def captured(ppo: PPO, parts: Any) -> None:
     assert report.num_nodes > 50 and report.backward
 
 
+EVERY = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
+STAGES: dict[str, tuple[Any, ...]] = {"plain": (), "gru": (MEMORY,)}
+SETTINGS: dict[str, dict[str, bool]] = {
+    "usual": {},
+    "normalised": {"normalize_values": True, "normalize_advantage_per_mini_batch": True},
+    "bfloat16": {"use_mixed_precision": True},
+}
+
+
+def cases_of_ppo() -> list[Any]:
+    """Every setting, with memory and without; all pairs under the deep profile."""
+    few = [("usual", "gru"), ("normalised", "plain"), ("bfloat16", "plain")]
+    pairs = [(setting, stage) for setting in SETTINGS for stage in STAGES] if EVERY else few
+    return [pytest.param(STAGES[stage], SETTINGS[setting], id=f"{setting}-{stage}") for setting, stage in pairs]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("stages", [(), (MEMORY,)], ids=["plain", "gru"])
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"normalize_values": True, "normalize_advantage_per_mini_batch": True}, {"use_mixed_precision": True}],
-    ids=["usual", "normalised", "bfloat16"],
-)
+@pytest.mark.parametrize(("stages", "settings"), cases_of_ppo())
 def test_the_losses_of_ppo(stages, settings):
     env = make_env(16, 4)
     parts = make_parts(env, make_policy(env, stages, stages), no_terms, num_steps=STEPS, **settings)
@@ -60,20 +72,22 @@ def all_terms(env: VecEnv) -> Sequence[Term]:
     return [Estimation(), make_rnd(env), make_symmetry(mirror_loss_weight=0.2)]
 
 
+TERMS = {
+    "estimation": ((ESTIMATE,), lambda env: [Estimation()]),
+    "adaptor": ((ADAPT,), lambda env: [Estimation(stage="Adapt", loss="huber_loss")]),
+    "rnd": ((), lambda env: [make_rnd(env)]),
+    "symmetry": ((), lambda env: [make_symmetry(mirror_loss_weight=0.2)]),
+    "symmetry with memory": ((MEMORY,), lambda env: [make_symmetry(augment=False, mirror_loss_weight=0.2)]),
+    "all": ((ESTIMATE, MEMORY), all_terms),
+}
+IN_ALL = ("estimation", "rnd", "symmetry")
+"""Terms that "all" has with the same settings; alone under the deep profile."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stages", "terms"),
-    [
-        ((ESTIMATE,), lambda env: [Estimation()]),
-        ((ADAPT,), lambda env: [Estimation(stage="Adapt", loss="huber_loss")]),
-        ((), lambda env: [make_rnd(env)]),
-        ((), lambda env: [make_symmetry(mirror_loss_weight=0.2)]),
-        ((MEMORY,), lambda env: [make_symmetry(augment=False, mirror_loss_weight=0.2)]),
-        ((ESTIMATE, MEMORY), all_terms),
-    ],
-    ids=["estimation", "adaptor", "rnd", "symmetry", "symmetry with memory", "all"],
-)
-def test_terms_are_what_they_say(stages, terms):
+@pytest.mark.parametrize("name", [name for name in TERMS if EVERY or name not in IN_ALL])
+def test_terms_are_what_they_say(name):
+    stages, terms = TERMS[name]
     env = make_env(16, 4)
     parts = make_parts(env, make_policy(env, stages, (MEMORY,) if MEMORY in stages else ()), terms, num_steps=STEPS)
     assert all(term.capturable for term in parts.ppo.terms)

@@ -24,12 +24,12 @@ EVERYONE = sorted(ALL)
 RECURRENT = ("recurrent dqn", "recurrent sac")
 ONE_STEP = sorted(set(CHOICES) - {"recurrent dqn", "n-step dqn", "rainbow"})
 """Those that learn the best values from random actions; several steps of them have the value of what was done."""
-UPDATES = {"crossq": 500}
-"""Gradient steps of those that want another number than 120."""
+UPDATES = {"crossq": 400, "ddpg": 120, "noisy dqn": 120, "recurrent dqn": 70, "recurrent sac": 70}
+"""Gradient steps of those that want another number than 90."""
 
 
 def updates(name: str) -> int:
-    return UPDATES.get(name, 120)
+    return UPDATES.get(name, 90)
 
 
 # -- time limits -------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_a_head_that_does_not_fit_is_named(learner, head):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CHOICES))
+@pytest.mark.parametrize("name", sorted(set(CHOICES) - set(ONE_STEP)))  # the others walk a chain, below
 def test_the_paying_arm_is_found(name):
     env = Bandit(4)
     algorithm = learned(build(name, env), env, updates(name))

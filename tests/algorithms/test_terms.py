@@ -239,25 +239,27 @@ def weights_of(one: Trainer) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phases", range(6))
-def test_a_saved_run_goes_on_bit_for_bit(phases):
-    # two iterations and some phases of the third, so that every phase is left and entered
+def test_a_saved_run_goes_on_bit_for_bit():
+    # one iteration and some phases of the second, so that every phase is left and entered
     whole = trainer()
-    for _ in range(2):
-        next(whole)
-    for _ in range(phases):
+    next(whole)
+    saved = []
+    for _ in range(6):
+        saved.append((tree.copy(whole.state_dict()), weights_of(whole)))
         whole.advance()
-    other = trainer(weights=1)
-    assert not tree.equal(weights_of(whole), weights_of(other)), "the test can fail"
-    other.load_state_dict(whole.state_dict())
-    assert tree.equal(weights_of(whole), weights_of(other))
-    for one in (whole, other):
-        while one.iteration < 4:
-            next(one)
-    assert tree.equal(weights_of(whole), weights_of(other))
-    assert dict(whole.record.metrics) == dict(other.record.metrics)
+    while whole.iteration < 3:
+        next(whole)
     assert {"train/rnd_reward", "train/estimator_loss", "train/mirror_loss"} <= whole.record.metrics.keys()
-    assert int(whole.algorithm.state_dict()["terms"]["rnd"]["num_steps"]) == 32
+    assert int(whole.algorithm.state_dict()["terms"]["rnd"]["num_steps"]) == 24
+    for phases, (state, weights) in enumerate(saved):
+        other = trainer(weights=1)
+        assert not tree.equal(weights, weights_of(other)), "the test can fail"
+        other.load_state_dict(state)
+        assert tree.equal(weights, weights_of(other)), phases
+        while other.iteration < 3:
+            next(other)
+        assert tree.equal(weights_of(whole), weights_of(other)), phases
+        assert dict(whole.record.metrics) == dict(other.record.metrics), phases
 
 
 def test_a_saved_state_is_a_copy():

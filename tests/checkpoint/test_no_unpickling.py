@@ -71,7 +71,8 @@ def _dotted(node: ast.expr, known: dict[str, str]) -> str:
 
 
 def _bad_arguments(call: ast.Call, name: str) -> list[str]:
-    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg}
+    asked = ("weights_only", "allow_pickle")
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg in asked}
     found = []
     if name == "torch.load" and given.get("weights_only") != "True":
         found.append("torch.load without weights_only=True")

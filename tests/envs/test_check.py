@@ -54,12 +54,17 @@ def test_good_envs_pass(name: str) -> None:
     assert {"seeds", "reset_envs", "saved state", "episode lengths", "close"} <= set(report.checked)
 
 
+def steps_for(kind: type) -> int:
+    """As many steps as the fault takes to show: some show in the 50th after a reset only."""
+    return 60 if kind.__name__.endswith("Later") else 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BREAKERS, ids=lambda kind: kind.__name__)
 def test_each_fault_is_named(kind: type) -> None:
     fault = kind.fault
     with pytest.raises(ContractError) as caught:
-        check_vec_env(kind(), num_steps=60, close=True)
+        check_vec_env(kind(), num_steps=steps_for(kind), close=True)
     message = str(caught.value)
     assert message.startswith(f"{kind.__name__}: {fault.field}")
     assert fault.words in message
@@ -74,7 +79,7 @@ def test_each_fault_is_named(kind: type) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BREAKERS, ids=lambda kind: kind.__name__)
 def test_collecting_names_the_same_fault_and_never_raises(kind: type) -> None:
-    report = check_vec_env(kind(), num_steps=60, collect=True, close=True)
+    report = check_vec_env(kind(), num_steps=steps_for(kind), collect=True, close=True)
     assert not report.ok
     first = report.violations[0]
     assert first.field == kind.fault.field

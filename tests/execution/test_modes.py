@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 
 STRICT = ExecutionConfig(mode="compiled", strict=True)
 # generating and compiling C++ takes most of a minute on a busy core, so most cases are traced forward and backward only
-BACKENDS = [*((case, "aot_eager") for case in CASES), ("mlp", "inductor"), ("terms", "inductor")]
+NATIVE = ("mlp", "terms") if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else ("mlp",)
+BACKENDS = [*((case, "aot_eager") for case in CASES), *((case, "inductor") for case in NATIVE)]
 
 
 def order() -> torch.Generator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -222,7 +224,7 @@ def rollouts(draw):
 
 @pytest.mark.slow
 @given(rollouts())
-@settings(max_examples=120)
+@settings(max_examples=120 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 50)
 def test_padded_trajectories_columns_with_resets_and_the_rollout_agree(rollout):
     dones, kind, rnn_type, seed = rollout
     model = build(kind, rnn_type=rnn_type)

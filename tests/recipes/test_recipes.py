@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,7 @@ def small(config):
         stop=replace(config.stop, metric=""),
         logging=LoggingSettings(console="off"),
         num_threads=1,
+        mode=config.mode if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else "eager",  # C++ takes half a minute
     )
 
 

@@ -119,7 +119,7 @@ def test_windows_by_numpy_are_windows_by_torch(num_envs: int, ends: float, monke
     generator = torch.Generator().manual_seed(4)
     for _ in range(60):
         replay.add(step(VECTORS, num_envs, generator, ends))
-    for _ in range(90):
+    for _ in range(62):
         replay.add(step(VECTORS, num_envs, generator, ends))
         every = replay.read.chronological()
         batches = [every, every[: 20 * num_envs], every[-6:], every[every < 5], every[every > 55 * num_envs]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -25,6 +26,7 @@ from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.experiment.seal import RunChangedError, read_sealed, write_sealed
 
 SEALED = ("config.json", "specs.json")
+OFTEN = 5 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 1
 NAMED = (ConfigError, CheckpointError)
 """What a reader of a run may raise about a file; anything else is a crash."""
 
@@ -95,7 +97,7 @@ def unnoticed(path, number, names, seed, read):
 
 @pytest.mark.slow
 def test_no_flip_goes_unnoticed_where_the_policy_is_read(run):
-    assert unnoticed(run, 600, SEALED, 1, lambda path: load_run(path, "last")) == 0
+    assert unnoticed(run, 120 * OFTEN, SEALED, 1, lambda path: load_run(path, "last")) == 0
     assert load_run(run, "last").step == 128
 
 
@@ -106,7 +108,7 @@ def test_no_flip_goes_unnoticed_where_a_run_is_resumed(run):
     def rebuild(path):
         Run(read_run_config(path), RunFolder(path)).close()
 
-    assert unnoticed(run, 60, SEALED, 2, rebuild) == 0
+    assert unnoticed(run, 20 * OFTEN, SEALED, 2, rebuild) == 0
     assert read_run_config(run) == config
 
 
@@ -115,7 +117,7 @@ def test_the_flips_would_be_noticed_if_they_were_not(run, monkeypatch):
     monkeypatch.setattr(seal, "_differences_from_seal", lambda *_: [])
     monkeypatch.setattr("striderl.training.experiment.loading.check_digest", lambda *_: None)
     monkeypatch.setattr("striderl.training.experiment.loading.check_same_parts", lambda *_, **__: None)
-    assert unnoticed(run, 200, SEALED, 1, lambda path: load_run(path, "last")) > 0
+    assert unnoticed(run, 60 * OFTEN, SEALED, 1, lambda path: load_run(path, "last")) > 0
 
 
 def test_a_flip_in_the_seal_itself_is_noticed(run):
@@ -128,7 +130,7 @@ def test_a_flip_in_the_seal_itself_is_noticed(run):
 def test_without_the_seal_the_checkpoint_vouches(run):
     (run / "seal.json").unlink()
     assert load_run(run, "last").step == 128
-    assert unnoticed(run, 100, SEALED, 4, lambda path: load_run(path, "last")) == 0
+    assert unnoticed(run, 30 * OFTEN, SEALED, 4, lambda path: load_run(path, "last")) == 0
 
 
 def test_other_spaces_are_the_same_settings(run):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_cases import comparable, make_policy, make_trainer, run, same_state, weights_of, without_times
 
-from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
+from striderl.algorithms.on_policy.ppo import PPO
 from striderl.collect.actors.base import RandomActor
 from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
@@ -23,7 +23,6 @@ from striderl.storage.rollout import RolloutStorage
 from striderl.training.callbacks.evaluate import Evaluate
 from striderl.training.callbacks.log import Log
 from striderl.training.callbacks.save import Save
-from striderl.training.evaluation import evaluate
 from striderl.training.experiment.runner_config import rsl_rl_ppo_config
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.protocols import order_generator, rollout_storage
@@ -31,7 +30,7 @@ from striderl.training.record import Record
 from striderl.training.trainer import Trainer
 
 KINDS = ("plain", "gru")
-TEN = {"total_iterations": 10}
+FIVE = {"total_iterations": 5}
 
 
 # -- one run, however it is cut ----------------------------------------------------------------------------------------
@@ -40,18 +39,18 @@ TEN = {"total_iterations": 10}
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_broken_off_loop_goes_on_where_it_stopped(kind):
-    whole, cut = make_trainer(kind, plan=TEN), make_trainer(kind, plan=TEN)
+    whole, cut = make_trainer(kind, plan=FIVE), make_trainer(kind, plan=FIVE)
     expected = [comparable(record) for record in whole]
-    assert len(expected) == 10
+    assert len(expected) == 5
     found = []
     for record in cut:
         found.append(comparable(record))
-        if record.iteration in (3, 4, 7):
+        if record.iteration in (1, 2, 4):
             break
     for _ in range(3):
         for record in cut:
             found.append(comparable(record))
-            if record.iteration in (4, 7):
+            if record.iteration in (2, 4):
                 break
     assert found == expected
     assert same_state(whole, cut)
@@ -60,15 +59,15 @@ def test_a_broken_off_loop_goes_on_where_it_stopped(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_five_and_reload_and_five_are_ten(kind):
-    whole, first = make_trainer(kind, plan=TEN), make_trainer(kind, plan=TEN)
+def test_two_and_reload_and_three_are_five(kind):
+    whole, first = make_trainer(kind, plan=FIVE), make_trainer(kind, plan=FIVE)
     expected = [comparable(record) for record in whole]
-    found = [comparable(record) for record in run(first, 5)]
+    found = [comparable(record) for record in run(first, 2)]
     saved = first.state_dict()
     kept = tree.copy(saved)
     run(first, 1)  # the old object goes on; what was saved must not change with it
     assert tree.equal(saved, kept)
-    second = make_trainer(kind, plan=TEN, seed=5, weights=9)  # everything that matters comes from the saved state
+    second = make_trainer(kind, plan=FIVE, seed=5, weights=9)  # everything that matters comes from the saved state
     second.load_state_dict(saved)
     found += [comparable(record) for record in second]
     assert found == expected
@@ -77,19 +76,19 @@ def test_five_and_reload_and_five_are_ten(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("phase", ["prepare", "update", "absorb", "consume"])
-def test_a_state_may_be_taken_in_the_middle_of_an_iteration(kind, phase):
+def test_a_state_may_be_taken_in_the_middle_of_an_iteration(kind):
     # Counting: many episodes, ended by the clock or by themselves, so that final observations have to be saved too
     whole, first = make_trainer(kind, env=Counting(4)), make_trainer(kind, env=Counting(4))
-    run(whole, 6)
-    run(first, 3)
-    while first.phase != phase:
-        first.advance()
-    second = make_trainer(kind, env=Counting(4), seed=5, weights=9)
-    second.load_state_dict(first.state_dict())
-    assert second.phase == phase
-    run(second, 3)
-    assert same_state(whole, second)
+    run(whole, 4)
+    run(first, 2)
+    for phase in ("prepare", "update", "absorb", "consume"):
+        while first.phase != phase:
+            first.advance()
+        second = make_trainer(kind, env=Counting(4), seed=5, weights=9)
+        second.load_state_dict(first.state_dict())
+        assert second.phase == phase
+        run(second, 2)
+        assert same_state(whole, second), phase
 
 
 @pytest.mark.slow
@@ -97,7 +96,7 @@ def test_a_state_may_be_taken_in_the_middle_of_an_iteration(kind, phase):
 def test_every_iteration_starts_with_ratio_one(kind):
     # with memory, the update must begin where the rollout began: in the middle of episodes
     trainer = make_trainer(kind, env=Counting(4), ppo={"learning_rate": 1e-2, "schedule": "fixed"})
-    assert all(record.metrics["train/first_ratio_error"] <= 2e-6 for record in run(trainer, 6))
+    assert all(record.metrics["train/first_ratio_error"] <= 2e-6 for record in run(trainer, 4))
 
 
 def test_phases_come_in_order():
@@ -110,8 +109,8 @@ def test_phases_come_in_order():
 
 @pytest.mark.slow
 def test_two_trainers_in_one_loop_do_not_disturb_each_other():
-    pairs = list(zip(make_trainer(seed=1, plan=TEN), make_trainer("gru", seed=2, plan=TEN)))
-    alone = list(make_trainer(seed=1, plan=TEN)), list(make_trainer("gru", seed=2, plan=TEN))
+    pairs = list(zip(make_trainer(seed=1, plan=FIVE), make_trainer("gru", seed=2, plan=FIVE)))
+    alone = list(make_trainer(seed=1, plan=FIVE)), list(make_trainer("gru", seed=2, plan=FIVE))
     assert [comparable(one) for one, _ in pairs] == [comparable(record) for record in alone[0]]
     assert [comparable(two) for _, two in pairs] == [comparable(record) for record in alone[1]]
 
@@ -232,7 +231,7 @@ def test_total_steps_end_the_run():
 def test_without_a_limit_the_user_owns_the_end():
     trainer = make_trainer(plan={"total_iterations": 0})
     assert trainer.remaining_iterations is None
-    assert [record.iteration for record in islice(trainer, 23)][-1] == 23 and not trainer.finished
+    assert [record.iteration for record in islice(trainer, 5)][-1] == 5 and not trainer.finished
 
 
 @pytest.mark.parametrize(
@@ -452,34 +451,6 @@ def test_callbacks_in_the_wrong_place_are_refused():
         Trainer(ppo, collector, OnPolicyPlan(), callbacks=[Save(lambda state, name: None), Log()])
     with pytest.raises(ValueError, match="would reset the envs that train"):
         Trainer(ppo, collector, OnPolicyPlan(), callbacks=[Evaluate(env, GreedyActor(policy))])
-
-
-# -- learning ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_cartpole_is_learned():
-    torch.manual_seed(0)
-    env = CartPole(8)
-    hidden = {"actor_hidden_dims": (64, 64), "critic_hidden_dims": (64, 64), "activation": "tanh"}
-    policy = Policy(env.obs_spec, env.action_spec, PolicyConfig(**hidden))
-    config = PPOConfig(
-        num_learning_epochs=4,
-        num_mini_batches=4,
-        learning_rate=2.5e-3,
-        schedule="fixed",
-        entropy_coef=0.0,
-        gamma=0.98,
-        lam=0.8,
-        max_grad_norm=0.5,
-    )
-    plan = OnPolicyPlan(num_steps_per_env=128, total_steps=40 * 1024)
-    trainer = Trainer(PPO(policy, config), Collector(env, PolicyActor(policy)), plan)
-    records = list(trainer)
-    assert records[-1].env_steps <= 40_960
-    result = evaluate(CartPole(10), GreedyActor(policy), 20, seed=123)
-    assert result.mean >= 475.0, result.returns
-    assert records[-1].metrics["collect/return_mean"] > 150.0
 
 
 def test_states_are_plain_data():

@@ -193,9 +193,11 @@ def test_a_run_resumes_bit_for_bit_in_and_across_the_stages(demos, tmp_path, pol
     given = config(demos, policy=policy, pretrain_iterations=3, dataset={"starting_frame_range": [0, 3]})
     whole = runner_of(given)
     whole.learn(5)
+    begun, learned = runner_of(given), 0
     for first in (1, 3, 4):  # in the first stage, at the hand-over, in the second stage
-        begun, resumed = runner_of(given), runner_of(given)
-        begun.learn(first)
+        resumed = runner_of(given)
+        begun.learn(first - learned)
+        learned = first
         begun.save(tmp_path / f"at_{first}", infos={"note": first})
         assert resumed.load(tmp_path / f"at_{first}") == {"note": first}
         assert resumed.stage == ("pretrain" if first < 3 else "rl")
