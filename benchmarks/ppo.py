@@ -4,6 +4,7 @@
     training    collecting and learning; everybody steps the fastest envs it has for the task in one process: striderl
                 its own batched tasks, Stable-Baselines3 DummyVecEnv, Tianshou DummyVectorEnv, the others SyncVectorEnv
     returns     generalised advantage estimation alone
+    collecting  rollouts from an env of rsl_rl's interface that costs nothing, by `OnPolicyRunner` and by rsl_rl's loop
 
 Sizes and settings are in ppo_tasks.py, each contender in ppo_NAME.py. 'CleanRL style' is a loop in one file, written
 for this comparison (ppo_cleanrl_style.py), because CleanRL is not a package. 'striderl compiled' compiles the gradient
@@ -23,9 +24,10 @@ from harness import Benchmark, main
 from harness_clock import Sample, repeated, timed_block
 from harness_process import UnavailableError
 from harness_report import Contender, Table
-from ppo_tasks import GAE_SIZES, TRAININGS, UPDATES, Work
+from ppo_tasks import COLLECTIONS, GAE_SIZES, TRAININGS, UPDATES, Work
 
 UPDATE, TRAINING, RETURNS = "PPO update", "PPO training, end to end", "Generalised advantage estimation"
+COLLECTING = "Collecting from an env of rsl_rl"
 
 
 def _striderl() -> ModuleType:
@@ -91,6 +93,8 @@ def _work(contender: str, table: str, row: str) -> tuple[Work, int]:
         return module.update(UPDATES[row], **mode), 1
     if table == TRAINING:
         return module.train(TRAININGS[row], **mode), TRAININGS[row].steps_per_sample
+    if table == COLLECTING:
+        return module.collect(COLLECTIONS[row]), COLLECTIONS[row].num_steps
     if contender == "compiled":
         raise UnavailableError("–")
     return module.returns(*GAE_SIZES[row]), 1
@@ -133,5 +137,18 @@ PPO = Benchmark(
     starts=1,
 )
 
+RSL_RL = Benchmark(
+    name="ppo_collecting",
+    contenders={
+        "striderl": Contender(name="striderl", needs=("striderl", "torch", "tensordict"), role="subject"),
+        "rsl_rl": Contender(name="rsl_rl", needs=("rsl-rl-lib", "tensordict")),
+    },
+    tables=[Table(title=COLLECTING, rows=tuple(COLLECTIONS), contenders=("striderl", "rsl_rl"), unit="ms")],
+    prepare=prepare,
+    also_report=("numpy", "torch"),
+    rounds=9,
+    starts=1,
+)
+
 if __name__ == "__main__":
-    sys.exit(main([PPO], __file__))
+    sys.exit(main([PPO, RSL_RL], __file__))

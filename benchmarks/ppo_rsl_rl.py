@@ -18,7 +18,9 @@ from ppo_tasks import (
     LEARNING_RATE,
     MAX_GRAD_NORM,
     VALUE_COEF,
+    CollectTask,
     Rollout,
+    StillEnv,
     TrainTask,
     UpdateTask,
     Work,
@@ -126,6 +128,32 @@ def train(task: TrainTask) -> Work:
                     algorithm.process_env_step(obs, torch.as_tensor(reward, dtype=torch.float32), done, extras)
                 algorithm.compute_returns(obs)
             algorithm.update()
+
+    return work
+
+
+def collect(task: CollectTask) -> Work:
+    """Return one rollout of its runner's loop without the update; observations are normalised."""
+    torch.manual_seed(0)
+    env = StillEnv(task)
+    obs = env.get_observations()
+
+    def model(part: str, size: int, distribution: dict[str, Any] | None) -> MLPModel:
+        return MLPModel(
+            obs, _GROUPS, part, size, task.hidden, "elu", obs_normalization=True, distribution_cfg=distribution
+        )
+
+    gaussian = {"class_name": "rsl_rl.modules.distribution:GaussianDistribution", "init_std": 1.0}
+    storage = RolloutStorage("rl", task.num_envs, task.num_steps, obs, (task.action_size,))
+    algorithm = PPO(model("actor", task.action_size, gaussian), model("critic", 1, None), storage)
+
+    def work() -> None:
+        shown = env.get_observations()
+        with torch.inference_mode():
+            for _ in range(task.num_steps):
+                shown, reward, done, extras = env.step(algorithm.act(shown))
+                algorithm.process_env_step(shown, reward, done, extras)
+        storage.clear()
 
     return work
 

@@ -14,6 +14,8 @@ from ppo_tasks import (
     LEARNING_RATE,
     MAX_GRAD_NORM,
     VALUE_COEF,
+    CollectTask,
+    StillEnv,
     TrainTask,
     UpdateTask,
     Work,
@@ -34,6 +36,7 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.storage.rollout import RolloutStorage
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.protocols import order_generator
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 from striderl.training.trainer import Trainer
 
 
@@ -127,6 +130,29 @@ def train(task: TrainTask, mode: str = "eager") -> Work:
     def work() -> None:
         for _ in range(task.iterations):
             next(trainer)
+
+    return work
+
+
+def collect(task: CollectTask) -> Work:
+    """Return one rollout of a runner without the update; observations are normalised."""
+    network = {"hidden_dims": task.hidden, "activation": "elu", "obs_normalization": True}
+    gaussian = {"class_name": "GaussianDistribution", "init_std": 1.0, "std_type": "scalar"}
+    config = {
+        "seed": 0,
+        "num_steps_per_env": task.num_steps,
+        "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
+        "actor": {"class_name": "MLPModel", **network, "distribution_cfg": gaussian},
+        "critic": {"class_name": "MLPModel", **network},
+        "algorithm": {"class_name": "PPO"},
+    }
+    runner = OnPolicyRunner(StillEnv(task), config)
+    collector, storage = runner.trainer.collector, runner.storage
+    collector.ready()
+
+    def work() -> None:
+        storage.clear()
+        collector.collect(n_step=task.num_steps * task.num_envs, storage=storage)
 
     return work
 

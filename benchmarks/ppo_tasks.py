@@ -107,6 +107,59 @@ TRAININGS = {
 GAE_SIZES = {"128 steps × 64 envs": (128, 64), "24 steps × 4,096 envs": (24, 4096)}
 """Row of the returns table → (steps, envs)."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class CollectTask:
+    """Rollouts from an env of rsl_rl's interface, with normalised observations."""
+
+    num_envs: int
+    num_steps: int = 24
+    obs_size: int = 48
+    action_size: int = 12
+    hidden: tuple[int, ...] = (512, 256, 128)
+
+
+COLLECTIONS = {
+    "64 envs × 24 steps, [512, 256, 128]": CollectTask(num_envs=64),
+    "1,024 envs × 24 steps, [512, 256, 128]": CollectTask(num_envs=1024),
+}
+"""The rows of collecting: what an env of rsl_rl costs beside its simulation."""
+
+
+class StillEnv:
+    """rsl_rl's interface without a simulation: the same few observations again and again, episodes of 1,000 steps."""
+
+    max_episode_length = 1000
+
+    def __init__(self, task: CollectTask) -> None:
+        import torch
+
+        self.num_envs, self.num_actions, self.cfg = task.num_envs, task.action_size, {}
+        self.device = torch.device("cpu")
+        generator = torch.Generator().manual_seed(0)
+        self._shown = [torch.randn(task.num_envs, task.obs_size, generator=generator) for _ in range(16)]
+        self._reward, self._time = torch.zeros(task.num_envs), 0
+        self.episode_length_buf = torch.zeros(task.num_envs, dtype=torch.long)
+
+    def get_observations(self) -> Any:
+        """Return the observation as rsl_rl 5 wants it."""
+        from tensordict import TensorDict
+
+        return TensorDict({"policy": self._shown[self._time % 16]}, batch_size=[self.num_envs])
+
+    def reset(self) -> Any:
+        """Return the observation and nothing else."""
+        return self.get_observations(), {}
+
+    def step(self, actions: Any) -> Any:
+        """Return observation, reward, dones and extras."""
+        self._time += 1
+        self.episode_length_buf += 1
+        time_outs = self.episode_length_buf >= self.max_episode_length
+        self.episode_length_buf[time_outs] = 0
+        return self.get_observations(), self._reward, time_outs.long(), {"time_outs": time_outs, "log": {}}
+
+
 Work = Callable[[], Any]
 """One call does the work of one sample."""
 
