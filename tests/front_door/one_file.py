@@ -143,7 +143,7 @@ class SignedPPO(PPO):
     @classmethod
     def build(cls, config: SignedConfig, context: BuildContext, terms: Sequence[Term] = ()) -> SignedPPO:
         """Build it from its config."""
-        return cls(cls.build_policy(config, context), config, terms, mode=context.mode)
+        return cls(cls.build_policy(config, context), config, terms, mode=context.mode, reduce=context.reduce)
 
     def update(self, *arguments: Any, **named: Any) -> dict[str, Tensor]:
         """Update as PPO does, and sign."""

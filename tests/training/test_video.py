@@ -92,7 +92,7 @@ def test_bad_films_are_refused(tmp_path):
         record_video(CartPole(1), ScriptedActor(pushes), tmp_path / "a.webm", 5)
     with pytest.raises(ValueError, match="num_steps is at least 1"):
         record_video(CartPole(1), ScriptedActor(pushes), tmp_path / "a.mp4", 0)
-    with pytest.raises(RuntimeError, match="has no picture to render"):
+    with pytest.raises(RuntimeError, match="has no picture: define render"):
         record_video(TimeLimit(1), ScriptedActor(pushes), tmp_path / "a.mp4", 5)
     assert list(tmp_path.iterdir()) == [], "nothing half-made is left"
     with pytest.raises(TypeError, match="wants a VecEnv of its own, found str"):

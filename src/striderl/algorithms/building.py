@@ -9,7 +9,8 @@
         def build_policy(cls, config, context): return build_actor_critic(context)
 
         @classmethod
-        def build(cls, config, context, terms): return cls(cls.build_policy(config, context), config, mode=context.mode)
+        def build(cls, config, context, terms):
+            return cls(cls.build_policy(config, context), config, mode=context.mode, reduce=context.reduce)
 
 `striderl train cartpole --algorithm my_pkg.trpo:TRPO` then trains it, with run folder, resume, evaluation and export.
 `build_policy` alone is called where a policy is loaded to be played or exported: no env is there, only its specs.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -144,6 +145,8 @@ def facts_of(name: str) -> AlgorithmFacts:
             f"algorithm {name!r} is {found!r}, which has no {', '.join(missing)}; striderl/algorithms/building.py "
             "shows what the class of an algorithm has"
         )
+    if not (isinstance(found.Config, type) and is_dataclass(found.Config)):
+        raise TypeError(f"algorithm {name!r}: its Config is a frozen dataclass, found {found.Config!r}")
     if found.loop not in LOOPS:
         raise ValueError(unknown("loop", found.loop, LOOPS, where=f"{found.__name__}.loop"))
     given = {each: getattr(found, each) for each in _OPTIONAL if hasattr(found, each)}

@@ -17,15 +17,16 @@ The settings of a collector.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
-from striderl.envs.vec_env import Actions, AsyncVecEnv, Obs, Step, VecEnv
+from striderl.envs.vec_env import Actions, AsyncVecEnv, ContractError, Obs, Step, VecEnv
 
 SCHEDULES = ("together", "alternating", "asynchronous")
 
@@ -184,11 +185,27 @@ class Schedule:
         """Reset all envs and return each group's observation; steps that were under way are given up."""
         self.give_up()
         obs = self._whole.reset(seed)
+        _check_first_obs(self._whole, obs)
         result, start = [], 0
         for env in self.envs:
             result.append({name: value[start : start + env.num_envs] for name, value in obs.items()})
             start += env.num_envs
         return result
+
+
+def _check_first_obs(env: VecEnv, obs: Any) -> None:
+    """Raise ContractError for a reset that does not return what the spec of the env promises."""
+    where = f"{type(env).__name__}.reset"
+    if not isinstance(obs, Mapping):
+        raise ContractError(f"{where}: wanted a dict from component to tensor, found {type(obs).__name__}; {_CHECK}")
+    for name, part in env.obs_spec.items():
+        wanted, found = (env.num_envs, *part.shape), tuple(getattr(obs.get(name), "shape", ()))
+        if name not in obs or found != wanted:
+            has = f"one of shape {found}" if name in obs else f"the components {list(obs)}"
+            raise ContractError(f"{where}: wanted component {name!r} of shape {wanted}, found {has}; {_CHECK}")
+
+
+_CHECK = "striderl.envs.check_vec_env(env) checks the whole contract"
 
 
 def _asynchronous(envs: Sequence[VecEnv]) -> list[AsyncVecEnv]:

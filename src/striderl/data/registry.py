@@ -55,7 +55,7 @@ class Registry:
                 return points[name].load()
             if not is_reference(name):
                 kind = self.kind.removesuffix("s") if self.kind != "policies" else "policy"
-                raise KeyError(unknown(kind, name, self.names(), where="striderl"))
+                raise KeyError(unknown(kind, name, self.names(), where="striderl") + colon_hint(name))
             found = name
         return load_reference(found) if isinstance(found, str) else found
 
@@ -67,6 +67,16 @@ class Registry:
                 return name
         return place
 
+    def parent_of(self, name: str) -> str:
+        """Return the built-in name of the class that a part from outside is derived from; '' where there is none."""
+        if name in self._lines:
+            return ""
+        places = {place: known for known, place in self._lines.items()}
+        for base in getattr(self.get(name), "__mro__", ())[1:]:
+            if found := places.get(f"{base.__module__}:{base.__qualname__}"):
+                return found
+        return ""
+
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {point.name: point for point in importlib.metadata.entry_points(group=f"striderl.{self.kind}")}
 
@@ -74,6 +84,12 @@ class Registry:
 def is_reference(text: str) -> bool:
     """Return whether a text has the form 'module:name'."""
     return bool(_REFERENCE.fullmatch(text))
+
+
+def colon_hint(name: str) -> str:
+    """Return how a part of one's own is written, for the end of an error, where a name has a dot and no colon."""
+    module, dot, last = name.rpartition(".")
+    return f" A part of your own is written 'module:name': {f'{module}:{last}'!r}" if dot and module and last else ""
 
 
 def load_reference(reference: str) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from striderl.data.naming import unknown
-from striderl.data.registry import ENVS, GYMNASIUM, OBJECT, full_name, is_reference
+from striderl.data.registry import ENVS, GYMNASIUM, OBJECT, colon_hint, full_name, is_reference
 from striderl.envs.vec_env import VecEnv
 from striderl.envs.wrap_env import config_of, configured, wrap_env
 
@@ -71,7 +71,7 @@ def _named(
         return GymnasiumEnv(name, num_envs, device=device, env_kwargs=kwargs, first_env_index=first_env_index)
     if task not in TASKS:
         if task not in ENVS.names() and not is_reference(task):
-            raise KeyError(unknown("task", task, [*TASKS, *ENVS.names()], where="striderl"))
+            raise KeyError(unknown("task", task, [*TASKS, *ENVS.names()], where="striderl") + colon_hint(task))
         return make(
             ENVS.get(task),
             num_envs=num_envs,

@@ -136,7 +136,7 @@ class VecEnv(ABC):
 
     def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return one env's picture as uint8 [height, width, 3]."""
-        raise RuntimeError(f"{type(self).__name__} has no picture to render")
+        raise RuntimeError(f"{type(self).__name__} has no picture: define render(env_index), uint8 [height, width, 3]")
 
     def metrics(self) -> dict[str, Tensor]:
         """Return running task metrics per env, float [N] each (tracking error, cost of transport, …)."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from striderl.data.registry import LOGGERS
+from striderl.data.registry import LOGGERS, is_reference
 from striderl.loggers.console_logger import ConsoleLogger
 from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.logger import Logger
@@ -65,7 +65,7 @@ def make_loggers(names: Iterable[str], folder: str | Path) -> list[Logger]:
     """Make loggers by name for a run folder; nothing is opened yet.
 
     One that cannot be made (no package, no rights, no credentials) costs a warning and its own rows, as one does that
-    fails later; a name that is in no table raises. 'module:Class' is one's own, called with the folder.
+    fails later; a name that is in no table raises. 'module:Class' is one's own, called with the folder, and raises.
     """
     made = []
     for name in names:
@@ -79,6 +79,11 @@ def make_logger(name: str, make: Callable[[Path], Logger], folder: Path) -> Logg
     try:
         return make(folder)
     # whatever a tracker's client throws, a library that calls sys.exit included: training must not notice
-    except (Exception, SystemExit) as error:  # noqa: BLE001
+    except (Exception, SystemExit) as error:
+        if is_reference(name):
+            raise ValueError(
+                f"logger {name} cannot be made: {type(error).__name__}: {error}; a logger is made with the run's "
+                "folder, def __init__(self, folder), and has log(self, step, numbers)"
+            ) from error
         _log.warning("logger %s cannot be made: %s: %s. Training goes on without it", name, type(error).__name__, error)
         return None

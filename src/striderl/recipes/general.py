@@ -6,7 +6,7 @@ general(recipe("quadruped"), "fast_sac")       the envs and evaluations of a rec
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from striderl.algorithms.building import OFF_POLICY, OFFLINE, ON_POLICY, facts_of
@@ -81,3 +81,18 @@ def general(base: RunConfig[Any, Any], algorithm: str) -> RunConfig[Any, Any]:
         evaluation=replace(base.evaluation, every=10 if facts.loop == OFF_POLICY else base.evaluation.every),
         terms={},
     )
+
+
+def derived(base: RunConfig[Any, Any], algorithm: str) -> RunConfig[Any, Any]:
+    """Return a recipe with an algorithm that is derived from its own, so that a changed PPO is compared with PPO.
+
+    Settings that the derived Config has added, or has other defaults for, are its own.
+    """
+    kind, usual = facts_of(algorithm).config, type(base.algorithm)()
+    own = kind()
+    kept = {
+        each.name: getattr(base.algorithm, each.name)
+        for each in fields(usual)
+        if hasattr(own, each.name) and getattr(own, each.name) == getattr(usual, each.name)
+    }
+    return replace(base, algorithm_name=algorithm, algorithm=kind(**kept), terms={})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from striderl.data.naming import unknown
-from striderl.data.registry import ALGORITHMS, ENVS, GYMNASIUM, OBJECT, full_name, is_reference
+from striderl.data.registry import ALGORITHMS, ENVS, GYMNASIUM, OBJECT, colon_hint, full_name, is_reference
 
 if TYPE_CHECKING:
     from striderl.training.experiment.run_config import RunConfig
@@ -108,18 +108,21 @@ def task_names() -> list[str]:
 def recipe(task: str, algorithm: str = "") -> RunConfig[Any, Any]:
     """Return the settings for a task and an algorithm (empty: the usual one); wrong names get a suggestion.
 
-    A pair without a recipe of its own gets the algorithm's defaults around the task's usual envs and evaluations.
+    A pair without a recipe of its own gets the algorithm's defaults around the task's usual envs and evaluations. An
+    algorithm from outside that is derived from one of the library begins with the recipe of that one.
     """
     task = full_name(task)
     found = algorithms_for(task)
     if not found and not task.startswith((GYMNASIUM, OBJECT)) and not is_reference(task) and task not in ENVS.names():
-        raise KeyError(unknown("task", task, [*task_names(), *ENVS.names()], where="striderl"))
+        raise KeyError(unknown("task", task, [*task_names(), *ENVS.names()], where="striderl") + colon_hint(task))
     if algorithm and algorithm not in ALGORITHMS.names() and not is_reference(algorithm):
-        raise KeyError(unknown("algorithm", algorithm, ALGORITHMS.names(), where="striderl"))
+        raise KeyError(unknown("algorithm", algorithm, ALGORITHMS.names(), where="striderl") + colon_hint(algorithm))
     key = (task, algorithm or (found[0] if found else "ppo"))
     if key in RECIPES:
         return RECIPES[key]()[key]()
-    from striderl.recipes.general import general, general_ppo
+    from striderl.recipes.general import derived, general, general_ppo
 
+    if algorithm and (parent := ALGORITHMS.parent_of(algorithm)):
+        return derived(recipe(task, parent), algorithm)
     base = RECIPES[task, found[0]]()[task, found[0]]() if found else general_ppo(task)
     return base if key[1] == base.algorithm_name else general(base, key[1])

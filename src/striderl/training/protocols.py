@@ -239,3 +239,12 @@ class UpdateNoise:
             self._drawn = {name.removeprefix("update/"): values for name, values in drawn.items()}
             self._number = number
         return number, self._drawn, row
+
+
+def lacking(algorithm: object, protocol: type) -> str:
+    """Return which members of a protocol an algorithm lacks, as the end of an error; empty where it lacks them all."""
+    wanted = [name for name in (*protocol.__annotations__, *vars(protocol)) if not name.startswith("_")]
+    missing = [name for name in wanted if not hasattr(algorithm, name)]
+    if len(missing) == len(wanted):
+        return ""
+    return f", which lacks {', '.join(missing)}; see striderl/training/protocols.py"

@@ -267,6 +267,11 @@ class PPO:
 
     # -- one minibatch -------------------------------------------------------------------------------------------------
 
+    def value_loss(self, output: PolicyOutput, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return the loss of the critic: the mean squared error of its values, clipped where the config asks for it."""
+        clip = self.config.clip_param if self.config.use_clipped_value_loss else None
+        return value_loss(output.value, minibatch["value"], minibatch["returns"], clip, minibatch["valid"])
+
     def compute_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Any], dict[str, Tensor]]:
         """Return (losses, inter_vars, stats): name → (weight, loss), what they were made of, numbers for the log.
 
@@ -282,8 +287,7 @@ class PPO:
         # chosen before exp: what overflows in a sample that does not count would come back as zero times infinity
         log_prob = torch.where(counted, output.distribution.log_prob(minibatch["act"]), minibatch["log_prob"])
         surrogate, ratio = clipped_surrogate(log_prob, minibatch["log_prob"], advantage, config.clip_param, counted)
-        clip = config.clip_param if config.use_clipped_value_loss else None
-        value = value_loss(output.value, minibatch["value"], minibatch["returns"], clip, valid)
+        value = self.value_loss(output, minibatch)
         entropy = valid_mean(output.distribution.entropy(), valid)
         losses: Losses = {
             "surrogate_loss": (1.0, surrogate),

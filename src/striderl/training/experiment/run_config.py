@@ -24,7 +24,7 @@ from striderl.checkpoint.trust import require_trust
 from striderl.collect.schedules import CollectorConfig
 from striderl.data.checked_fields import MAY_BE_INFINITE, check_field_types, check_num_threads
 from striderl.data.naming import unknown
-from striderl.data.registry import CALLBACKS, LOGGERS, TERMS, is_reference
+from striderl.data.registry import CALLBACKS, LOGGERS, TERMS, colon_hint, is_reference
 from striderl.envs.tasks import modules_named
 from striderl.execution.modes import MODES
 from striderl.policies.settings import PolicySettings
@@ -173,7 +173,7 @@ class LoggingSettings:
         known = [name for name in LOGGERS.names() if name not in ALWAYS]
         for name in self.trackers:
             if name not in known and not is_reference(name):
-                raise ValueError(unknown("tracker", name, known, where="LoggingSettings"))
+                raise ValueError(unknown("tracker", name, known, where="LoggingSettings") + colon_hint(name))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ from striderl.training.loops.on_policy import (
     without_episodes,
 )
 from striderl.training.plans import OffPolicyPlan
-from striderl.training.protocols import ReplayAlgorithm, UpdateNoise, replay_for
+from striderl.training.protocols import ReplayAlgorithm, UpdateNoise, lacking, replay_for
 
 _log = logging.getLogger(__name__)
 
@@ -362,5 +362,5 @@ def check_replay_algorithm(algorithm: object, plan: str) -> None:
     if not isinstance(algorithm, ReplayAlgorithm):
         raise TypeError(
             f"Trainer wants an algorithm that learns from replay, such as DQN or SAC, with an {plan}, "
-            f"found {type(algorithm).__name__}"
+            f"found {type(algorithm).__name__}{lacking(algorithm, ReplayAlgorithm)}"
         )

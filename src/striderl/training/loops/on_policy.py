@@ -30,7 +30,7 @@ from striderl.training.checks import check_collector, check_policy, check_queue,
 from striderl.training.guard import Guard
 from striderl.training.loops.loop import LoopCounters
 from striderl.training.plans import OnPolicyPlan
-from striderl.training.protocols import OnPolicyAlgorithm, order_generator, storage_for
+from striderl.training.protocols import OnPolicyAlgorithm, lacking, order_generator, storage_for
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class OnPolicyLoop:
         """
         if not isinstance(algorithm, OnPolicyAlgorithm):
             raise TypeError(
-                f"Trainer wants an on-policy algorithm such as PPO with an OnPolicyPlan, found "
-                f"{type(algorithm).__name__}"
+                "Trainer wants an on-policy algorithm such as PPO with an OnPolicyPlan, found "
+                f"{type(algorithm).__name__}{lacking(algorithm, OnPolicyAlgorithm)}"
             )
         check_collector(collector)
         check_policy(algorithm, collector)
@@ -162,7 +162,7 @@ class OnPolicyLoop:
         except BaseException:
             self.guard.roll_back()
             raise
-        self.counters.numbers |= {f"train/{name}": value for name, value in numbers.items()}
+        self.counters.numbers |= {f"train/{name}": torch.as_tensor(value) for name, value in numbers.items()}
         self._prepared = None
         self.counters.num_updates += self.algorithm.num_updates_per_rollout
         valid = self.storage.newest["valid"].sum()
