@@ -58,7 +58,8 @@ def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> R
             default=flags.default,
             args=words,
             prog=prog,
-            description=f"Train {config.env.task} with {config.algorithm_name}. Values in brackets are the recipe's.",
+            description=f"Train {config.env.task} with {config.algorithm_name}. Values in brackets are the recipe's. "
+            "Short flags (--steps, --num-envs, --terms, --name, --runs): striderl train --help",
             config=(tyro.conf.FlagConversionOff,),
         )
     try:
