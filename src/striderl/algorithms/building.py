@@ -47,7 +47,7 @@ REPLAY_NETWORKS: Mapping[str, Any] = {
     "critic_hidden_dims": (256, 256),
     "activation": "relu",
 }
-"""The networks that learners from replay and datasets have unless told."""
+"""The networks that learners from replay and datasets have by default."""
 
 
 def _no_object(what: str) -> Any:

@@ -29,9 +29,9 @@ class Targets(NamedTuple):
     """A rollout with what is learned from it, [T, N, …] each; numbers are zero in samples that do not count."""
 
     columns: Mapping[str, Any]
-    """What was stored."""
+    """The stored columns."""
     act: Any
-    """What was done: a tensor, or a dict of them."""
+    """The actions: a tensor, or a dict of them."""
     returns: Tensor
     """What the values should have been."""
     advantage: Tensor
@@ -39,7 +39,7 @@ class Targets(NamedTuple):
     counts: Tensor
     """Which samples are learned from."""
     resets: Tensor
-    """True where a new episode begins, before that step is consumed."""
+    """True where a new episode begins, before that step is processed."""
     readable: Tensor
     """False where a sample is not valid and its observation is not finite: no network may read it."""
     initial_state: dict[str, Tensor]
@@ -130,7 +130,7 @@ def run_whole(policy: Policy, targets: Targets) -> PolicyOutput:
 def policy_gradient_losses(
     output: PolicyOutput, targets: Targets, *, value_coef: float, entropy_coef: float
 ) -> tuple[Losses, dict[str, Tensor]]:
-    """Return policy loss -mean(log π · A), value loss and entropy with their weights, and numbers for the log.
+    """Return policy loss -mean(log π · A), value loss and entropy with their weights, and metrics.
 
     A value weight of 0 leaves the value loss out.
     """
@@ -150,7 +150,7 @@ def policy_gradient_losses(
 
 
 def take_step(updater: Updater, function: Function, targets: Targets) -> dict[str, Tensor]:
-    """Take one gradient step on the group 'policy' and return all numbers for the log."""
+    """Take one gradient step on the group 'policy' and return all metrics."""
     updater.attach()
     numbers = updater.run(function, [targets]).mean
     group = updater.groups["policy"]

@@ -79,7 +79,7 @@ def check_head(policy: ActorPolicy, learner: str, *, deterministic: bool) -> Non
 
 
 def sampler_for(seed: int, prioritized: bool, *, alpha: float = 0.6, beta: float = 0.4) -> Sampler:
-    """Return prioritized or uniform picking."""
+    """Return a prioritized or uniform sampler."""
     return Prioritized(seed=seed, alpha=alpha, beta=beta) if prioritized else Uniform(seed=seed)
 
 
@@ -158,7 +158,7 @@ class TargetNetwork(Generic[ModuleT]):
         return copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved weights."""
+        """Restore saved weights."""
         self.network.load_state_dict(state)
 
 

@@ -1,6 +1,6 @@
 """Terms on replay: rewards that are computed anew whenever a step is read.
 
-    picked step ─▶ view ─▶ for each of its n steps:  reward of the env + Σ term.reward  ─▶ discounted sum ─▶ target
+    sampled step ─▶ view ─▶ for each of its n steps:  reward of the env + Σ term.reward  ─▶ discounted sum ─▶ target
 
 What a term has learned since a step was stored is in its reward at once, in every step of the window alike. A term
 sees picked steps as a rollout of length one: columns [1, B, …], and what followed them as `last_obs` [B, …]. Terms that
@@ -91,7 +91,7 @@ class RewardTerms:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         self._terms.load_state_dict(state["terms"])
         if self.updater is not None:
             self.updater.load_state_dict(state["updater"])

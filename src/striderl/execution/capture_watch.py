@@ -174,7 +174,7 @@ class DispatchWatch(TorchDispatchMode):
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors hold the same values; NaN equals NaN."""
+    """Return whether two tensors hold the same values; NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())

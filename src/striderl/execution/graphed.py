@@ -45,7 +45,7 @@ def together() -> Iterator[None]:
 
 
 def are_together() -> bool:
-    """Tell whether this is a part of a larger recording."""
+    """Return whether this is a part of a larger recording."""
     return _together.get()
 
 

@@ -77,7 +77,7 @@ class deferred_interrupts:  # noqa: N801  (a context manager, named like a funct
 
 
 def interrupt_waits() -> bool:
-    """Tell whether a SIGINT waits to be raised in this thread."""
+    """Return whether a SIGINT waits to be raised in this thread."""
     return _pending.since is not None and threading.current_thread() is threading.main_thread()
 
 

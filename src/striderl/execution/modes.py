@@ -178,7 +178,7 @@ class AsWritten(Protocol):
 
 
 def as_written(function: object) -> bool:
-    """Tell whether a function is not to be compiled."""
+    """Return whether a function is not to be compiled."""
     return isinstance(function, AsWritten) and function.as_written
 
 

@@ -288,5 +288,5 @@ class ParameterGroup:
 
 
 def is_broken(length: float) -> bool:
-    """Tell whether a gradient of this length must not be used; squared, as the optimiser will, it is not finite."""
+    """Return whether a gradient of this length must not be used; squared, as the optimiser will, it is not finite."""
     return not length * length < _SQUARE_OVERFLOWS

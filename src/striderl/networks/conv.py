@@ -183,7 +183,7 @@ class Conv2dHeadModel(nn.Module):
 
 
 def as_float_image(image: Tensor, dtype: torch.dtype = torch.float32, *, scale_uint8: bool = True) -> Tensor:
-    """Cast an image of integers to a float dtype; bytes become numbers in [0, 1] unless told not to be scaled."""
+    """Cast an image of integers to a float dtype; bytes become numbers in [0, 1] by default not to be scaled."""
     if image.is_floating_point():
         return image
     cast = image.to(dtype)

@@ -102,7 +102,7 @@ def _any_global_hook() -> bool:
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Tell whether a call of the module does more than its forward."""
+    """Return whether a call of the module does more than its forward."""
     found = module.__dict__  # attributes of a module are looked up in several places; these lie in the first
     return bool(
         found["_forward_hooks"]

@@ -129,13 +129,13 @@ def _named(recipes: Iterable[StageRecipe]) -> set[str]:
 
 
 def is_picture(part: ComponentSpec) -> bool:
-    """Tell whether a component is an image: bytes or real numbers with three axes, and at least 3 pixels each way."""
+    """Return whether a component is an image: bytes or real numbers with three axes, and at least 3 pixels each way."""
     is_number = part.dtype == "uint8" or part.dtype.startswith("float")
     return is_number and not part.num_choices and len(part.shape) == 3 and min(image_sides(part)) >= MIN_IMAGE_SIDE
 
 
 def has_channels_last(part: ComponentSpec) -> bool:
-    """Tell whether an image is [H, W, C], as Gymnasium gives them: the last axis is shorter than the first."""
+    """Return whether an image is [H, W, C], as Gymnasium gives them: the last axis is shorter than the first."""
     return part.shape[-1] < part.shape[0]
 
 

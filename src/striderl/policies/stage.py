@@ -281,7 +281,7 @@ def flat_features(obs: Obs, spec: ObsSpec, network: nn.Module) -> Tensor:
 
 
 def is_image(component: TensorSpec) -> bool:
-    """Tell whether a component is an image of bytes, (channels, height, width)."""
+    """Return whether a component is an image of bytes, (channels, height, width)."""
     return component.dtype == "uint8" and len(component.shape) == 3
 
 

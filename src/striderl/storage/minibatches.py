@@ -48,7 +48,7 @@ class TimeMajorStorage(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         ...
 
 
@@ -58,7 +58,7 @@ class SequenceMiniBatch(NamedTuple):
     steps: Batch
     """All columns, [T, n, …] each."""
     resets: Tensor
-    """bool [T, n]: a new episode begins, before that step is consumed; false in a row whose past is not stored."""
+    """bool [T, n]: a new episode begins, before that step is processed; false in a row whose past is not stored."""
     valid: Tensor
     """bool [T, n]."""
     dones: Tensor
@@ -160,7 +160,7 @@ def get_statistics(storage: TimeMajorStorage) -> RolloutStatistics:
 
 
 def _added(storage: TimeMajorStorage, targets: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what is cut beside the columns of a step: further columns of the storage, and the targets."""
+    """Return the columns to cut besides those of a step: further columns of the storage, and the targets."""
     rows = len(storage) // storage.num_envs
     further = {name: value for name, value in storage.data.items() if name not in storage.arena.data}
     return {**tree.index(further, slice(0, rows)), **_given(targets, storage)}

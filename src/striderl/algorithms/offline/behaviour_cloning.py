@@ -43,7 +43,7 @@ class BehaviourCloningConfig:
     learning_rate: float = 1e-3
     """Of the policy."""
     max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     mode: str = ""
     """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: the run's own mode, and
     without a run eagerly."""
@@ -76,7 +76,7 @@ class BehaviourCloning:
         return cls(cls.build_policy(config, context), context.own_mode(config))
 
     def __init__(self, policy: ActorPolicy, config: BehaviourCloningConfig | None = None) -> None:
-        """Take the policy's parameters into an updater."""
+        """Create the updater of the policy."""
         self.policy = policy
         self.config = config = config or BehaviourCloningConfig()
         if config.loss == "log_prob":
@@ -95,7 +95,7 @@ class BehaviourCloning:
         return NStep(1, gamma=1.0)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform picking."""
+        """Return a uniform sampler."""
         return Uniform(seed=seed)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -125,7 +125,7 @@ class BehaviourCloning:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
 
     def _parts(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class BehaviourCloning:
         return save_parts(self._parts())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
 
 

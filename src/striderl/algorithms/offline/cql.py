@@ -103,7 +103,7 @@ class CQL(SAC):
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the critics should say, before the penalty."""
+        """Compute TD targets, before the penalty."""
         if self.entropy_in_target:
             return super().targets(minibatch)
         distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})

@@ -49,7 +49,7 @@ class IQLConfig:
     learning_rate: float = 3e-4
     """Of all three networks."""
     max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     mode: str = ""
     """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: the run's own mode, and
     without a run eagerly."""
@@ -98,7 +98,7 @@ class IQL:
         value: ValueFunction,
         config: IQLConfig | None = None,
     ) -> None:
-        """Take the parameters of all three into updaters, and copy the critics as targets.
+        """Create the updaters of all three, and copy the critics as targets.
 
         Choices have critics of their own, a `ChoiceQFunction`.
         """
@@ -123,7 +123,7 @@ class IQL:
         return NStep(1, gamma=self.config.gamma)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform picking."""
+        """Return a uniform sampler."""
         return sampler_for(seed, False)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -140,7 +140,7 @@ class IQL:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the value, the actor and the critics, then let the targets follow."""
+        """Step the value, the actor and the critics, then update the target networks."""
         minibatch = {**cleaned(sample), "weight": weight}
         with torch.no_grad():
             minibatch["q_value"] = members_of(self.target.network, minibatch).amin(dim=0)
@@ -176,7 +176,7 @@ class IQL:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         for part in (self.policy, self.critic, self.value):
             part.update_normalization(columns["obs"], columns["valid"])
 
@@ -198,7 +198,7 @@ class IQL:
         return save_parts(self._parts())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
 
 

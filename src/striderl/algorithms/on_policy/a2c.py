@@ -59,7 +59,7 @@ class A2CConfig:
     learning_rate: float = 7e-4
     """The learning rate."""
     max_grad_norm: float = 0.5
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     normalize_advantage: bool = False
     """Give the advantages of each rollout mean 0 and standard deviation 1."""
     optimizer_class_name: str = "RMSprop"
@@ -111,7 +111,7 @@ class A2C:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the policy's parameters into an updater; see `PPO` for mode and reduce."""
+        """Create the updater of the policy; see `PPO` for mode and reduce."""
         check_learner_parts("A2C", policy, config, A2CConfig)
         self.policy = policy
         self.config = config = config or A2CConfig()
@@ -125,11 +125,11 @@ class A2C:
 
     @property
     def num_updates_per_rollout(self) -> int:
-        """How many gradient steps one rollout is used for: one."""
+        """Number of gradient steps per rollout: one."""
         return 1
 
     def actor(self) -> PolicyActor:
-        """Return who collects: samples of the policy."""
+        """Return the actor that collects: samples of the policy."""
         return PolicyActor(self.policy)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
@@ -149,7 +149,7 @@ class A2C:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Targets:
-        """Value what followed each step and work out returns and advantages."""
+        """Value what followed each step and compute returns and advantages."""
         data = storage.data
         value, valid = data["policy"]["value"], data["valid"]
         following = next_values(self.policy, storage, last_obs, last_state)
@@ -175,7 +175,7 @@ class A2C:
             )
 
     def losses(self, targets: Targets) -> tuple[Losses, dict[str, Tensor]]:
-        """Return name → (weight, loss), and numbers for the log."""
+        """Return name → (weight, loss), and metrics."""
         output = run_whole(self.policy, targets)
         config = self.config
         return policy_gradient_losses(
@@ -183,12 +183,12 @@ class A2C:
         )
 
     def update(self, prepared: Targets, generator: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on the whole rollout; nothing is shuffled, so the generator is not asked."""
+        """Take one step on the whole rollout; nothing is shuffled, so the generator is not used."""
         return take_step(self.updater, self.losses, prepared)
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from stored columns, after the step."""
+        """Update the normalisers from stored columns, after the step."""
         with self.updater.pooled():
             self.policy.update_normalization(columns["obs"], columns["valid"])
 
@@ -197,6 +197,6 @@ class A2C:
         return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy and optimiser."""
+        """Restore a saved policy and optimiser."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])

@@ -50,7 +50,7 @@ class DAggerConfig:
     learning_rate: float = 1e-3
     """The first learning rate; a scheduler moves it."""
     max_grad_norm: float = 1.0
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     optimizer_class_name: str = "Adam"
     """'Adam', 'AdamW', 'SGD' or 'RMSprop'."""
     lr_scheduler_class_name: str | None = None
@@ -126,7 +126,7 @@ class DAgger:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the parameters of the policy and of the terms into an updater; arguments are those of PPO."""
+        """Create the updater of the policy and of the terms; arguments are those of PPO."""
         if not terms:
             raise ValueError("DAgger learns what its terms say; give it terms=[Distill(teacher)]")
         self.policy, self.config = policy, config or DAggerConfig()
@@ -147,7 +147,7 @@ class DAgger:
 
     @property
     def num_updates_per_rollout(self) -> int:
-        """How many gradient steps are taken after each rollout."""
+        """Number of gradient steps are taken after each rollout."""
         return self.config.num_learning_epochs * self.config.num_mini_batches
 
     @property
@@ -214,7 +214,7 @@ class DAgger:
         )
 
     def compute_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the terms' losses, name → (weight, loss), and numbers for the log."""
+        """Return the terms' losses, name → (weight, loss), and metrics."""
         minibatch = self.terms.extend(minibatch)
         output = run_policy(self.policy, minibatch, mixed_precision=self.config.use_mixed_precision)
         losses = self.terms.losses(minibatch, output, {})
@@ -248,7 +248,7 @@ class DAgger:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from stored columns, after the last minibatch."""
+        """Update the normalisers from stored columns, after the last minibatch."""
         with self.updater.pooled():
             self.policy.update_normalization(columns["obs"], columns["valid"])
             self.terms.update_normalization(columns)
@@ -263,7 +263,7 @@ class DAgger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy, terms and optimisers."""
+        """Restore a saved policy, terms and optimisers."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])
         self.terms.load_state_dict(state["terms"])

@@ -138,7 +138,7 @@ def in_slots(policy: Policy, function: Function, minibatches: ShuffledMinibatche
 
 
 def run_policy(policy: Policy, minibatch: Mapping[str, Any], *, mixed_precision: bool = False) -> PolicyOutput:
-    """Return what the policy says about a minibatch now.
+    """Return the policy's present output on a minibatch.
 
     A sample that does not count may still have been seen by the memory, so it is run unless it cannot be.
     """

@@ -80,7 +80,7 @@ class PPO:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the parameters of the policy and of the terms into an updater.
+        """Create the updater of the policy and of the terms.
 
         `mode` is how gradient steps are run; `reduce` sums a tensor over the processes that learn together.
         """
@@ -112,11 +112,11 @@ class PPO:
 
     @property
     def num_updates_per_rollout(self) -> int:
-        """How many gradient steps one rollout is used for."""
+        """Number of gradient steps per rollout."""
         return self.config.num_learning_epochs * self.config.num_mini_batches
 
     def actor(self) -> PolicyActor:
-        """Return who collects: samples of the policy, with what terms do to them."""
+        """Return the actor that collects: samples of the policy, with what terms do to them."""
         return PolicyActor(self.policy, self.terms.acting())
 
     def storage_requirements(self) -> RolloutData:
@@ -145,7 +145,7 @@ class PPO:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> RolloutBatch:
-        """Add the terms' rewards, value what followed each step and work out returns and advantages.
+        """Add the terms' rewards, value what followed each step and compute returns and advantages.
 
         Where steps are recorded, the result is good until the next call for this storage, which overwrites it.
         """
@@ -268,7 +268,7 @@ class PPO:
     # -- one minibatch -------------------------------------------------------------------------------------------------
 
     def compute_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Any], dict[str, Tensor]]:
-        """Return (losses, inter_vars, stats): name → (weight, loss), what they were made of, numbers for the log.
+        """Return (losses, inter_vars, stats): name → (weight, loss), what they were made of, metrics.
 
         The losses of the terms come last. inter_vars has 'minibatch' (with the samples that terms added), 'output' (of
         the policy), 'log_prob', 'ratio' and 'advantage', for subclasses that add losses of their own.
@@ -302,7 +302,7 @@ class PPO:
         return losses, inter_vars, {"entropy": entropy.detach(), **stats}
 
     def _run(self, minibatch: Mapping[str, Any]) -> PolicyOutput:
-        """Return what the policy says about a minibatch now.
+        """Return the policy's present output on a minibatch.
 
         In bfloat16 (`use_mixed_precision`) the first ratio is 1 only as far as bfloat16 repeats the float32 of the
         rollout. An error in the mean counts in units of the std: with a std of 1 the worst of some hundred ratios was
@@ -379,7 +379,7 @@ class PPO:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from stored columns, after the last minibatch: the next first ratio is 1 again."""
+        """Update the normalisers from stored columns, after the last minibatch: the next first ratio is 1 again."""
         with self.updater.pooled():
             self.policy.update_normalization(columns["obs"], columns["valid"])
             self.terms.update_normalization(columns)
@@ -397,7 +397,7 @@ class PPO:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy, terms and optimisers."""
+        """Restore a saved policy, terms and optimisers."""
         saved = state["value_normalizer"]
         if bool(saved) != (self.value_normalizer is not None):
             raise ValueError(
@@ -420,9 +420,9 @@ class RolloutBatch(NamedTuple):
     """A rollout with its targets, [T, N, …] each; numbers are zero in samples that are not valid."""
 
     columns: Mapping[str, Any]
-    """What was stored."""
+    """The stored columns."""
     act: Any
-    """What was done: a tensor, or a dict of them."""
+    """The actions: a tensor, or a dict of them."""
     log_prob: Tensor
     """Of the actions, when they were chosen."""
     value: Tensor
@@ -434,7 +434,7 @@ class RolloutBatch(NamedTuple):
     advantage: Tensor
     """How much better the actions were than expected; normalised, or one per value where minibatches do that."""
     resets: Tensor
-    """True where a new episode begins, before that step is consumed."""
+    """True where a new episode begins, before that step is processed."""
     readable: Tensor
     """False where a sample is not valid and its observation is not finite: no network may read it."""
     info: dict[str, Tensor]

@@ -42,7 +42,7 @@ class PPOConfig:
     learning_rate: float = 3e-4
     """The first learning rate; the adaptive schedule or a scheduler moves it."""
     max_grad_norm: float = 0.5
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     use_clipped_value_loss: bool = False
     """Keep new values within clip_param of the old ones."""
     clip_min_std: float | tuple[float, ...] = 1e-15

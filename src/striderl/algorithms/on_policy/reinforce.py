@@ -65,7 +65,7 @@ class REINFORCEConfig:
     learning_rate: float = 3e-4
     """The learning rate; much more makes one bad rollout undo what was learned."""
     max_grad_norm: float = 0.5
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     normalize_advantage: bool = True
     """Give what multiplies the log-probabilities mean 0 and standard deviation 1 in each rollout."""
     optimizer_class_name: str = "Adam"
@@ -110,7 +110,7 @@ class REINFORCE:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the policy's parameters into an updater; without a baseline the critic's never move.
+        """Create the updater of the policy; without a baseline the critic's never move.
 
         See `PPO` for mode and reduce.
         """
@@ -126,11 +126,11 @@ class REINFORCE:
 
     @property
     def num_updates_per_rollout(self) -> int:
-        """How many gradient steps one rollout is used for: one."""
+        """Number of gradient steps per rollout: one."""
         return 1
 
     def actor(self) -> PolicyActor:
-        """Return who collects: samples of the policy."""
+        """Return the actor that collects: samples of the policy."""
         return PolicyActor(self.policy)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
@@ -145,7 +145,7 @@ class REINFORCE:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Targets:
-        """Work out discounted returns, and which samples have one."""
+        """Compute discounted returns, and which samples have one."""
         data = storage.data
         valid, terminated = data["valid"], data["terminated"]
         truncated = cut_before_invalid(data["truncated"], valid)
@@ -170,7 +170,7 @@ class REINFORCE:
             )
 
     def losses(self, targets: Targets) -> tuple[Losses, dict[str, Tensor]]:
-        """Return name → (weight, loss), and numbers for the log."""
+        """Return name → (weight, loss), and metrics."""
         config = self.config
         output = run_whole(self.policy, targets)
         value_coef = config.value_loss_coef if config.baseline else 0.0
@@ -178,12 +178,12 @@ class REINFORCE:
         return losses, {**stats, "used_fraction": targets.counts.to(torch.float32).mean()}
 
     def update(self, prepared: Targets, generator: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on the whole rollout; nothing is shuffled, so the generator is not asked."""
+        """Take one step on the whole rollout; nothing is shuffled, so the generator is not used."""
         return take_step(self.updater, self.losses, prepared)
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from stored columns, after the step."""
+        """Update the normalisers from stored columns, after the step."""
         with self.updater.pooled():
             self.policy.update_normalization(columns["obs"], columns["valid"])
 
@@ -192,7 +192,7 @@ class REINFORCE:
         return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy and optimiser."""
+        """Restore a saved policy and optimiser."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])
 

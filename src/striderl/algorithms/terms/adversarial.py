@@ -378,7 +378,7 @@ class AdversarialReward(Term):
         return dict(tree.copy(dict(self.judge.state_dict())))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         self.judge.load_state_dict(state)
 
 

@@ -65,7 +65,7 @@ class AdversarialConfig:
     weight_decay: float = 0.0
     """Of the discriminator (AdamW)."""
     max_grad_norm: float = 0.0
-    """The discriminator's gradient is scaled down to this norm; 0 means never."""
+    """The discriminator's gradient is clipped to this norm; 0 means never."""
     absorbing: bool = False
     """Let tasks that ended go on in an absorbing state."""
     gamma: float = 0.99
@@ -100,7 +100,7 @@ class Steps(NamedTuple):
     obs: Mapping[str, Tensor]
     """What was observed."""
     act: Any
-    """What was done."""
+    """The actions."""
     following: Mapping[str, Tensor] | None
     """What was observed after it; None when nothing says."""
     follows: Tensor
@@ -110,7 +110,7 @@ class Steps(NamedTuple):
     valid: Tensor
     """bool: which steps count."""
     info: Mapping[str, Tensor]
-    """What the env told beside it."""
+    """The info of the env."""
     parts: Mapping[str, Any]
     """What the acting parts of terms stored with it, by their names; empty when nothing did."""
 
@@ -244,7 +244,7 @@ def flat_state(obs: Mapping[str, Tensor], spec: ObsSpec) -> Tensor:
 def rollout_steps(columns: Mapping[str, Any], last_obs: Mapping[str, Tensor] | None = None) -> Steps:
     """Return the steps of a rollout [T, N]; without `last_obs`, what followed the last step is not known.
 
-    A replay shows picked steps as a rollout of length one with `obs_next`, which holds final observations too; so does
+    A replay shows sampled steps as a rollout of length one with `obs_next`, which holds final observations too; so does
     a rollout that keeps what followed.
     """
     stored = columns.get("policy", {})

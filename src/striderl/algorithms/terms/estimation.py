@@ -151,7 +151,7 @@ class Estimation(Term):
         return {self.name: (self.weight, torch.stack(parts).sum())}
 
     def _means(self, path: str) -> bool:
-        """Tell whether a stage 'actor/1_Estimate' is meant."""
+        """Return whether a stage 'actor/1_Estimate' is meant."""
         return self.stage in (path, path.rpartition("_")[2])
 
 

@@ -67,7 +67,7 @@ class MotionPriorConfig(AdversarialConfig):
     weight_decay: float = 1e-3
     """Of the discriminator (AdamW)."""
     max_grad_norm: float = 1.0
-    """The discriminator's gradient is scaled down to this norm; 0 means never."""
+    """The discriminator's gradient is clipped to this norm; 0 means never."""
     replay_size: int = 100_000
     """So many earlier motions of the policy are kept and drawn from; 0 keeps none."""
 

@@ -72,7 +72,7 @@ class RNDConfig:
     learning_rate: float = 1e-3
     """Of the predictor; the algorithm's schedule does not touch it."""
     max_grad_norm: float = 0.0
-    """The predictor's gradient is scaled down to this norm; 0 means never."""
+    """The predictor's gradient is clipped to this norm; 0 means never."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -214,7 +214,7 @@ class RandomNetworkDistillation(Term):
         return dict(tree.copy(dict(self.networks.state_dict())))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved networks."""
+        """Restore saved networks."""
         self.networks.load_state_dict(state)
 
     def check_envs(self, num_envs: int) -> None:

@@ -104,7 +104,7 @@ class Term(ABC):
         """Set schedules for the rollout that comes next; `iteration` (0-d) is how many were learned from."""
 
     def statistics(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> dict[str, Tensor]:
-        """Return numbers for the log about a minibatch, as 0-d tensors without gradient."""
+        """Return metrics about a minibatch, as 0-d tensors without gradient."""
         return {}
 
     def reward(self, read: Read) -> dict[str, Tensor]:
@@ -128,14 +128,14 @@ class Term(ABC):
         return minibatch
 
     def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> Losses:
-        """Return name → (weight, loss) for a minibatch and what the policy says about it."""
+        """Return name → (weight, loss) for a minibatch and the policy's output."""
         return {}
 
     def update_normalization(self, columns: Mapping[str, Any]) -> None:  # noqa: B027  (most terms have no statistics)
         """Let normalisers and schedules learn from stored columns [T, N, …], after the last minibatch."""
 
     def numbers(self) -> dict[str, Tensor]:
-        """Return further numbers for the log, as 0-d tensors."""
+        """Return further metrics, as 0-d tensors."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Term(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         if state:
             raise ValueError(f"term {self.name!r} has nothing to load, found {sorted(state)}")
 

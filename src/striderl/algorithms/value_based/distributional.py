@@ -320,7 +320,7 @@ class RainbowConfig(C51Config):
     """Settings of Rainbow: those of C51 with other defaults."""
 
     n_step: int = 3
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     prioritized: bool = True
     """Sample by TD error instead of uniformly."""
     alpha: float = 0.5

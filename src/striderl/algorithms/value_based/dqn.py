@@ -57,7 +57,7 @@ class DQNConfig:
     gamma: float = 0.99
     """Discount per step."""
     n_step: int = 1
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     double: bool = True
     """Choose the next action with the learning network, value it with the target."""
     target_every: int = 100
@@ -67,7 +67,7 @@ class DQNConfig:
     learning_rate: float = 5e-4
     """Of the Q-network; 1e-4 to 1e-3 is usual."""
     max_grad_norm: float = 10.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     epsilon: Ramp = field(default_factory=lambda: Ramp(start=1.0, end=0.05, num_steps=10_000))
     """Probability of a random action, over env steps."""
     prioritized: bool = False
@@ -213,7 +213,7 @@ class DQN:
         actor: ExploringActor | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with.
+        """Create the updater of the network and copy it as the target; `kind` is what it was made with.
 
         `actor` collects instead of ε-greedy choices; the rewards of `terms` are added when samples are read.
         """
@@ -225,10 +225,10 @@ class DQN:
         self._actor = actor or BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
         self.terms = RewardTerms(terms, policy, config.mode)
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> ExploringActor:
-        """Return who collects: ε-greedy, and noisy where the head is."""
+        """Return the actor that collects: ε-greedy, and noisy where the head is."""
         return self._actor
 
     def view(self) -> View:
@@ -236,7 +236,7 @@ class DQN:
         return self.terms.view(self.config.n_step, self.config.gamma)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking."""
+        """Return a uniform or prioritized sampler."""
         return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -276,7 +276,7 @@ class DQN:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the network should say about the actions taken."""
+        """Compute TD targets of the actions taken."""
         # forbidden choices have the least value there is
         choice = self._look("next", self.policy, minibatch)().values.argmax(dim=-1) if self.config.double else None
         return self.kind.targets(self._look("target", self.target.network, minibatch), choice, minibatch)
@@ -302,7 +302,7 @@ class DQN:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         self.terms.update_normalization(columns)
 
@@ -322,6 +322,6 @@ class DQN:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])

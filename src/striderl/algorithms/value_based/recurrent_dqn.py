@@ -59,7 +59,7 @@ class RecurrentDQN:
         sequence: SequenceConfig | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with.
+        """Create the updater of the network and copy it as the target; `kind` is what it was made with.
 
         The rewards of `terms` are added when samples are read.
         """
@@ -72,10 +72,10 @@ class RecurrentDQN:
         self.num_updates = 0
         self._actor = BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> BehaviourActor:
-        """Return who collects: ε-greedy, with memory."""
+        """Return the actor that collects: ε-greedy, with memory."""
         return self._actor
 
     def view(self) -> View:
@@ -83,7 +83,7 @@ class RecurrentDQN:
         return SequenceView(self.sequence.length, burn_in=self.sequence.burn_in)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking of where sequences start."""
+        """Return a uniform or prioritized sampler of the starts of sequences."""
         return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def replay_state(self) -> ReplayState:
@@ -131,7 +131,7 @@ class RecurrentDQN:
         }
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the loss of the actions taken in the steps that count."""
+        """Return the loss of the actions taken in the valid steps."""
         features, minibatch = self._forward(minibatch)
         judged = self.kind.judge(self._look("now", self.policy, features, minibatch), minibatch)
         loss = weighted_mean(judged.loss, minibatch["valid"], minibatch["weight"])
@@ -150,7 +150,7 @@ class RecurrentDQN:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the network should say about the actions taken, [T · B] or [T · B, M]."""
+        """Compute TD targets of the actions taken, [T · B] or [T · B, M]."""
         _, with_targets = self._forward(minibatch)
         target: Tensor = with_targets["target"]
         return target
@@ -176,7 +176,7 @@ class RecurrentDQN:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         if len(self.terms):
             self.terms.update_normalization(single_steps(columns))
@@ -191,7 +191,7 @@ class RecurrentDQN:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])
 
@@ -202,7 +202,7 @@ class R2D2Config(DQNConfig):
     """Settings of R2D2: those of DQN with other defaults, and those of sequences."""
 
     n_step: int = 3
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     prioritized: bool = True
     """Sample sequences by TD error instead of uniformly."""
     rescale: bool = True

@@ -143,7 +143,7 @@ class GaussianHead(Head[Tensor]):
 
 
 class SquashedGaussianHead(Head[Tensor]):
-    """Features to a tanh-squashed Gaussian on a bounded box; the std depends on the features unless told otherwise."""
+    """Features to a tanh-squashed Gaussian on a bounded box; the std depends on the features by default."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ Settings = Mapping[str, Any]
 Stages = tuple[StageRecipe, ...]
 NONE: Settings = {}
 HIDDEN = (256, 256, 256)
-"""Hidden layers of actor and critic unless told otherwise."""
+"""Hidden layers of actor and critic by default."""
 
 
 def compose(

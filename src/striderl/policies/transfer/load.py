@@ -4,7 +4,7 @@
     loaded into  command [1] | joints [2] | scan [3]       first layer   [ c j j 0 0 0 ]       new="zero"
 
 What both have is copied to where this policy has it; columns of new components are zeroed, so that the policy acts as
-it did, or kept as they are; what is gone is left behind. The rest must be equal. Everything is worked out before
+it did, or kept as they are; what is gone is left behind. The rest must be equal. Everything is computed before
 anything is written: a load that raises has changed nothing. `TransferReport` lists what happened to each weight.
 
 The policy that saved the weights is built again so that its layout can be read. Best is that policy itself, or its

@@ -1,7 +1,7 @@
 """Reads and writes rows of an arena with as few calls as possible.
 
 `Arena` is general; a ring does the same two things a million times: write one time row of all columns, and gather rows
-by number. Both are worked out once here.
+by number. Both are computed once here.
 
     block float32 [R, N, 7]     gather: rows by number ──▶ [B, 7] ── views ──▶ act [B, 6], rew [B]
                                 write:  act[t] = …, rew[t] = …   through views, numpy's on the CPU (half torch's cost)
@@ -86,7 +86,7 @@ class PackedRows:
     """The rows of an arena [R, N], numbered row · N + env."""
 
     def __init__(self, arena: Arena) -> None:
-        """Work out where the columns lie; the arena stays the owner."""
+        """Compute where the columns lie; the arena stays the owner."""
         self.arena = arena
         self._count = math.prod(arena.leading)
         self._flat = {dtype: block.view(self._count, -1) for dtype, block in arena.blocks.items()}
@@ -142,7 +142,7 @@ class PackedRows:
                     return self._fit_any(values, count, columns)
                 fitted.append(value.numpy())
         except (KeyError, AttributeError, TypeError, RuntimeError):
-            return self._fit_any(values, count, columns)  # converts what can be converted, and finds the words
+            return self._fit_any(values, count, columns)  # converts what can be converted, and raises otherwise
         return fitted
 
     def _fit_any(self, values: Mapping[str, Any], count: int, columns: Sequence[Column]) -> list[Any]:
@@ -186,7 +186,7 @@ class PackedRows:
     def named(self, rows: Mapping[str, Any], leave_out: Container[str] = ()) -> dict[str, Any]:
         """Return what `take` has read, or a slice of it, as nested dicts of tensors [B, …].
 
-        Those in `leave_out` are None: somebody else has them.
+        Those in `leave_out` are None.
         """
         return _named(self._names, rows, _from_numpy, leave_out)
 
@@ -337,14 +337,14 @@ def step_arena(columns: Columns, leading: tuple[int, int], placement: Placement)
 
 
 def part_of(placement: Placement, name: str) -> Placement:
-    """Return the place of one part: files of its own in a folder of its own."""
+    """Return the placement of one part: its own files in its own folder."""
     if placement.folder is None:
         return placement
     return Placement(folder=Path(placement.folder) / name)
 
 
 def sparse(placement: Placement, columns: Columns) -> Placement:
-    """Return the place of the final observations, where memory that is never written takes no room if possible."""
+    """Return the placement of the final observations, where memory that is never written takes no room if possible."""
     if placement.folder is not None:
         return part_of(placement, "finals")
     if placement.device == "cpu" and all(spec.dtype != "bfloat16" for spec in _specs(columns)):
