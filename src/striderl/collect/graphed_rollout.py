@@ -9,8 +9,8 @@
 
 Between two calls of the env, the host copies its outcome in and replays one graph. The state that changes with a step
 (observations, memory, invalid envs, counts, the row of the storage) lies at fixed addresses, which the graphs read
-and write in place. Both halves are the same functions of tensors that run step by step elsewhere; storing and
-counting of a step runs on a side stream during the next acting. A rollout ends without acting: the next one begins with the
+and write in place. Both halves are the same functions of tensors that run step by step elsewhere; a step is
+stored and counted on a side stream during the next acting. A rollout ends without acting: the next one begins with the
 policy as updated then.
 
 Whether steps are replayed from graphs: which actors can be captured, and the fallback when capture fails.

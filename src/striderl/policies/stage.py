@@ -49,7 +49,7 @@ class StageInput(NamedTuple):
     stage_draws: Memo
     """This stage's random decisions, shaped like the step or the sequence; empty when it makes none."""
     resets: Tensor | None = None
-    """Bool [T, B], or [B] for a step: true where a new episode begins, before that step is consumed."""
+    """Bool [T, B], or [B] for a step: true where a new episode begins, before that step is processed."""
     valid: Tensor | None = None
     """Bool [T, B], or [B] for a step: false in padding; components are zero there already."""
     whole: Obs = NOTHING

@@ -5,8 +5,8 @@
     (s', a') ─┘   one forward pass  └─▶ Q(s', a')       without gradient
 
 Both halves go through the critics together, so that the batch's moments are those of both. The moments are statistics
-of the critics (`networks/ensemble.py`): moved once per step from outside, and saved. The policy has none: what is
-exported is what was trained. The actor climbs the critics with their running moments.
+of the critics (`networks/ensemble.py`): updated once per step from outside, and saved. The policy has none: what is
+exported is what was trained. The actor maximises the critics with their running moments.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CrossQConfig:
     learning_rate: float = 1e-3
     """Of policy, critics and temperature."""
     beta1: float = 0.5
-    """How slowly Adam's mean of the gradients forgets, for policy and critics; the authors' value."""
+    """Adam's beta1 for policy and critics; the authors' value."""
     actor_every: int = 3
     """Steps of the critics per step of the actor and the temperature."""
     init_temperature: float = 1.0

@@ -3,7 +3,7 @@
 large batches · a few gradient steps per step of all envs · a distribution over returns · normalised observations ·
 noise of a different strength in every env · weight decay
 
-Each function returns an algorithm and the plan that goes with so many envs.
+Each function returns an algorithm and the plan for this number of envs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def fast_td3(
     config: TD3Config | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[TD3, FastSettings]:
-    """Build FastTD3 for returns between low and high on the envs' device, and say how to plan it."""
+    """Build FastTD3 for returns between low and high on the envs' device, and return it with its plan."""
     policy = ActorPolicy(
         obs_spec,
         action_spec,
@@ -105,7 +105,7 @@ def fast_sac(
     config: SACConfig | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[SAC, FastSettings]:
-    """Build FastSAC for returns between low and high on the envs' device, and say how to plan it."""
+    """Build FastSAC for returns between low and high on the envs' device, and return it with its plan."""
     policy = ActorPolicy(
         obs_spec,
         action_spec,

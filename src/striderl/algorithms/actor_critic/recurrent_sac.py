@@ -138,11 +138,11 @@ class RecurrentSAC:
         return sampler_for(seed, self.config.prioritized)
 
     def replay_state(self) -> ReplayState:
-        """Return what the replay keeps of the actor's memory."""
+        """Return the spec of the actor's memory in the replay."""
         return ReplayState(self._actor.memory_columns(), self.sequence.state_every)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the noise of two actions for every step of a sequence, and that of the critics' kind."""
+        """Return the noise of two actions for every step of a sequence, and that of the critic ensemble."""
         spec = sample_noise_spec(self.policy)
         steps = {"action": spec, "next_action": spec, **self.kind.noise(self.critic.config.num_members)}
         return per_step(steps, self.sequence.length)
@@ -180,7 +180,7 @@ class RecurrentSAC:
     def minibatch(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """Return what the losses read, with all memories after the burn-in."""
+        """Return the inputs of the losses, with all memories after the burn-in."""
         clean, burn_in = self.terms.relabelled(cleaned(sample)), self.sequence.burn_in
         return {
             **laid_out(clean, weight, burn_in, gamma=self.config.gamma, n_step=self.config.n_step),

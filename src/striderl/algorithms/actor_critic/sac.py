@@ -5,12 +5,12 @@
            ─▶ actor   mean_B ( α log π(ã|s) - min_k Q_k(s, ã) ),                    ã ~ π(s), through the sample
            ─▶ α       mean_B -log α · (log π(ã|s) + target entropy)
 
-How several critics are read is a part of its own, `kind` (`critic_kinds.py`):
+How the critic ensemble is reduced is set by `kind` (`critic_kinds.py`):
 
     SAC      the least of two
     REDQ     Chen et al. 2021: many critics, a random few in each target, and many gradient steps per env step. Plan
              it with `OffPolicyPlan(num_updates_per_round=20)`; the policy may step every 20th time (`actor_every`)
-    TQC      Kuznetsov et al. 2020: critics predict quantiles, the largest of which are left out of the target
+    TQC      Kuznetsov et al. 2020: critics predict quantiles, the largest of which are dropped from the target
 
 `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included. Random numbers come in as
 noise: the same sample and noise give the same step.
@@ -79,7 +79,7 @@ class SACConfig:
     target_entropy: float | None = None
     """Target entropy of the policy; minus the number of actions when None."""
     actor_every: int = 1
-    """Steps of the critics per step of the actor; the actor makes up for those it sat out."""
+    """Steps of the critics per step of the actor; the actor catches up on the skipped steps."""
     max_grad_norm: float = 0.0
     """Gradients are clipped to this norm; 0 means never."""
     weight_decay: float = 0.0

@@ -217,7 +217,7 @@ class DiscreteSAC:
         return {"critic_loss": (1.0, loss)}, {"q_value": counted_mean(value.detach().mean(dim=0), counted(minibatch))}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return minus the soft value of the policy, and how much more entropy it has than wanted."""
+        """Return minus the soft value of the policy, and its entropy minus the target entropy."""
         log_probs = self._log_probs(minibatch["obs"])
         value = soft_value(log_probs, minibatch["least"], self.temperature.value().detach())
         allowed = (log_probs.detach() > 0.5 * FORBIDDEN).sum(dim=-1).to(value.dtype)
@@ -241,7 +241,7 @@ class DiscreteSAC:
         return least
 
     def _value_of_choices(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return [K, B]: what every critic says about the choices made."""
+        """Return the Q-values [K, B] of the choices made, of every critic."""
         members: Tensor = self.critic(minibatch["obs"])
         index = minibatch["act"].long().view(1, -1, 1).expand(members.shape[0], -1, 1)
         return members.gather(-1, index).squeeze(-1)

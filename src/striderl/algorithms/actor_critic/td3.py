@@ -2,7 +2,7 @@
 
     sample ─▶ target  y = r + discount · min_k Q'_k(s', π'(s') + clipped noise)
            ─▶ critic  mean_B Σ_k (Q_k(s, a) - y)²
-           ─▶ actor   -mean_B Q_0(s, π(s)),   every `actor_every` steps, and the targets follow then
+           ─▶ actor   -mean_B Q_0(s, π(s)),   every `actor_every` steps, together with the target networks
 
 DDPG is TD3 with one critic, no smoothing noise, an actor step every time, and an Ornstein-Uhlenbeck walk for
 exploration. `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included.
@@ -62,7 +62,7 @@ class TD3Config:
     n_step: int = 1
     """Rewards that are summed before bootstrapping from the value."""
     tau: float = 0.005
-    """How far the targets move when they follow."""
+    """How far the targets move in each of their updates."""
     actor_learning_rate: float = 1e-3
     """Of the policy; 3e-4 to 1e-3 is usual."""
     critic_learning_rate: float = 1e-3
@@ -139,7 +139,7 @@ class TD3:
     ) -> None:
         """Create the updaters of both, and copy both as targets; Gaussian noise explores by default.
 
-        `kind` is how the critics are read, `actor` collects instead of the policy with a behaviour, and the rewards of
+        `kind` is how the critics are reduced, `actor` replaces the policy with a behaviour, and the rewards of
         `terms` are added when samples are read.
         """
         check_head(policy, "TD3", deterministic=True)
@@ -179,7 +179,7 @@ class TD3:
         return sampler_for(seed, self.config.prioritized)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the smoothing noise, and that of the critics' kind."""
+        """Return the smoothing noise, and that of the critic ensemble."""
         smoothing = NoiseSpec(shape=tuple(self._low.shape), kind="normal")
         return {"smoothing": smoothing, **self.kind.noise(self.critic.config.num_members)}
 
@@ -189,7 +189,7 @@ class TD3:
         self._actor.at(env_steps)
 
     def graph_key(self) -> Hashable:
-        """Return whether the actor steps, and the targets follow, in the next gradient step, and what is not frozen."""
+        """Return whether actor and targets are updated in the next gradient step, and what is not frozen."""
         updaters = (self._actor_updater, self._critic_updater)
         return (self.num_updates + 1) % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 

@@ -1,8 +1,8 @@
-"""Behaviour cloning: do what the data did.
+"""Behaviour cloning: imitate the actions of the data.
 
 loss = -mean_B log π(a|s)      or      mean_B |mode π(s) - a|²      for real-valued actions
 
-Rewards and what followed are not looked at, so how episodes ended makes no difference.
+Rewards and next observations are not used, so how episodes ended makes no difference.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class BehaviourCloning:
         self._actor = BehaviourActor(policy, Greedy())
 
     def actor(self) -> BehaviourActor:
-        """Return who would collect: the policy without chance."""
+        """Return the actor that would collect: the policy's mode."""
         return self._actor
 
     def view(self) -> View:
@@ -114,7 +114,7 @@ class BehaviourCloning:
         return self.updater.step(self.losses, {**cleaned(sample), "weight": weight})
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return how unlike the data the policy is."""
+        """Compute the imitation loss."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         valid = minibatch["valid"]
         if self.config.loss == "mse":
@@ -141,7 +141,7 @@ class BehaviourCloning:
 
 
 def check_likelihood(policy: ActorPolicy) -> None:
-    """Raise when a policy has no likelihood of actions to learn from: the loss would have no gradient."""
+    """Raise when a policy has no likelihood of actions: the loss would have no gradient."""
     if isinstance(policy.head, DeterministicHead):
         raise ValueError("a deterministic head has no likelihood to learn from; use another head, or loss='mse'")
 

@@ -1,4 +1,4 @@
-"""IQL (Kostrikov et al. 2021): learning from a dataset without ever asking for the value of an action outside it.
+"""IQL (Kostrikov et al. 2021): learning from a dataset without ever evaluating an action outside it.
 
 value    mean_B expectile( min_k Q'_k(s, a) - V(s) )
 critic   mean_B Σ_k ( Q_k(s, a) - r - discount · V(s') )²
@@ -115,7 +115,7 @@ class IQL:
         self._actor = BehaviourActor(policy, Sample())
 
     def actor(self) -> BehaviourActor:
-        """Return who collects, when training goes on in an env: samples of the policy."""
+        """Return the actor that collects, when training continues in an env: samples of the policy."""
         return self._actor
 
     def view(self) -> View:
@@ -155,14 +155,14 @@ class IQL:
         return numbers
 
     def value_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return how far V is from the expectile of Q over the actions of the data."""
+        """Compute the expectile loss of V against Q over the actions of the data."""
         value = self.value(minibatch["obs"])
         error = expectile(minibatch["q_value"] - value, self.config.expectile)
         loss = weighted_mean(error, minibatch["valid"], minibatch["weight"])
         return {"value_loss": (1.0, loss)}, {"value": valid_mean(value.detach(), minibatch["valid"])}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return minus the likelihood of the actions, the better ones weighing more."""
+        """Compute minus the advantage-weighted log-likelihood of the actions."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         weight = advantage_weight(minibatch["advantage"], self.config.temperature)
         loss = -valid_mean(weight * distribution.log_prob(minibatch["act"]), minibatch["valid"])
@@ -203,7 +203,7 @@ class IQL:
 
 
 def members_of(critic: QFunction | ChoiceQFunction, minibatch: Mapping[str, Any]) -> Tensor:
-    """Return what each critic says about the actions of a minibatch, [K, B]."""
+    """Return the Q-values of each critic for the actions of a minibatch, [K, B]."""
     if isinstance(critic, QFunction):
         values: Tensor = critic(minibatch["obs"], minibatch["act"])
         return values

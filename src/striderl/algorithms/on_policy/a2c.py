@@ -2,8 +2,8 @@
 
     rollout [T, N] ──prepare──▶ GAE or n-step returns ──▶ -mean(log π · A) + c_v · value loss - c_e · entropy ──▶ step
 
-With `lam` = 1 an advantage looks to the end of the rollout, which is the n-step return of the paper with n up to T.
-`num_return_steps` looks at most that many steps ahead instead.
+With `lam` = 1 an advantage extends to the end of the rollout, which is the n-step return of the paper with n up to T.
+`num_return_steps` extends at most that many steps ahead instead.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class A2CConfig:
     gamma: float = 0.99
     """Discount per step."""
     lam: float = 1.0
-    """GAE's lambda: 0 trusts the values, 1 the rewards up to the rollout's end."""
+    """GAE's lambda: 0 uses the values, 1 the rewards up to the rollout's end."""
     num_return_steps: int = 0
-    """Look so many steps ahead, then trust the value; 0 means GAE with `lam` instead."""
+    """Steps of the return before bootstrapping from the value; 0 means GAE with `lam` instead."""
     value_loss_coef: float = 0.5
     """Weight of the value loss."""
     entropy_coef: float = 0.01
@@ -65,7 +65,7 @@ class A2CConfig:
     optimizer_class_name: str = "RMSprop"
     """Which optimiser."""
     optimizer_eps: float = 1e-5
-    """What the optimiser adds to its denominator."""
+    """The optimiser's epsilon, added to its denominator."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -133,7 +133,7 @@ class A2C:
         return PolicyActor(self.policy)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
-        """Raise when the config looks further ahead than rollouts of this length go."""
+        """Raise when the config needs longer rollouts than these."""
         if self.config.num_return_steps > num_steps:
             raise ValueError(
                 f"num_return_steps={self.config.num_return_steps} looks further than a rollout of {num_steps} steps "
@@ -149,7 +149,7 @@ class A2C:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Targets:
-        """Value what followed each step and compute returns and advantages."""
+        """Compute next values, returns and advantages."""
         data = storage.data
         value, valid = data["policy"]["value"], data["valid"]
         following = next_values(self.policy, storage, last_obs, last_state)

@@ -1,13 +1,13 @@
-"""REINFORCE (Williams 1992): make actions more likely in proportion to what was earned after them.
+"""REINFORCE (Williams 1992): make actions more likely in proportion to the return after them.
 
     loss = -mean(log π(a_t | s_t) · (R_t - b(s_t)))        R_t = r_t + gamma · r_{t+1} + …
 
-What is not known is the return of an episode that the rollout or the clock cuts off. There are two answers:
+The return of an episode that is cut by the end of the rollout or a time limit is unknown. There are two options:
 
-    baseline       V is learned and is the baseline b; a cut episode goes on with V of what followed (V(final_obs) at a
+    baseline       V is learned and is the baseline b; a cut episode bootstraps from V of what followed (V(final_obs) at a
                    time-out). Every sample counts.
-    no baseline    nothing says what would have followed, so steps whose episode does not terminate within the rollout
-                   are left out: R_t is exact, without bias. `used_fraction` in the log says how many are left; with
+    no baseline    the rest is unknown, so steps of episodes that do not terminate within the rollout
+                   are left out: R_t is exact, without bias. the metric `used_fraction` is the share that is left; with
                    tasks that only time out it is 0, and nothing can be learned.
 
 The factor gamma^t in front of each term, which the theorem for discounted returns has, is left out, as everywhere.
@@ -110,7 +110,7 @@ class REINFORCE:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Create the updater of the policy; without a baseline the critic's never move.
+        """Create the updater of the policy; without a baseline the critic is not updated.
 
         See `PPO` for mode and reduce.
         """

@@ -4,7 +4,7 @@
            ─▶ loss    mean_B weight · huber(Q(s, a) - y)
 
 `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included. Choices that a mask forbids in
-s' are never a*. What is learned about a choice is a part of its own, handed in as `kind`: its mean (`Means`, here), or
+s' are never a*. What is learned about a choice is passed in as `kind`: its mean (`Means`, here), or
 its distribution (`distributional.py`). `q_policy` makes the network that fits.
 """
 
@@ -61,7 +61,7 @@ class DQNConfig:
     double: bool = True
     """Choose the next action with the learning network, value it with the target."""
     target_every: int = 100
-    """Gradient steps between two moves of the target network; values look one more n_step ahead with each move."""
+    """Gradient steps between two moves of the target network; each move extends the horizon of values by one n_step."""
     tau: float = 1.0
     """How far it moves; 1 makes it equal."""
     learning_rate: float = 5e-4
@@ -89,14 +89,14 @@ class DQNConfig:
 
 
 class Judged(NamedTuple):
-    """What a kind says about the actions of a minibatch, [B] each."""
+    """The outputs of a kind for the actions of a minibatch, [B] each."""
 
     loss: Tensor
-    """How wrong the network is."""
+    """The loss."""
     value: Tensor
     """The Q-values of the actions."""
     error: Tensor
-    """How surprising each sample is: its priority."""
+    """The priority of each sample."""
 
 
 class QKind(Protocol):
@@ -107,23 +107,23 @@ class QKind(Protocol):
         ...
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers that one sample wants in one gradient step, besides those of noisy layers."""
+        """Return the random numbers that one sample needs in one gradient step, besides those of noisy layers."""
         ...
 
     def targets(self, seen: Seen, choice: Tensor | None, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the network should say, [B] or [B, M]; `seen(policy)` reads the next state with the target.
+        """Compute TD targets, [B] or [B, M]; `seen(policy)` reads the next state with the target.
 
         `choice` is the next action when it was chosen by the learning network, else the target chooses.
         """
         ...
 
     def judge(self, seen: Seen, minibatch: Mapping[str, Any]) -> Judged:
-        """Compare what the network says about the actions taken with the targets."""
+        """Compute the loss of the network for the actions taken against the targets."""
         ...
 
 
 class Seen(Protocol):
-    """A network on one side of the minibatch, ready to be asked."""
+    """A network bound to one side of the minibatch."""
 
     def __call__(self, extra: Mapping[str, Tensor] = ..., /) -> Any:
         """Return the head's distribution; `extra` are further components for the head."""
@@ -134,7 +134,7 @@ class Means:
     """Learns the mean of the returns: plain Q-learning."""
 
     def __init__(self, *, dueling: bool = False, noisy: bool = False, rescale: bool = False) -> None:
-        """Choose the form of the head; `rescale` learns h(Q) instead of Q, for returns of very different sizes."""
+        """Set the form of the head; `rescale` learns h(Q) instead of Q, for returns of very different sizes."""
         self.dueling, self.noisy, self.rescale = dueling, noisy, rescale
 
     def head(self, input_size: int, action_spec: DiscreteSpec) -> Head[Any]:
@@ -172,8 +172,8 @@ def q_policy(
 
 
 def build_q_network(context: BuildContext, kind: QKind, *, memory: bool = False) -> ActorPolicy:
-    """Build the Q-network of a run; its seed decides the first weights."""
-    head_settings(context.policy, context.action_spec)  # a setting of a head that is not there is refused
+    """Build the Q-network of a run; its seed sets the initial weights."""
+    head_settings(context.policy, context.action_spec)  # raises for a setting of a head that is not used
     config = actor_config(context.policy, context.obs_spec, {}, memory=memory)
     with context.seeded():
         return q_policy(context.obs_spec, context.action_spec, config, kind).to(context.device)
@@ -240,7 +240,7 @@ class DQN:
         return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the noise of the kind, and that of noisy layers for each of three looks at the networks."""
+        """Return the noise of the kind, and that of noisy layers for each of three forward passes."""
         noisy = self.policy.head.head_noise()
         looks = {f"{look}/{name}": spec for look in _LOOKS for name, spec in noisy.items()}
         return {**self.kind.noise(), **looks}
@@ -259,7 +259,7 @@ class DQN:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the network, and move the target when it is time."""
+        """Step the network, and move the target when it is due."""
         minibatch = cleaned(sample)
         minibatch |= {"weight": weight, "noise": noise}
         if self.config.prioritized:

@@ -5,7 +5,7 @@
     loss    mean over steps and sequences; priority of a sequence: η · largest + (1 - η) · mean error
 
 Every kind of DQN works (`Means(rescale=True)` is R2D2's own); so do double, dueling and noisy. The collecting actor
-stores its memory in the replay: `replay_state` says what and how often.
+stores its memory in the replay: `replay_state` defines what and how often.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RecurrentDQN:
         return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def replay_state(self) -> ReplayState:
-        """Return what the replay keeps of the actor's memory."""
+        """Return the spec of the actor's memory in the replay."""
         return ReplayState(self._actor.memory_columns(), self.sequence.state_every)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -106,7 +106,7 @@ class RecurrentDQN:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the network, and move the target when it is time."""
+        """Step the network, and move the target when it is due."""
         minibatch = self.minibatch(sample, weight, noise)
         numbers = self.updater.step(self.losses, minibatch)
         numbers |= self.terms.step(minibatch)
@@ -120,7 +120,7 @@ class RecurrentDQN:
     def minibatch(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """Return what the losses read, with the memories of both networks after the burn-in."""
+        """Return the inputs of the losses, with the memories of both networks after the burn-in."""
         clean, burn_in = self.terms.relabelled(cleaned(sample)), self.sequence.burn_in
         stored = policy_memory(clean["state"])
         return {
@@ -156,7 +156,7 @@ class RecurrentDQN:
         return target
 
     def _look(self, look: str, policy: ActorPolicy, features: Tensor, minibatch: Mapping[str, Any]) -> Seen:
-        """Return a network's head on the steps, or on what followed their windows."""
+        """Return a network's head on the steps, or after their windows."""
         now = look == "now"
         obs, place = minibatch["obs" if now else "obs_next"], minibatch["here" if now else "there"]
         noisy = {name: minibatch["noise"][f"{look}/{name}"] for name in policy.head.head_noise()}
