@@ -59,7 +59,7 @@ class RolloutData:
     """What an on-policy algorithm needs stored, besides the columns of its actor; `storage_requirements` returns it."""
 
     next_components: tuple[str, ...] = ()
-    """Components whose value after every step is kept, where the env gives final observations."""
+    """Components of which the value after every step is stored, where the env gives final observations."""
     num_rollouts: float = 1.0
     """How many of the newest rollouts are learned from."""
     takes_old: bool = False

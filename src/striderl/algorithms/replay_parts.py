@@ -2,7 +2,7 @@
 
 TargetNetwork    a slow copy of a network, for bootstrapped targets
 Temperature      α of maximum-entropy learners, and how it follows the target entropy:
-                 loss = log α · mean_B (entropy of the policy - wanted entropy)      too little entropy: α grows
+                 loss = log α · mean_B (entropy of the policy - target entropy)      too little entropy: α grows
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Temperature(nn.Module):
     """α > 0, learned as its logarithm."""
 
     def __init__(self, value: float) -> None:
-        """Begin with this α."""
+        """Start with this α."""
         super().__init__()
         if value <= 0.0:
             raise ValueError(f"a temperature is positive, found {value}")

@@ -117,7 +117,7 @@ class WithFirstStep:
     """Adds to n-step samples the next observation of their first step, for terms that learn from single steps."""
 
     def __init__(self, view: View) -> None:
-        """Take the view of the samples."""
+        """Wrap the view of the samples."""
         self.view = view
 
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Collector:
 
     @property
     def obs_spec(self) -> ObsSpec:
-        """The actor's observations: the env's components, and the previous action and reward if wanted."""
+        """The actor's observations: the env's components, and the previous action and reward if configured."""
         return self.env.obs_spec.merged(ObsSpec(self._previous()))
 
     def columns(self) -> Columns:
@@ -203,7 +203,7 @@ class Collector:
         Episodes start fresh: episodes in progress before are abandoned, and so are those in progress afterwards. An
         episode that quarantine cut is repeated. With `max_steps`, an env that takes longer for its episodes is
         an error instead of a wait. After an error or an interrupt, the next call starts fresh; where `interrupted` is
-        true, `resume` goes on instead.
+        true, `resume` continues instead.
         """
         if (n_step is None) == (n_episode is None):
             raise ValueError(f"collect wants exactly one of n_step and n_episode, found {n_step} and {n_episode}")
@@ -289,7 +289,7 @@ class Collector:
         try:
             self._take_steps(call)
             faults = self._heal()
-        except BaseException:  # unless `resume` comes next, the envs begin anew
+        except BaseException:  # unless `resume` comes next, the envs are reset
             self._mid_episode = True
             raise
         self._call = None

@@ -19,8 +19,8 @@ Acting as one compiled program: where gradient steps are compiled, acting for a 
 
     obs, state, noise ──▶ policy, value, sample, log-prob, acting parts ──▶ actions, state, columns
 
-For eight envs and two small networks, sixty small operations take three times as long as their arithmetic. What can be
-compiled can be captured on a GPU: an actor without state of its own, with all decisions made in Python in its
+For eight envs and two small networks, sixty small operations take three times as long as their arithmetic. An actor is
+compiled under the conditions of capture on a GPU: no state of its own, and all decisions made in Python in its
 `graph_key()`. Other actors, and those that fail to compile, act as they are written.
 """
 

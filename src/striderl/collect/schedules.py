@@ -105,7 +105,7 @@ class Schedule:
 
     @property
     def num_groups(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return len(self.envs)
 
     @property
@@ -142,7 +142,7 @@ class Schedule:
             raise
 
     def retry(self, group: int, actions: Actions) -> None:
-        """Take the step of a group that has raised once more, when it is waited for."""
+        """Repeat the step of a group that has raised, when it is waited for."""
         stepper = self._steppers[group]
         if not isinstance(stepper, InProcess):
             raise RuntimeError("of these envs some may have taken the step that failed; reset them")

@@ -97,7 +97,7 @@ class SurplusBuffer:
         self._carried = [(Transition(**tree.copy(each["transition"])), slice(*each["rows"])) for each in waiting]
 
     def clear(self) -> None:
-        """Drop what is waiting: the envs begin anew."""
+        """Drop what is waiting: the envs are reset."""
         self._carried, self._seam = [], True
 
     def hand_over_carried(self, wanted: int, storage: Storage | None) -> int:

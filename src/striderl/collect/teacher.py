@@ -21,14 +21,14 @@ Several teachers, one of them used in each env: separately learned skills for on
     teacher.tell(actions)                what was recorded for the observations that are acted on next
     actor.act(obs, state, noise)         label = executed action = what was set
 
-With a policy behind it, the teacher's distribution and latents are that policy's, and its actions still the recorded.
+With an inner policy, the teacher's distribution and latents are that policy's, and its actions still the recorded.
 
 Labels from a teacher that also acts in some of the envs.
 
     env 0   ──────────── episode ────────────┐ ┌── episode ──
             draw: the teacher acts           │ │ draw: the student acts
                                              └─┘ a new draw with the first act of each episode
-    stored  label (in every env)   acted: where the teacher acted   dist, latent: where they are wanted
+    stored  label (in every env)   acted: where the teacher acted   dist, latent: if configured
 
 The acting policy is drawn with the probability at the start of an episode; an env's draw and the teacher's memory are
 part of the actor's memory, so they end with the episode and are saved with it.

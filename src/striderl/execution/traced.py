@@ -13,10 +13,10 @@ A function of nested tensors, without gradients, as compiled programs: acting, d
 
     inputs (obs, state, noise) ──flattened──▶ leaves ──program of this layout──▶ leaves ──rebuilt──▶ (actions, state, …)
 
-Requirements on the function are as above. There is one program per layout of the
-inputs and per `key`, which is what the function decides in Python. The first result, and one of every thousand after
-it, is compared with the function as it is written. A function that cannot be compiled, or a program that does not
-agree, is logged, and from then on the function runs as it is written.
+Requirements on the function are as above. There is one program per layout of the inputs and per `key`, which is what
+the function decides in Python. The first result, and one of every thousand after it, is compared with the function as
+it is written. A function that cannot be compiled, or a program that does not agree, is logged, and from then on the
+function runs as it is written.
 
 Forward and backward as one compiled program, without autograd while it runs: for small networks on the CPU.
 
@@ -25,8 +25,7 @@ Forward and backward as one compiled program, without autograd while it runs: fo
     run            [leaves of the minibatch, parameters, …] ─▶ compiled graph ─▶ metrics [K], gradient block per group
 
 `torch.compile` makes two programs with autograd between them, and checks a lot at each call: of a millisecond that a
-step of a small Q-network takes, half is spent on that. Requirements on a function are
-as above.
+step of a small Q-network takes, half is spent on that. Requirements: as above.
 
 The first result, and one of every thousand after it, is compared with the function as it is written; a program that
 does not agree is not used any more.
@@ -265,7 +264,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
         return torch.equal(one, other)
     if not other.numel():
         return True
-    # of the finite numbers: beside a NaN, the others must agree all the same
+    # of the finite numbers: next to a NaN, the others must agree all the same
     largest = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max())
     return torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest + 1e-6, equal_nan=True)
 

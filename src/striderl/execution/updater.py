@@ -14,7 +14,7 @@ not finite in any, so that all of them skip the step together.
 Keep memory that one gradient step frees for the next one.
 
 glibc gives the top of its heap back to the system whenever enough of it is free, which is after every backward pass of
-a large network, and asks for it again in the next forward pass: a hundred thousand page faults per update, 15 % of its
+a large network, and allocates it again in the next forward pass: a hundred thousand page faults per update, 15 % of its
 time for [512, 256, 128] on 6,144 samples. With a higher threshold the memory stays. It costs nothing but what the
 process had at its peak anyway. Other allocators and systems are left alone, and STRIDERL_KEEP_MEMORY=0 leaves glibc's.
 """

@@ -152,7 +152,7 @@ def get_statistics(storage: TimeMajorStorage) -> RolloutStatistics:
     whole = storage.batch()
     done, valid = whole.terminated | whole.truncated, whole.valid
     began = torch.cat([torch.zeros_like(done[:1]), done[:-1]])
-    # valid steps so far in each piece: a scan that starts anew where a piece begins, read forward in time
+    # valid steps so far in each piece: a scan that restarts where a piece begins, read forward in time
     so_far = backward_scan(valid.float().flip(0), (~began).float().flip(0)).flip(0)
     ends = torch.cat([done[:-1], torch.ones_like(done[-1:])])
     pieces = (ends & (so_far > 0.0)).sum()

@@ -356,7 +356,7 @@ class QueueRolloutStorage:
         self.add(transition)
 
     def clear(self) -> None:
-        """Begin the next rollout behind what is there; the cursor is not rewound."""
+        """Start the next rollout after the stored rows; the cursor is not rewound."""
         self._fresh = [0] * self.num_envs
         self.num_rows = min(self.num_rows + self.num_steps, self.max_rows)
 

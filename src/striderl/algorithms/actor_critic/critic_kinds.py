@@ -147,7 +147,7 @@ class TruncatedQuantiles:
     """Sorts the quantiles of all members and drops the largest (Kuznetsov et al. 2020)."""
 
     def __init__(self, num_dropped: int = 2, kappa: float = 1.0) -> None:
-        """Take how many quantiles are left out per member, and where the Huber loss becomes linear."""
+        """Set how many quantiles are dropped per member, and where the Huber loss becomes linear."""
         self.num_dropped, self.kappa = num_dropped, kappa
 
     def check(self, num_members: int, num_outputs: int) -> None:
@@ -199,7 +199,7 @@ class CategoricalReturns:
     """Probabilities of fixed returns (Bellemare et al. 2017), reduced like a double critic; FastTD3 learns with it."""
 
     def __init__(self, *, low: float, high: float, num_atoms: int = 101) -> None:
-        """Take the range of returns and how many there are in it."""
+        """Set the range of returns and the number of atoms."""
         if num_atoms < 2 or not low < high:
             raise ValueError(f"CategoricalReturns wants 2 atoms and more, low < high; found {num_atoms}, {low}, {high}")
         self.low, self.high, self.num_atoms = low, high, num_atoms

@@ -299,9 +299,9 @@ class REDQConfig(SACConfig):
     """Settings of REDQ: those of SAC, and those of the ensemble."""
 
     num_critics: int = 10
-    """How many critics learn."""
+    """Number of critics."""
     subset: int = 2
-    """How many of them, drawn anew each time, make a target."""
+    """Number of them in a target, drawn at random each time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -348,7 +348,7 @@ class TQCConfig(SACConfig):
     """Settings of TQC: those of SAC, and those of the quantiles."""
 
     num_critics: int = 2
-    """How many critics learn."""
+    """Number of critics."""
     num_quantiles: int = 25
     """Quantiles of the return that each predicts."""
     num_dropped: int = 2

@@ -61,7 +61,7 @@ class A2CConfig:
     max_grad_norm: float = 0.5
     """The gradient is clipped to this norm; 0 means never."""
     normalize_advantage: bool = False
-    """Give the advantages of each rollout mean 0 and standard deviation 1."""
+    """Normalise the advantages of each rollout to mean 0 and standard deviation 1."""
     optimizer_class_name: str = "RMSprop"
     """Which optimiser."""
     optimizer_eps: float = 1e-5

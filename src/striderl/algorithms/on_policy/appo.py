@@ -5,9 +5,9 @@
     APPO(policy, EnvExpert(shape=(60,)), APPOConfig(prior=MotionPriorConfig(components=("ref_obs",), frames=1)))
     ATPPO(policy, teacher, expert)                          teacher PPO with a `MotionPrior`
 
-Functions that combine parts into a `PPO`. With `ATPPO` the student learns a teacher's actions
-and is rewarded for the task and for moving like the expert. Labels, motions and rewards are columns of their own: none
-takes the place of another.
+Functions that combine parts into a `PPO`. With `ATPPO` the student learns a teacher's actions, and is rewarded for the
+task and for moving like the expert. Labels, motions and rewards are columns of their own: none takes the place of
+another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Proximal policy optimisation (Schulman et al. 2017), as used on thousands of simulated robots.
 
     rollout [T, N] ──prepare──▶ next values, GAE ──▶ minibatches ──compute_losses──▶ Updater ─▶ after_update
-                                                                  │  flat rows, or whole env columns with memory
-                                                                  └─ ratio of the first minibatch is exactly 1
+                                                      │  flat rows, or whole env columns with memory
+                                                      └─ ratio of the first minibatch is exactly 1
 
 Read it top to bottom: `prepare` once per rollout, `compute_losses` for each minibatch, `update` ties them together. The
 maths is in `striderl.ops`, running a gradient step in `striderl.execution`. Additional rewards and losses (novelty,

@@ -60,7 +60,7 @@ class PPOConfig:
     normalize_advantage_per_mini_batch: bool = False
     """Normalise advantages over each minibatch instead of over the whole rollout."""
     normalize_values: bool = False
-    """Let the critic predict returns with mean 0 and standard deviation 1; their statistics are learned."""
+    """Let the critic predict returns with mean 0 and standard deviation 1; with running statistics."""
     use_mixed_precision: bool = False
     """Run the networks of the update in bfloat16; acting, log-probabilities and losses stay as they are."""
     reward_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

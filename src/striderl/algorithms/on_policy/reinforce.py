@@ -4,7 +4,7 @@
 
 The return of an episode that is cut by the end of the rollout or a time limit is unknown. There are two options:
 
-    baseline       V is learned and is the baseline b; a cut episode bootstraps from V of what followed (V(final_obs) at a
+    baseline       the baseline b is a learned V; a cut episode bootstraps from V of what followed (V(final_obs) at a
                    time-out). Every sample counts.
     no baseline    the rest is unknown, so steps of episodes that do not terminate within the rollout
                    are left out: R_t is exact, without bias. the metric `used_fraction` is the share that is left; with
@@ -57,7 +57,7 @@ class REINFORCEConfig:
     gamma: float = 0.99
     """Discount per step."""
     baseline: bool = True
-    """Learn a value, subtract it from the returns, and value cut episodes with it; see the top of the module."""
+    """Learn a value, subtract it from the returns, and bootstrap cut episodes with it; see the top of the module."""
     value_loss_coef: float = 1.0
     """Weight of the value loss; without a baseline there is none, and this stays as it is."""
     entropy_coef: float = 0.0
@@ -67,7 +67,7 @@ class REINFORCEConfig:
     max_grad_norm: float = 0.5
     """The gradient is clipped to this norm; 0 means never."""
     normalize_advantage: bool = True
-    """Give what multiplies the log-probabilities mean 0 and standard deviation 1 in each rollout."""
+    """Normalise the weights of the log-probabilities to mean 0 and standard deviation 1 in each rollout."""
     optimizer_class_name: str = "Adam"
     """Which optimiser."""
 

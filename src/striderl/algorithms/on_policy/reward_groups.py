@@ -28,7 +28,7 @@ class RewardGroups:
     """Which rewards each value of a critic is of."""
 
     def __init__(self, groups: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], num_values: int) -> None:
-        """Take group → sources and group → weight; there must be a value for each group."""
+        """Set group → sources and group → weight; there must be a value for each group."""
         self.groups = dict(groups)
         self.weights = tuple(float(weights.get(name, 1.0)) for name in self.groups)
         if self.groups and len(self.groups) != num_values:

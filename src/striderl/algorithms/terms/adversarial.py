@@ -10,7 +10,7 @@ per iteration from raw features of both, and not when it is read.
 Features that minibatches of a rollout do not contain (next observations, ends) are computed once, as `labels`, when the
 whole rollout is available, and stored with the samples.
 
-With `absorbing` (Kostrikov et al. 2019) features have an additional indicator. A task that ends goes on for ever in an
+With `absorbing` (Kostrikov et al. 2019) features have one more indicator. A task that ends continues for ever in an
 absorbing state: zeros with the indicator 1, which the discriminator gets from both sides. The reward of a step that
 terminated has gamma / (1 - gamma) times the absorbing state's with it, so that ending is worth the same on both sides.
 """

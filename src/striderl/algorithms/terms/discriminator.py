@@ -67,7 +67,7 @@ class AdversarialConfig:
     max_grad_norm: float = 0.0
     """The discriminator's gradient is clipped to this norm; 0 means never."""
     absorbing: bool = False
-    """Let tasks that ended go on in an absorbing state."""
+    """Continue tasks that ended in an absorbing state."""
     gamma: float = 0.99
     """Discount of the absorbing state's rewards: that of the algorithm."""
     replay_size: int = 0
@@ -213,7 +213,7 @@ class InfoVector:
     following: tuple[str, ...] = ()
 
     def __init__(self, columns: Mapping[str, TensorSpec]) -> None:
-        """Take name → spec of the columns."""
+        """Set name → spec of the columns."""
         self._columns = dict(columns)
 
     @property

@@ -2,7 +2,7 @@
 
     Expert       draw(numbers [B]) ─▶ motions [B, F]        clips, tensors: everything that can be sampled freely
     ExpertRows   the same, of rows of features that are in memory
-    EnvExpert    info['ref_motion'] [N, F]                  the env plays the clip and gives one motion per step
+    EnvExpert    info['ref_motion'] [N, F]                  the env runs the clip and gives one motion per step
 
 A motion is a window of frames laid side by side, oldest first: [frame t-1 | frame t], so F = frames · fields, in the
 raw units of the env's observation. Random numbers are passed in, so a draw is a function that can be captured and
@@ -122,7 +122,7 @@ class ExpertRows:
     """Features of expert steps [M, F], each drawn in proportion to its weight; not saved."""
 
     def __init__(self, features: Tensor, weight: Tensor | None = None, *, num_ends: int = 0) -> None:
-        """Take raw features, weights [M] (equal when None), and how many of these steps ended the task."""
+        """Store raw features, weights [M] (equal when None), and how many of these steps ended the task."""
         if features.dim() != 2 or not len(features):
             raise ValueError(f"expert features are [M, F] with at least one row, found {list(features.shape)}")
         if not bool(features.isfinite().all()):

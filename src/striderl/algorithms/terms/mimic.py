@@ -5,7 +5,7 @@
     info['ref_motion'] ────────┘               'distance'  -weight · |difference|                      never positive
 
 Neither side depends on any parameter, so as a loss it would have no gradient; it is a
-reward. With 'distance' every step costs something, and a policy that can end episodes early learns to; prefer 'exp' there.
+reward. With 'distance' every step has a cost; a policy that can end episodes early does so; prefer 'exp' there.
 """
 
 from __future__ import annotations

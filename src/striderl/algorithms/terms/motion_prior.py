@@ -2,7 +2,7 @@
 
     frames of the env's 'motion' components ─▶ window ─┐
                                                        ├─▶ one normaliser ─▶ discriminator ─▶ style reward, 0 to 1
-    clips, or what the env plays (`EnvExpert`) ────────┘
+    clips, or those of the env (`EnvExpert`) ──────────┘
     reward = task_weight · task + style_weight · style
 
 It is the adversarial reward of `adversarial.py` over windows of frames, which never cross a reset:
@@ -101,7 +101,7 @@ class MotionWindow:
     """
 
     def __init__(self, obs_spec: ObsSpec, components: Sequence[str], frames: int, part: str) -> None:
-        """Take which components or groups make a frame; `part` is the acting part that stores earlier frames."""
+        """Set the components or groups of a frame; `part` is the acting part that stores earlier frames."""
         self.spec, self.frames, self._part = obs_spec.select(components), frames, part
 
     @property

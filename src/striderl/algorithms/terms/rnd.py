@@ -1,7 +1,7 @@
 """`RandomNetworkDistillation` (Burda et al. 2018): a reward for states that a network cannot predict yet.
 
-    obs components ─▶ normalise ─┬─▶ target f, random and frozen ──┐
-                                 └─▶ predictor f̂, trained to match f ──┴─▶ novelty |f - f̂|
+    obs components ─▶ normalise ─┬─▶ target f, random and frozen ─────┐
+                                 └─▶ predictor f̂, trained to match f ─┴─▶ novelty |f - f̂|
     t =      0     1     2     3 = last_obs
     novelty  n0    n1    n2    n3
     reward   n1    n2'   n3           step 1 ended its episode: its successor is not stored, so n1 stands for n2'

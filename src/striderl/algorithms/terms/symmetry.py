@@ -38,7 +38,7 @@ class MirrorTable:
     """Mirror a vector: entry i of the result is sign[i] · x[index[i]]. Shape: [.., size] -> the same."""
 
     def __init__(self, index: Sequence[int], sign: Sequence[float] | None = None) -> None:
-        """Take where each entry comes from, and +1 or -1 for each (all +1 by default)."""
+        """Set the source of each entry, and +1 or -1 for each (all +1 by default)."""
         self.index = tuple(int(each) for each in index)
         self.sign = tuple(float(each) for each in (sign if sign is not None else [1.0] * len(self.index)))
         if sorted(self.index) != list(range(len(self.index))):

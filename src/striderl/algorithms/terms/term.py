@@ -3,11 +3,11 @@
     acting ─▶ rollout [T, N] ─▶ reward ─▶ added to the env's, which stays ─▶ GAE ─▶ minibatch ─▶ extend ─▶ policy
                      │                                                                 ▲            │
                      └───▶ labels, computed from the whole rollout ────────────────────┘            │
-                                       at, absorb ◀── after the last minibatch ◀── Updater ◀── losses
+                         at, update_normalization ◀── after the last minibatch ◀── Updater ◀── losses
 
-A term may implement any of this. `reward` and `labels` are functions of the stored columns and of the
-term's state, and change nothing: called twice, they return the same. `TermList` is all terms of an algorithm;
-names must be different.
+A term may implement any of this. `reward` and `labels` are functions of the stored columns and of the term's state,
+and change nothing: called twice, they return the same. `TermList` is all terms of an algorithm; names must be
+different.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     obs ──policy──▶ distribution ──behaviour(obs, state, noise)──▶ action, state, columns
 
 A behaviour draws nothing: its random numbers are declared in `noise` and passed in. Its memory (the walk of an
-Ornstein-Uhlenbeck process) goes in and out as `state`, [N, …] each, and starts anew with each episode. Its schedules
+Ornstein-Uhlenbeck process) goes in and out as `state`, [N, …] each, and restarts with each episode. Its schedules
 are 0-d tensors, set between steps by `at(env_steps)`, so nothing here depends on time.
 
 A policy and a behaviour as an actor, for off-policy algorithms: no values, no log-probabilities.
@@ -78,7 +78,7 @@ class EpsilonGreedy(Behaviour):
     """With probability ε an allowed action at random, else the mode."""
 
     def __init__(self, action_spec: ActionSpec, epsilon: float | Ramp) -> None:
-        """Take one number, or a ramp over env steps."""
+        """Set ε: one number, or a ramp over env steps."""
         if not isinstance(action_spec, DiscreteSpec):
             raise TypeError(f"EpsilonGreedy wants one discrete action, found {type(action_spec).__name__}")
         self.ramp = as_ramp(epsilon)
@@ -106,7 +106,7 @@ class GaussianNoise(Behaviour):
     """The mode plus Gaussian noise, kept within the bounds."""
 
     def __init__(self, action_spec: ActionSpec, std: float | Ramp = 0.1) -> None:
-        """Take the standard deviation in units of half the range of each action; in plain units where unbounded."""
+        """Set the standard deviation in units of half the range of each action; in plain units where unbounded."""
         self.low, self.high, self.scale = box_bounds(action_spec, "GaussianNoise")
         self.ramp = as_ramp(std)
         self.std = torch.tensor(self.ramp.at(0))
@@ -138,7 +138,7 @@ class SpreadNoise(Behaviour):
     """
 
     def __init__(self, action_spec: ActionSpec, *, low: float = 0.001, high: float = 0.4) -> None:
-        """Take both ends of the standard deviation in units of half the range of each action."""
+        """Set both ends of the standard deviation in units of half the range of each action."""
         if not 0.0 <= low <= high:
             raise ValueError(f"SpreadNoise wants 0 <= low <= high, found {low} and {high}")
         self.action_low, self.action_high, self.scale = box_bounds(action_spec, "SpreadNoise")
@@ -168,7 +168,7 @@ class OrnsteinUhlenbeck(Behaviour):
     def __init__(
         self, action_spec: ActionSpec, sigma: float | Ramp = 0.2, *, theta: float = 0.15, dt: float = 0.01
     ) -> None:
-        """Take the strength of the noise in units of half the range of each action."""
+        """Set the strength of the noise in units of half the range of each action."""
         if theta <= 0.0 or dt <= 0.0:
             raise ValueError(f"OrnsteinUhlenbeck wants theta > 0 and dt > 0, found {theta} and {dt}")
         self.low, self.high, self.scale = box_bounds(action_spec, "OrnsteinUhlenbeck")

@@ -30,7 +30,7 @@ from striderl.policies.actor_policy import ActorPolicy
 
 
 class ParameterNoiseActor:
-    """Acts with a perturbed copy of the policy under a behaviour; hand it to an algorithm as `actor`."""
+    """Acts with a perturbed copy of the policy under a behaviour; pass it to an algorithm as `actor`."""
 
     def __init__(
         self,

@@ -188,7 +188,7 @@ class BaseSampler:
 
         Args:
             agent: an agent of rlpyt's kind, or one of our actors.
-            affinity: 'workers_cpus', a list with the processors of each worker, says how many workers there are and
+            affinity: 'workers_cpus', a list with the processors of each worker, sets the number of workers and
                 ties them to these; 'cuda_idx' is where a `GpuSampler` puts observations. Other entries are not ours.
             seed: everything random follows from it; None draws one, which is then in `self.seed`.
             bootstrap_value: keep the agent's value of what followed the last step, as `AgentSamplesBsv`.

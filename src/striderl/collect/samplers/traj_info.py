@@ -1,6 +1,6 @@
 """Trajectory infos: small objects that follow one episode each and are returned when it ends.
 
-    steps      t    0   1   2   3          TrajInfo of env 0        handed over
+    steps      t    0   1   2   3          TrajInfo of env 0        returned
     env 0           r   r  end  r    ──▶   step step step ────────▶ terminate(final observation)
                                            new ──▶ step …           goes on in the next batch
 

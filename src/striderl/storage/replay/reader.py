@@ -2,7 +2,7 @@
 
     row number = place · N + env        places go round, see ring.py
     next: + N, stays at the newest step and where an episode ended
-    prev: - N, stays at the oldest step, at the start of an episode and after a step that must not count
+    prev: - N, stays at the oldest step, at the start of an episode and after an invalid step
 
 While all envs are equally far, the oldest and newest places are plain numbers; otherwise they are looked up per env.
 
@@ -172,7 +172,7 @@ class ReplayReader:
         words: NDArray[np.uint32] | None,
         leave_out: frozenset[str] = frozenset(),
     ) -> dict[str, Any]:
-        """Return `steps`, which were taken at `rows`, with `obs`, and `obs_next` from after `last`; where `fast`.
+        """Return `steps`, which were taken at `rows`, with `obs`, and `obs_next` from after `last`; only if `fast`.
 
         `words` are the flags of `last`, None where no episode ends there. The columns in `leave_out` are None.
         """
@@ -271,7 +271,7 @@ class EpisodeTable:
         self._fresh[env] = ends
 
     def cut(self, env: Tensor) -> None:
-        """Let the next step of these envs begin an episode."""
+        """Start a new episode with the next step of these envs."""
         open_ = ~self._fresh.index_select(0, env)
         self._current[env] = self._current.index_select(0, env) + open_
         self._fresh[env] = True
@@ -334,7 +334,7 @@ class StateRows:
                 column.view[place // self.every, envs] = value
 
     def clear(self, envs: slice, place: int) -> None:
-        """Let the step at this place start from zero."""
+        """Set the memory before the step at this place to zero."""
         if place % self.every == 0:
             for column in self.packed.columns:
                 column.view[place // self.every, envs] = 0

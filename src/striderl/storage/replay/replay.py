@@ -23,11 +23,11 @@ be sampled as soon as it is in.
     obs, act, rew, terminated, truncated, valid, info, policy, obs_next     always (`OneStep`, the default)
     discount                       `NStep(n, gamma)`: target = rew + discount · V(obs_next); 0 where terminated
     obs, obs_next [B, k, …]        `FrameStack(k)`
-    [T, B, …], resets, valid, learn, state    `SequenceView(length, burn_in=…)`; wants Replay(state=…, state_every=k)
-    relabelled goals and rewards   `Hindsight(reward, …)`; wants Replay(episodes=True)
+    [T, B, …], resets, valid, learn, state    `SequenceView(length, burn_in=…)`; needs Replay(state=…, state_every=k)
+    relabelled goals and rewards   `Hindsight(reward, …)`; needs Replay(episodes=True)
 
-Samples that must not count have `valid` false; they are in a uniform batch (weight means by it) and never in a
-prioritized one. An algorithm that wants other targets walks itself:
+Invalid samples have `valid` false; they are in a uniform batch (weight means by it) and never in a
+prioritized one. An algorithm that needs other targets walks along episodes itself:
 
     read = replay.read
     later = read.next(index)       one step on, staying at the newest step and at the end of an episode
@@ -313,7 +313,7 @@ class Replay:
         return save_replay(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another replay of the same size and columns stood; a state that does not fit changes nothing."""
+        """Restore a saved state of a replay of the same size and columns; one that does not fit changes nothing."""
         load_replay(self, state)
 
 
@@ -367,7 +367,7 @@ def save_replay(replay: Replay) -> dict[str, Any]:
 
 
 def load_replay(replay: Replay, state: Mapping[str, Any]) -> None:
-    """Bring a replay into a saved state; everything is checked before anything is changed."""
+    """Restore a saved state of a replay; everything is checked before anything is changed."""
     _check(replay, state)
     totals, first = state["totals"].numpy(), state["first_alive"].numpy()
     if state["steps"] is None:

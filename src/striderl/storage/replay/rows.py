@@ -15,7 +15,7 @@ The columns of a step as one record of bytes, so that reading a step touches one
 
     memory uint8 [R, N, 32];  blocks: float32 [R, N, 7] in bytes 0:28 and bool [R, N, 3] in bytes 28:31
 
-Larger dtypes come first and every record is a multiple of the largest, so each number lies where its dtype wants it.
+Larger dtypes come first and every record is a multiple of the largest, so each number lies aligned to its dtype.
 The bools begin at a multiple of four bytes: three flags and one byte more are a word, which is compared at once.
 
 `split_columns`, `step_arena` and `sparse` are what the parts of a replay hold, and where they live.
@@ -127,7 +127,7 @@ class PackedRows:
     def fit(self, values: Mapping[str, Any], count: int, columns: Sequence[Column] | None = None) -> list[Any]:
         """Return what is to be written for `count` envs in the order of the columns, or raise; nothing is written.
 
-        All columns are wanted unless some are named.
+        All columns are required unless some are named.
         """
         columns = self.columns if columns is None else columns
         if not self.fast:
@@ -310,7 +310,7 @@ def _word(*flags: bool) -> np.uint32:
 
 TERMINATED, TRUNCATED, VALID = _word(True, False, False), _word(False, True, False), _word(False, False, True)
 ENDS, SEEN = TERMINATED | TRUNCATED, TERMINATED | TRUNCATED | VALID
-"""What to look at in the word of a step's flags; a step like most others has `word & SEEN == VALID`."""
+"""Bits of the word of a step's flags; an ordinary step has `word & SEEN == VALID`."""
 
 
 def split_columns(columns: Columns) -> tuple[Columns, Columns]:

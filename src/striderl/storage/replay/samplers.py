@@ -1,7 +1,7 @@
 """Sampling rows of a replay: uniformly, or in proportion to a priority.
 
 Random numbers come from `Draws`: float64 in [0, 1) that depend on (seed, name, number of the draw, batch size) alone,
-so there is one number to save, and a GPU sees the same numbers as a CPU. They are made on the host by numpy's Philox in
+so there is one number to save, and a GPU uses the same numbers as a CPU. They are made on the host by numpy's Philox in
 blocks and moved over a block at a time; no call waits for the device.
 """
 

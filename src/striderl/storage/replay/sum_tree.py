@@ -7,7 +7,7 @@
     sample u in [0, total): search the running sum, then at each level add up the 16 numbers found below
 
 A write sets the leaves only and marks what it touched; the next sample adds up the groups concerned. Sums
-are always added up anew, never adjusted, so they do not drift, and a leaf written twice counts once. Sampling walks all
+are always recomputed, never adjusted, so they do not drift, and a leaf written twice counts once. Sampling walks all
 draws in lock step with a handful of operations per level, on any device. Wide levels beat a binary tree: twenty levels
 of small operations cost more than a search in a few thousand numbers. GPUs are faster with wider ones. Compiled loops
 (numba) were tried and gained a tenth: with a million leaves the time goes into reading memory.
@@ -183,7 +183,7 @@ class SumTree:
     # -- sums ----------------------------------------------------------------------------------------------------------
 
     def _add_up(self) -> None:
-        """Bring the sums up to date."""
+        """Update the sums."""
         if not self._num_touched:
             return
         if self._num_touched * 8 > self.count:

@@ -7,7 +7,7 @@ A view is called with the reader and the sampled rows and returns a dict of [B, 
                  o0 r0  o1 E1 │ a new episode              rew = r0 + g r1, obs_next = where it ended,
                                                            discount = g² if truncated there, 0 if terminated
                  o0 r0  o1 r1 │ nothing newer yet          rew = r0 + g r1, obs_next = o2, discount = g²
-                 o0 r0 │ an invalid step                  rew = r0, obs_next = o1, discount = g
+                 o0 r0 │ an invalid step                   rew = r0, obs_next = o1, discount = g
 
 Sequences of a replay for recurrent networks, with the stored memory and a burn-in.
 
@@ -22,7 +22,7 @@ Shapes are static, [T, B] with T = burn_in + length. Places after the newest ste
 
 Windows of up to n steps from each row on, for n-step returns.
 
-k            0  1  2  3          a window goes on while nothing ended before, the step is stored, and it counts
+k            0  1  2  3          a window extends while nothing ended before, and the step is stored and valid
 step         ·  ·  E  ·
 going        1  1  1  0          num_steps 3, last is the row at k = 2, ends are its flags
 
@@ -61,7 +61,7 @@ from striderl.storage.replay.samplers import Draws
 
 _from_numpy = torch.from_numpy
 _REPLACED = frozenset({"rew", "terminated", "truncated"})
-"""The columns that `NStep` computes anew."""
+"""The columns that `NStep` recomputes."""
 
 RewardFunction = Callable[[dict[str, Any]], Tensor]
 """Returns rewards [B] for steps given as `ReplayReader.rows` gives them."""
@@ -119,7 +119,7 @@ class NStep:
     def _on_cpu(self, read: ReplayReader, rows: NDArray[np.int64]) -> dict[str, Any]:
         """Do the same with numpy, at half the cost per call."""
         count = len(rows)
-        steps = read.steps.take(rows)  # first: then what the window looks at is in the cache
+        steps = read.steps.take(rows)  # first: then the window's reads are in the cache
         found = array_window(read, rows, self.n)
         if self.reward is None:
             reward = read.reward_array[found.rows]
@@ -322,7 +322,7 @@ def array_window(read: ReplayReader, start: NDArray[np.int64], n: int) -> ArrayW
 def _cut_short(rows: NDArray[np.int64], words: NDArray[np.uint32], newest: int, envs: int) -> ArrayWindow:
     """Find where each window ends: some end early."""
     n, count = rows.shape
-    # a window goes on to step k unless the step before it ended an episode or is the newest, or step k does not count
+    # a window extends to step k unless the step before it ended an episode or is the newest, or step k is invalid
     going = np.ones((n, count), np.bool_)
     goes_on = going[1:]
     np.equal(words[:-1] & ENDS, 0, out=goes_on)

@@ -27,7 +27,7 @@ class RingPlaces:
     """The places of `num_rings` rings of `capacity` steps; see the picture at the top of this module."""
 
     def __init__(self, num_rings: int, capacity: int) -> None:
-        """Begin empty."""
+        """Start empty."""
         self.num_rings, self.capacity = num_rings, capacity
         self.pointer: NDArray[np.int64] = np.zeros(num_rings, np.int64)
         """Where each ring is written next."""
