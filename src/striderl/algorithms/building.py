@@ -127,7 +127,7 @@ class AlgorithmFacts(NamedTuple):
     loop_settings: Callable[[int], Mapping[str, Any]] = lambda num_envs: {}
     """`loop_settings`: fields of the loop's plan with other defaults, for a number of envs."""
     min_envs: int = 1
-    """`min_envs`: the smallest number of envs for its settings; 1 by default for off-policy algorithms."""
+    """`min_envs`: the smallest number of envs for its settings; off-policy algorithms use one env otherwise."""
     objects: tuple[str, ...] = ()
     """`objects`: the objects it requires: 'teacher', 'expert'."""
 

@@ -71,7 +71,7 @@ class InProcess:
     def give_up(self) -> None:
         """Drop the step in progress, once its thread has finished."""
         if self._thread is not None:
-            # an interrupt may have come before the step was stored here, so the thread is checked
+            # an interrupt may have come before the step was stored here, so an empty job waits for the thread
             wait([self._thread.submit(int)])
         self._actions = self._running = None
 

@@ -133,7 +133,7 @@ def _modules_behind(function: Callable[..., Any]) -> list[nn.Module]:
 
 
 def _kept(modules: list[nn.Module]) -> dict[str, int]:
-    """Return the attributes of the modules by identity."""
+    """Return the id of every attribute of the modules, by name."""
     found: dict[str, int] = {}
     for root in modules:
         for path, module in root.named_modules():

@@ -151,7 +151,7 @@ class Estimation(Term):
         return {self.name: (self.weight, torch.stack(parts).sum())}
 
     def _means(self, path: str) -> bool:
-        """Return whether the setting names one stage, as 'actor/1_Estimate'."""
+        """Return whether `stage` covers the stage at a path such as 'actor/1_Estimate'."""
         return self.stage in (path, path.rpartition("_")[2])
 
 

@@ -104,7 +104,7 @@ class ClipFiles:
 
 
 def as_expert(given: Any) -> Expert | EnvExpert:
-    """Convert to an expert: an expert, such as a loader of clips, or a tensor [M, F] of motions."""
+    """Return an expert, such as a loader of clips, as it is, and a tensor [M, F] of motions as one."""
     if isinstance(given, (Expert, EnvExpert)):
         return given
     if isinstance(given, Tensor):
