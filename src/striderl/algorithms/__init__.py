@@ -1,4 +1,4 @@
-"""Algorithms: pure losses and targets, and the terms that are handed to them."""
+"""Algorithms: pure losses and targets, and the terms that are passed to them."""
 
 from __future__ import annotations
 

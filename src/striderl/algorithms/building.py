@@ -1,4 +1,4 @@
-"""How an algorithm is built from a config: what a class has to have so that a name can stand for it.
+"""Building an algorithm from a config: the interface that a class needs to be used by name.
 
     class TRPO:
         Config = TRPOConfig                     frozen dataclass; its fields are flags of the command line
@@ -13,7 +13,7 @@
             return cls(cls.build_policy(config, context), config, mode=context.mode, reduce=context.reduce)
 
 `striderl train cartpole --algorithm my_pkg.trpo:TRPO` then trains it, with run folder, resume, evaluation and export.
-`build_policy` alone is called where a policy is loaded to be played or exported: no env is there, only its specs.
+`build_policy` alone is called where a policy is loaded to act or to be exported: there is no env, only its specs.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ ConfigT = TypeVar("ConfigT")
 ON_POLICY, OFF_POLICY, OFFLINE = LOOPS = ("on_policy", "off_policy", "offline")
 """The training loops: fresh rollouts, replay, a dataset."""
 POLICY_SEED, CRITIC_SEED, DISCRIMINATOR_SEED = 0, 1, 2
-"""What is added to the seed of a run for the first weights: of a policy, of critics and terms, of discriminators."""
+"""Offsets to the seed of a run for initial weights: of a policy, of critics and terms, of discriminators."""
 REPLAY_NETWORKS: Mapping[str, Any] = {
     "normalize_obs": False,
     "actor_hidden_dims": (256, 256),
     "critic_hidden_dims": (256, 256),
     "activation": "relu",
 }
-"""The networks that learners from replay and datasets have unless told."""
+"""The networks that learners from replay and datasets have by default."""
 
 
 def _no_object(what: str) -> Any:
@@ -57,31 +57,31 @@ def _no_object(what: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutData:
-    """What a learner from rollouts needs stored, beside the columns of its actor; `storage_requirements` returns it."""
+    """What an on-policy algorithm needs stored, besides the columns of its actor; `storage_requirements` returns it."""
 
     next_components: tuple[str, ...] = ()
-    """Components whose value after every step is kept, where the env gives final observations."""
+    """Components of which the value after every step is stored, where the env gives final observations."""
     num_rollouts: float = 1.0
     """How many of the newest rollouts are learned from."""
     takes_old: bool = False
-    """Whether older rollouts may be among them: labels do not go stale, ratios and returns do."""
+    """Whether older rollouts may be among them: labels stay valid, ratios and returns do not."""
 
 
 class BuildContext(NamedTuple):
-    """What an algorithm or a term is built for."""
+    """The inputs from which an algorithm or a term is built."""
 
     obs_spec: ObsSpec
-    """What is observed."""
+    """The observations."""
     action_spec: ActionSpec
-    """What is done."""
+    """The actions."""
     policy: PolicySettings
     """The networks."""
     name: str = ""
-    """What the algorithm is called, for errors."""
+    """The name of the algorithm, for errors."""
     num_envs: int = 1
     """Envs that learn together in this process."""
     device: str = "cpu"
-    """Where the networks are."""
+    """The device of the networks."""
     mode: str = "eager"
     """How gradient steps are run."""
     seed: int = 0
@@ -95,19 +95,19 @@ class BuildContext(NamedTuple):
 
     @contextmanager
     def seeded(self, role: int = POLICY_SEED) -> Iterator[None]:
-        """Let the seed of the run decide what torch draws inside, and nothing outside."""
+        """Seed torch from the run inside this context only."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed + role)
             yield
 
     def own_mode(self, config: ConfigT) -> ConfigT:
-        """Return the config of a learner from replay in the run's mode, unless it has one of its own."""
+        """Return the config of an off-policy algorithm with the run's mode, unless it sets its own."""
         mode: str = vars(config)["mode"]
         return replace(config, mode=mode or self.mode)  # type: ignore[type-var]
 
 
 class AlgorithmFacts(NamedTuple):
-    """What the class of an algorithm says about itself; optional ones have defaults."""
+    """The class attributes of an algorithm; optional ones have defaults."""
 
     build: type[Any]
     """The class."""
@@ -128,16 +128,16 @@ class AlgorithmFacts(NamedTuple):
     loop_settings: Callable[[int], Mapping[str, Any]] = lambda num_envs: {}
     """`loop_settings`: fields of the loop's plan with other defaults, for a number of envs."""
     min_envs: int = 1
-    """`min_envs`: envs that its settings are made for, at least; a learner from replay has one otherwise."""
+    """`min_envs`: the smallest number of envs for its settings; off-policy algorithms use one env otherwise."""
     objects: tuple[str, ...] = ()
-    """`objects`: what it cannot do without: 'teacher', 'expert'."""
+    """`objects`: the objects it requires: 'teacher', 'expert'."""
 
 
 _OPTIONAL = tuple(AlgorithmFacts._field_defaults)
 
 
 def facts_of(name: str) -> AlgorithmFacts:
-    """Return what the algorithm of a name says about itself; a class that lacks something is told what."""
+    """Return the attributes of an algorithm by name; raise with what a class lacks."""
     found = ALGORITHMS.get(name)
     missing = [each for each in ("Config", "summary", "loop", "build", "build_policy") if not hasattr(found, each)]
     if missing:
@@ -162,7 +162,7 @@ _KINDS = {"box": "real-valued actions", "discrete": "one choice", "dict": "actio
 
 
 def check_actions(name: str, facts: AlgorithmFacts, spec: ActionSpec) -> None:
-    """Raise when an algorithm cannot learn such actions; the error lists some that can."""
+    """Raise when an algorithm does not support such actions; the error lists some that can."""
     kind = kind_of_actions(spec)
     if kind in facts.actions:
         return
@@ -175,7 +175,7 @@ def check_actions(name: str, facts: AlgorithmFacts, spec: ActionSpec) -> None:
 
 
 def build_actor_critic(context: BuildContext, num_values: int = 1) -> Policy:
-    """Build actor and critic of an on-policy algorithm; the run's seed decides their first weights."""
+    """Build actor and critic of an on-policy algorithm; the run's seed sets their initial weights."""
     with context.seeded():
         return build_policy(
             context.policy, context.obs_spec, context.action_spec, num_values, estimators=context.stages
@@ -183,7 +183,7 @@ def build_actor_critic(context: BuildContext, num_values: int = 1) -> Policy:
 
 
 def build_actor(context: BuildContext, head: str = "", *, memory: bool = False) -> ActorPolicy:
-    """Build an actor without a critic; `head` is the one that the algorithm learns with, where it is not free."""
+    """Build an actor without a critic; `head` is the one that the algorithm requires, if any."""
     settings = context.policy
     if head and settings.head != head:
         raise ValueError(f"{context.name} learns with policy.head={head!r}, found {settings.head!r}")
@@ -193,14 +193,14 @@ def build_actor(context: BuildContext, head: str = "", *, memory: bool = False) 
 
 
 def build_critics(context: BuildContext, **changes: Any) -> QFunction:
-    """Build the Q-functions of a learner from replay; `changes` are fields of their `QFunctionConfig`."""
+    """Build the Q-functions of an off-policy algorithm; `changes` are fields of their `QFunctionConfig`."""
     config = replace(q_function_config(context.policy, context.obs_spec), **changes)
     with context.seeded(CRITIC_SEED):
         return QFunction(context.obs_spec, context.action_spec, config).to(context.device)
 
 
 def refuse_terms(context: BuildContext, terms: Sequence[object]) -> None:
-    """Raise for terms that an algorithm does not take."""
+    """Raise for terms that an algorithm does not support."""
     if terms:
         found = [type(term).__name__ for term in terms]
         raise ValueError(f"{context.name} takes no terms, found {found}; ppo does")

@@ -1,6 +1,6 @@
-"""What learners that use a rollout once, as a whole, share: the value of what followed, masks, losses, one step.
+"""Shared by algorithms that use a rollout once, as a whole: next values, masks, losses, one step.
 
-    rollout [T, N] ──next_values──▶ V of what followed ──(returns: the learner's own)──▶ Targets ──losses──▶ Updater
+    rollout [T, N] ──next_values──▶ next values ──(returns: the algorithm's own)──▶ Targets ──losses──▶ Updater
 
 The whole rollout goes through the policy as one sequence, so policies with memory need no second path.
 """
@@ -26,20 +26,20 @@ Losses = dict[str, tuple[float | Tensor, Tensor]]
 
 
 class Targets(NamedTuple):
-    """A rollout with what is learned from it, [T, N, …] each; numbers are zero in samples that do not count."""
+    """A rollout with its targets, [T, N, …] each; zeros in samples that are not used."""
 
     columns: Mapping[str, Any]
-    """What was stored."""
+    """The stored columns."""
     act: Any
-    """What was done: a tensor, or a dict of them."""
+    """The actions: a tensor, or a dict of them."""
     returns: Tensor
-    """What the values should have been."""
+    """The value targets."""
     advantage: Tensor
     """The weight of each action's log-probability, [T, N]."""
     counts: Tensor
     """Which samples are learned from."""
     resets: Tensor
-    """True where a new episode begins, before that step is consumed."""
+    """True where a new episode begins, before that step is processed."""
     readable: Tensor
     """False where a sample is not valid and its observation is not finite: no network may read it."""
     initial_state: dict[str, Tensor]
@@ -54,7 +54,7 @@ def next_values(
 ) -> Tensor:
     """Return the value of what followed each step, [T, N] or [T, N, V].
 
-    Where the clock ended an episode that is V(final_obs), and V(s_t) where the env gives no final observation. Nothing
+    Where an episode was truncated that is V(final_obs), and V(s_t) where the env gives no final observation. Nothing
     followed a step that terminated: 0 there, whatever the next episode starts with.
     """
     value: Tensor = storage.data["policy"]["value"]
@@ -72,7 +72,7 @@ def reward_like(value: Tensor, reward: Tensor) -> Tensor:
 
 
 def cut_before_invalid(truncated: Tensor, valid: Tensor) -> Tensor:
-    """Return `truncated` [T, N], true also where the next step is not valid: returns must not look into it."""
+    """Return `truncated` [T, N], true also where the next step is not valid: returns must not include it."""
     return truncated | torch.cat([~valid[1:], torch.zeros_like(valid[:1])])
 
 
@@ -85,7 +85,7 @@ def whole_targets(
     initial_state: dict[str, Tensor],
     normalize: bool,
 ) -> Targets:
-    """Put a rollout and its targets together; several values' advantages are added up."""
+    """Combine a rollout and its targets; several values' advantages are added up."""
     data = storage.data
     valid = data["valid"]
     advantage = zero_where_not(advantage if advantage.dim() == 2 else advantage.sum(dim=-1), counts)
@@ -130,7 +130,7 @@ def run_whole(policy: Policy, targets: Targets) -> PolicyOutput:
 def policy_gradient_losses(
     output: PolicyOutput, targets: Targets, *, value_coef: float, entropy_coef: float
 ) -> tuple[Losses, dict[str, Tensor]]:
-    """Return policy loss -mean(log π · A), value loss and entropy with their weights, and numbers for the log.
+    """Return policy loss -mean(log π · A), value loss and entropy with their weights, and metrics.
 
     A value weight of 0 leaves the value loss out.
     """
@@ -139,7 +139,7 @@ def policy_gradient_losses(
     entropy = valid_mean(output.distribution.entropy(), counts)
     losses: Losses = {"policy_loss": (1.0, -valid_mean(gain, counts)), "entropy": (entropy_coef, -entropy)}
     if value_coef:
-        # without a clip the old value is not looked at
+        # without a clip the old value is not used
         losses["value_loss"] = (value_coef, value_loss(output.value, output.value, targets.returns, None, counts))
     stats = {"entropy": entropy.detach()}
     with torch.no_grad():
@@ -150,7 +150,7 @@ def policy_gradient_losses(
 
 
 def take_step(updater: Updater, function: Function, targets: Targets) -> dict[str, Tensor]:
-    """Take one gradient step on the group 'policy' and return all numbers for the log."""
+    """Take one gradient step on the group 'policy' and return all metrics."""
     updater.attach()
     numbers = updater.run(function, [targets]).mean
     group = updater.groups["policy"]
@@ -162,7 +162,7 @@ def take_step(updater: Updater, function: Function, targets: Targets) -> dict[st
 
 
 def check_learner_parts(who: str, policy: object, config: object, config_type: type) -> None:
-    """Raise for what is no policy or no config, and for a policy that cannot be learned from its log-probabilities."""
+    """Raise for wrong types of policy or config, and for a policy that cannot be learned from its log-probabilities."""
     if not isinstance(policy, Policy):
         raise TypeError(
             f"{who} wants a striderl.policies.Policy, found {type(policy).__name__}; for an ActorCritic and keyword "
@@ -173,7 +173,7 @@ def check_learner_parts(who: str, policy: object, config: object, config_type: t
             f"{who} wants a {config_type.__name__}, found {type(config).__name__}; "
             f"from a dict: {config_type.__name__}(**settings)"
         )
-    # its densities and entropies are zero whatever it does, so that the actor would stay as it is and nobody would know
+    # its densities and entropies are zero whatever it does, so the actor would silently stay as it is
     if any(isinstance(part, DeterministicHead) for part in policy.head.modules()):
         raise ValueError(
             f"{who} wants a head with a distribution of actions, found {type(policy.head).__name__}, which has neither "

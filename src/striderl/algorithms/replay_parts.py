@@ -1,8 +1,8 @@
-"""Small parts that several learners from replay share: updaters, noise, masks, target networks, the temperature.
+"""Small parts shared by off-policy algorithms: updaters, noise, masks, target networks, the temperature.
 
-TargetNetwork    a slow copy of a network: what bootstrapped targets are computed with
-Temperature      α of maximum-entropy learners, and how it follows a wanted entropy:
-                 loss = log α · mean_B (entropy of the policy - wanted entropy)      too little entropy: α grows
+TargetNetwork    a slow copy of a network, for bootstrapped targets
+Temperature      α of maximum-entropy learners, and how it follows the target entropy:
+                 loss = log α · mean_B (entropy of the policy - target entropy)      too little entropy: α grows
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from striderl.storage.replay.samplers import Prioritized, Sampler, Uniform
 
 @contextmanager
 def frozen(*modules: nn.Module) -> Iterator[None]:
-    """Let gradients pass through the modules, but not into them."""
+    """Let gradients flow through the modules without accumulating in their parameters."""
     parameters = [each for module in modules for each in module.parameters() if each.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)
@@ -40,7 +40,7 @@ def frozen(*modules: nn.Module) -> Iterator[None]:
 
 
 def sample_noise_spec(policy: Acting) -> NoiseSpec:
-    """Return the noise of one sample of a policy whose action is one tensor."""
+    """Return the noise of one sample of a policy with one action tensor."""
     spec = policy.head.noise_spec()
     if not isinstance(spec, NoiseSpec):
         raise TypeError("this learner wants an action that is one tensor, not a dict of them")
@@ -70,7 +70,7 @@ def module_updater(
 
 
 def check_head(policy: ActorPolicy, learner: str, *, deterministic: bool) -> None:
-    """Raise when a policy draws actions for a learner that wants one action, or the other way round."""
+    """Raise for a stochastic policy where a deterministic one is needed, or the other way round."""
     found = isinstance(policy.head, DeterministicHead)
     if found != deterministic:
         wanted = "'deterministic'" if deterministic else "one that draws actions, such as 'squashed_gaussian'"
@@ -79,7 +79,7 @@ def check_head(policy: ActorPolicy, learner: str, *, deterministic: bool) -> Non
 
 
 def sampler_for(seed: int, prioritized: bool, *, alpha: float = 0.6, beta: float = 0.4) -> Sampler:
-    """Return prioritized or uniform picking."""
+    """Return a prioritized or uniform sampler."""
     return Prioritized(seed=seed, alpha=alpha, beta=beta) if prioritized else Uniform(seed=seed)
 
 
@@ -88,12 +88,12 @@ _READ = ("obs", "obs_next", "act", "rew", "discount")
 
 
 def cleaned(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample with zeros where it must not count: NaN there would reach gradients even under a mask.
+    """Return a sample with zeros where it is invalid: NaN there would reach gradients even under a mask.
 
     'counted' is then what means are taken over: None where all samples are known to be valid.
     """
     valid: Tensor = sample["valid"]
-    # on the CPU a look costs less than the work that it saves; a GPU would have to be asked
+    # on the CPU a check costs less than the work that it saves; on a GPU it would need a sync
     if valid.device.type == "cpu" and all_true(valid):
         return {**sample, "counted": None}
 
@@ -115,7 +115,7 @@ def save_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Give every part the state that the one of its name had."""
+    """Load the saved state of every part by name."""
     for name, part in parts.items():
         part.load_state_dict(state[name])
 
@@ -127,7 +127,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class TargetNetwork(Generic[ModuleT]):
-    """A copy that follows: all at once, or a little in every step."""
+    """A copy that is updated at once, or by a Polyak average in every step."""
 
     def __init__(self, source: ModuleT) -> None:
         """Copy the network as it is; the copy has no gradients."""
@@ -141,7 +141,7 @@ class TargetNetwork(Generic[ModuleT]):
 
     @torch.no_grad()
     def follow(self, tau: float) -> None:
-        """Move the copy by the fraction tau; 1 makes it equal. Statistics of normalisers are taken as they are."""
+        """Move the copy by the fraction tau; 1 makes it equal. Statistics of normalisers are copied."""
         mine, theirs = self._pairs
         if theirs and theirs[0].data_ptr() != next(self.source.parameters()).data_ptr():
             theirs[:] = [parameter.data for parameter in self.source.parameters()]  # an updater has laid them out anew
@@ -158,7 +158,7 @@ class TargetNetwork(Generic[ModuleT]):
         return copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved weights."""
+        """Restore saved weights."""
         self.network.load_state_dict(state)
 
 
@@ -169,7 +169,7 @@ class Temperature(nn.Module):
     """α > 0, learned as its logarithm."""
 
     def __init__(self, value: float) -> None:
-        """Begin with this α."""
+        """Start with this α."""
         super().__init__()
         if value <= 0.0:
             raise ValueError(f"a temperature is positive, found {value}")
@@ -180,5 +180,5 @@ class Temperature(nn.Module):
         return self.log_value.exp()
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return log α times 'entropy_gap', which is how much more entropy there is than wanted."""
+        """Return log α times 'entropy_gap', the entropy minus the target entropy."""
         return {"temperature_loss": (1.0, self.log_value * minibatch["entropy_gap"])}, {}

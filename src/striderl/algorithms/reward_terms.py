@@ -1,10 +1,10 @@
-"""Terms on replay: rewards that are computed anew whenever a step is read.
+"""Terms on replay: rewards that are recomputed whenever a step is read.
 
-    picked step ─▶ view ─▶ for each of its n steps:  reward of the env + Σ term.reward  ─▶ discounted sum ─▶ target
+    sampled step ─▶ view ─▶ for each of its n steps:  reward of the env + Σ term.reward  ─▶ discounted sum ─▶ target
 
-What a term has learned since a step was stored is in its reward at once, in every step of the window alike. A term
-sees picked steps as a rollout of length one: columns [1, B, …], and what followed them as `last_obs` [B, …]. Terms that
-have parameters of their own learn from the same samples, after the algorithm; they are not shown the policy's output.
+The latest state of a term is used for every step of the window. A term
+gets samples as a rollout of length one: columns [1, B, …], and what followed them as `last_obs` [B, …]. Terms that
+have parameters are updated from the same samples, after the algorithm; they do not get the policy's output.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _STEP = ("obs", "act", "rew", "terminated", "truncated", "valid", "info", "polic
 
 
 class RewardTerms:
-    """The terms of a learner from replay; an empty list does nothing."""
+    """The terms of an off-policy algorithm; an empty list does nothing."""
 
     def __init__(self, terms: Sequence[Term], policy: Acting, mode: str = "eager") -> None:
-        """Check the terms against the policy and take their parameters into an updater."""
-        self._terms = TermList(terms, cast(Policy, policy))  # terms look at specs, which both kinds of policy have
+        """Check the terms against the policy and create their updater."""
+        self._terms = TermList(terms, cast(Policy, policy))  # terms read specs, which both kinds of policy have
         if self._terms.acting():
             names = [part.name for part in self._terms.acting()]
             raise ValueError(f"the terms {names} take part in acting, which learners from replay have no place for")
@@ -46,14 +46,14 @@ class RewardTerms:
         return len(self._terms)
 
     def view(self, n: int, gamma: float) -> View:
-        """Return n-step samples whose rewards include those of the terms."""
+        """Return n-step samples with the terms' rewards added."""
         if n == 1 and not len(self):
             return SingleStep(gamma)
         view = NStep(n, gamma=gamma, reward=self.reward_function())
         return view if n == 1 or self.updater is None else WithFirstStep(view)
 
     def reward_function(self) -> RewardFunction | None:
-        """Return what gives the reward of each step; None without terms, so that stored rewards are read."""
+        """Return a function that gives the reward of each step; None without terms, so that stored rewards are read."""
         return self._reward if len(self) else None
 
     def _reward(self, rows: dict[str, Any]) -> Tensor:
@@ -65,45 +65,45 @@ class RewardTerms:
         return total
 
     def relabelled(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return sequences [T, B, …] whose rewards include those of the terms."""
+        """Return sequences [T, B, …] with the terms' rewards added."""
         if not len(self):
             return sample
         reward = self._reward(single_steps(sample))
         return {**sample, "rew": reward.view_as(sample["rew"])}
 
     def step(self, minibatch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Let terms with parameters of their own learn from the samples; returns their numbers."""
+        """Update the terms with parameters of their own from samples; return their metrics."""
         return {} if self.updater is None else self.updater.step(self._losses, minibatch)
 
     def _losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         return self._terms.losses(minibatch, cast(PolicyOutput, None), {}), {}
 
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the terms learn their statistics from samples [B, …]."""
+        """Update the terms' statistics from samples [B, …]."""
         if len(self):
             self._terms.update_normalization(one_step(columns))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the terms have learned, and their optimisers."""
+        """Return the state of the terms and of their optimisers."""
         return {
             "terms": self._terms.state_dict(),
             "updater": {} if self.updater is None else self.updater.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         self._terms.load_state_dict(state["terms"])
         if self.updater is not None:
             self.updater.load_state_dict(state["updater"])
 
 
 class SingleStep:
-    """Shows what `NStep(1)` shows, but for the counts, in fewer operations: most learners look no further."""
+    """Returns what `NStep(1)` does, but for the counts, in fewer operations: the usual case."""
 
     capturable = True
 
     def __init__(self, gamma: float) -> None:
-        """Take the discount per step."""
+        """Set the discount per step."""
         self.gamma = gamma
 
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
@@ -114,14 +114,14 @@ class SingleStep:
 
 
 class WithFirstStep:
-    """Adds to samples over several steps what followed the first of them, for terms that learn from single steps."""
+    """Adds to n-step samples the next observation of their first step, for terms that learn from single steps."""
 
     def __init__(self, view: View) -> None:
-        """Take the view of the samples."""
+        """Wrap the view of the samples."""
         self.view = view
 
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
-        """Return what the view shows, and under 'single' the end and the next observation of the first step."""
+        """Return the view's columns, and under 'single' the end and the next observation of the first step."""
         flags = read.flags(index)
         first = {"obs_next": read.obs_next(index), "terminated": flags[:, 0], "truncated": flags[:, 1]}
         return {**self.view(read, index), "single": first}

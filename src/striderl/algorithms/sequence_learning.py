@@ -1,11 +1,11 @@
-"""What learners from replayed sequences share: how sequences are shown, warmed up and laid out for one pass.
+"""Shared by algorithms on replayed sequences: views, burn-in, and the layout for one pass.
 
-    picked ─▶ burn-in [T0, B] ─▶ memory ─▶ weave the T steps to learn from with what followed them (ops/trajectories.py)
+    sample ─▶ burn-in [T0, B] ─▶ memory ─▶ weave the T steps to learn from with what followed them (ops/trajectories.py)
     stored memory ──▲                         │
                                               ├─▶ 'woven', 'woven_resets', 'woven_valid' [L, B, …]   for the networks
                                               └─▶ act, rew, discount, valid, weight [T · B]          for the losses
 
-The burn-in runs without gradient and only makes memories that fit the weights of today (Kapturowski et al. 2019).
+The burn-in runs without gradient and only makes memories that fit the present weights (Kapturowski et al. 2019).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SequenceConfig:
 
 @dataclass(frozen=True)
 class ReplayState:
-    """What a replay keeps of the actor's memory."""
+    """The spec of the actor's memory in a replay."""
 
     columns: Columns
     """The memory of one env."""
@@ -64,7 +64,7 @@ class ReplayState:
 def laid_out(
     sample: Mapping[str, Any], weight: Tensor | None, burn_in: int, *, gamma: float, n_step: int
 ) -> dict[str, Any]:
-    """Return what the losses read: woven observations, and one row per step to learn from, time first.
+    """Return the inputs of the losses: woven observations, and one row per step to learn from, time first.
 
     'here' and 'there' [T · B] are the places of a step and of what followed its window, in the flattened woven order.
     """

@@ -4,14 +4,14 @@
                       ▲                                                        │                     └──▶ statistics
                       └──────────────── next obs, state (fresh where an episode ended) ◀┘
 
-    collect(n_step=12) with 8 envs    16 transitions are made, 12 are handed over, 4 wait and come first next time
-    collect(n_episode=3) with 2 envs  env 0 gives two episodes, env 1 gives one, from fresh starts: short episodes are
+    collect(n_step=12) with 8 envs    16 transitions are made, 12 are stored, 4 wait and come first next time
+    collect(n_episode=3) with 2 envs  env 0 runs two episodes, env 1 runs one, from fresh starts: short episodes are
                                       not preferred, as they would be by taking whichever end first
 
-There is one loop for every back end; how envs are stepped is the schedule's business (`schedules.py`).
+There is one loop for every back end; the schedule decides how envs are stepped (`schedules.py`).
 
     collect(n_step=40) … KeyboardInterrupt     steps that are stored stay stored; `interrupted` is true
-    resume()                                   takes the rest, with the bits of a call that was not interrupted
+    resume()                                   collects the rest, bit-identical to an uninterrupted call
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ __all__ = ["Collected", "Collector", "CollectorConfig"]
 
 @dataclass
 class StepsCall:
-    """How far a call of `collect(n_step=…)` has come."""
+    """The progress of a call of `collect(n_step=…)`."""
 
     n_step: int
-    """How many transitions were asked for."""
+    """Number of transitions requested."""
     storage: Storage | None
-    """Where they go."""
+    """The storage they go to."""
     remaining: int = 0
-    """How many are still to be handed over."""
+    """Number of them not stored yet."""
     unlaunched: int = 0
-    """For how many no step was begun yet."""
+    """Number of them for which no step was started yet."""
     rounds: list[int] = field(default_factory=list)
-    """How many steps each group may still begin."""
+    """Number of steps each group may still start."""
     whole: bool = True
     """Whether every step is either stored or not begun; false while one is being stored."""
 
@@ -94,14 +94,14 @@ class Collector:
         self._surplus = SurplusBuffer()
         self._mid_episode = False
         self._call: StepsCall | None = None
-        """The call of `collect(n_step=…)` under way, or the one that did not come to its end."""
+        """The call of `collect(n_step=…)` in progress, or the one that did not finish."""
         self._found: list[Fault] = []
         """Faults that are not yet reported: an env may raise while it is reset."""
         self._said_stateless = False
 
     @property
     def mode(self) -> Mode:
-        """How steps are run; the trainer sets that of the algorithm. On a GPU, 'graphed' plays them back."""
+        """How steps are run; the trainer sets that of the algorithm. On a GPU, 'graphed' replays CUDA graphs."""
         return self._mode
 
     @mode.setter
@@ -115,7 +115,7 @@ class Collector:
 
     @property
     def obs_spec(self) -> ObsSpec:
-        """What the actor sees: the env's components, and the previous action and reward if wanted."""
+        """The actor's observations: the env's components, and the previous action and reward if configured."""
         return self.env.obs_spec.merged(ObsSpec(self._previous()))
 
     def columns(self) -> Columns:
@@ -137,14 +137,14 @@ class Collector:
     # -- collecting ----------------------------------------------------------------------------------------------------
 
     def reset(self, seed: int | None = None) -> None:
-        """Start new episodes everywhere; with a seed, restart all streams from it."""
+        """Start new episodes in all envs; with a seed, restart all streams from it."""
         first, groups, self._mid_episode, self._call = not self._groups, self._groups, True, None
         if first or seed is not None:
             self.seed = seed = self.seed if seed is None else seed
             groups = self._make_groups()
         for group, obs in zip(groups, self.schedule.reset(seed)):
             group.begin(obs)
-        self._groups = groups  # only now: after a first reset that failed, the next one is the first
+        self._groups = groups  # only here: after a first reset that failed, the next one is the first
         self._surplus.clear()
         self._mid_episode = False
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
@@ -152,15 +152,15 @@ class Collector:
             self._decorrelate()
 
     def ready(self) -> None:
-        """Stand before a step: reset when nothing was begun, or when whole episodes were collected last."""
+        """Prepare for a step: reset before the first one, or when whole episodes were collected last."""
         if not self._groups or self._mid_episode:
             self.reset()
 
     def start_from(self, obs: Obs, *, seed: int | None = None) -> None:
-        """Go on with episodes that somebody else has begun; the env is not reset.
+        """Continue episodes that were started elsewhere; the env is not reset.
 
-        `obs` is what the actor sees first, [N, …] for every component of `obs_spec`. The statistics leave these
-        episodes out, because their beginnings are not known here.
+        `obs` is the actor's first observation, [N, …] for every component of `obs_spec`. The statistics leave these
+        episodes out, because their first steps are missing.
         """
         self.schedule.give_up()
         self._call = None
@@ -177,7 +177,7 @@ class Collector:
 
     @property
     def current_obs(self) -> Obs:
-        """What the actor sees next, [N, …] per component of `obs_spec`."""
+        """The actor's next observation, [N, …] per component of `obs_spec`."""
         if not self._groups:
             raise RuntimeError("there is no observation yet; call reset first")
         return {name: torch.cat([group.obs[name] for group in self._groups]) for name in self.obs_spec}
@@ -200,10 +200,10 @@ class Collector:
     ) -> Collected:
         """Collect exactly this many steps, or exactly this many whole episodes (a total, or a number for each env).
 
-        Episodes start fresh: whatever was under way before is abandoned, and so is what is under way afterwards. An
-        episode that quarantine spoiled is played again. With `max_steps`, an env that takes longer for its episodes is
+        Episodes start fresh: episodes in progress before are abandoned, and so are those in progress afterwards. An
+        episode that quarantine cut is repeated. With `max_steps`, an env that takes longer for its episodes is
         an error instead of a wait. After an error or an interrupt, the next call starts fresh; where `interrupted` is
-        true, `resume` goes on instead.
+        true, `resume` continues instead.
         """
         if (n_step is None) == (n_episode is None):
             raise ValueError(f"collect wants exactly one of n_step and n_episode, found {n_step} and {n_episode}")
@@ -225,7 +225,7 @@ class Collector:
             self.ready()
             self._surplus.join(storage)
             self._call = self._begin_steps(count, storage)
-        except BaseException:  # the envs may be a step ahead of what is known of them
+        except BaseException:  # the envs may be a step ahead of the collector
             self._mid_episode = True
             raise
         return self._finish_call(self._call, started)
@@ -234,8 +234,8 @@ class Collector:
     def interrupted(self) -> bool:
         """Whether a call of `collect(n_step=…)` ended early between two steps, so that `resume` can finish it.
 
-        So it is after an error of the actor, after Ctrl-C where it waits for the end of a step (`deferred_interrupts`),
-        and after an error of `env.step`, which is taken for a step that was not taken, unless parts of the envs may
+        True after an error of the actor, after Ctrl-C where it waits for the end of a step (`deferred_interrupts`),
+        and after an error of `env.step`, which counts as a step that was not taken, unless parts of the envs may
         have taken it (`AsyncVecEnv`).
         """
         return self._call is not None and self._call.whole and self.schedule.can_retry
@@ -253,10 +253,10 @@ class Collector:
 
     @torch.no_grad()
     def launch(self) -> None:
-        """Choose the next actions and let the envs begin their step; the next `collect(n_step=…)` takes it in first.
+        """Choose the next actions and start the envs' step; the next `collect(n_step=…)` finishes it first.
 
-        Meanwhile the caller may learn: what was chosen stays chosen, so results do not depend on who is faster. The
-        state cannot be saved until the step is taken in.
+        Meanwhile the caller may update the policy: the actions are fixed, so results do not depend on timing. The
+        state cannot be saved until the step is finished.
         """
         self.ready()
         for number, group in enumerate(self._groups):
@@ -270,7 +270,7 @@ class Collector:
                 raise
 
     def _begin_steps(self, n_step: int, storage: Storage | None) -> StepsCall:
-        """Return a call that has taken none of its steps, or all of them where they are played from recordings."""
+        """Return a call with none of its steps taken, or all of them where CUDA graphs are replayed."""
         num_envs, balanced = self.env.num_envs, storage is not None and storage.balanced
         if self._recorded(n_step, storage):
             return StepsCall(n_step, storage)
@@ -285,11 +285,11 @@ class Collector:
         return StepsCall(n_step, storage, remaining, unlaunched, rounds)
 
     def _finish_call(self, call: StepsCall, started: float) -> Collected:
-        """Take the steps that a call still wants, and reset the envs that are sick or waiting."""
+        """Take the remaining steps of a call, and reset the envs in quarantine or waiting."""
         try:
             self._take_steps(call)
             faults = self._heal()
-        except BaseException:  # unless `resume` comes next, the envs begin anew
+        except BaseException:  # unless `resume` comes next, the envs are reset
             self._mid_episode = True
             raise
         self._call = None
@@ -302,17 +302,17 @@ class Collector:
         while self.schedule.busy:
             number, step = self.schedule.land()
             group = self._groups[number]
-            call.whole = False  # until it is stored, this step is neither before nor behind the call
+            call.whole = False  # until it is stored, the call cannot be resumed
             transition = self._settle(group, step)
             call.remaining = self._surplus.hand_over(transition, group.rows, call.remaining, call.storage)
             call.whole = True
-            if not interrupt_waits():  # those that are under way come to their end
+            if not interrupt_waits():  # steps in progress are finished
                 self._launch_step(call, number)
         if call.unlaunched > 0:
             check_interrupt()
 
     def _launch_step(self, call: StepsCall, number: int) -> None:
-        """Begin the next step of a group, if the call wants one more of it."""
+        """Start the next step of a group, if the call needs one more of it."""
         if call.rounds[number] > 0 and call.unlaunched > 0:
             actions = self._groups[number].act()
             self.schedule.launch(number, actions)
@@ -320,7 +320,7 @@ class Collector:
             call.unlaunched -= self._groups[number].env.num_envs
 
     def _recorded(self, n_step: int, storage: Storage | None) -> bool:
-        """Play the steps back from recordings, where the mode has them and nothing forbids it; tell whether it did."""
+        """Take the steps by captured graphs, where mode, actor and storage allow it; return whether it did."""
         num_steps, rest = divmod(n_step, self.env.num_envs)
         plain = self.config.schedule == "together" and not (self.config.wait_reset or self.config.previous_step)
         if rest or not plain or self._surplus.num_waiting or self.schedule.busy:
@@ -332,7 +332,7 @@ class Collector:
     ) -> tuple[list[tuple[float, int]], int]:
         """Step until every env has its quota; return (return, length) of each episode env by env, and steps stored.
 
-        An env that has its quota gives nothing until its next episode starts.
+        Nothing is stored of an env that has its quota.
         """
         quota = EpisodeQuota(quotas, max_steps)
 
@@ -357,7 +357,7 @@ class Collector:
         return quota.episodes(), quota.num_steps
 
     def _settle(self, group: EnvGroup, step: Step, counted: Tensor | None = None) -> Transition:
-        """Take a step into the group and the statistics; envs that are not `counted` leave no trace in the latter."""
+        """Update the group and the statistics with a step; envs that are not `counted` are left out of the latter."""
         transition = group.settle(step)
         if group.quiet and counted is None:
             self.statistics.update_quiet(group.rows, transition.rew)
@@ -394,7 +394,7 @@ class Collector:
         return [fault for group in self._groups for fault in group.quarantine.faults()]
 
     def _heal(self) -> list[Fault]:
-        """Reset the envs that are sick or waiting, and return what was wrong; once per call of `collect`."""
+        """Reset the envs in quarantine or waiting, and return the faults; once per call of `collect`."""
         self._found += self._faults()
         for group in self._groups:
             if bool((group.quarantine.sick | group.waiting).any()):
@@ -408,7 +408,7 @@ class Collector:
         self.statistics.restart(whole)
 
     def _decorrelate(self) -> None:
-        """Give episodes different ages, so that the first time-outs do not come all at once."""
+        """Give episodes different ages, so that the first time-outs do not coincide."""
         limit = self.env.max_episode_length
         if not limit:
             raise ValueError("decorrelation_steps ages episodes towards their time limit, but this env has none")
@@ -421,7 +421,7 @@ class Collector:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where collection stands: env state, observations, actor memory, statistics, noise position."""
+        """Return the state of collection: env state, observations, actor memory, statistics, noise position."""
         if self.schedule.busy:
             raise RuntimeError("state cannot be saved while a step is under way, or has failed; collect or reset first")
         if not self._groups:
@@ -436,7 +436,7 @@ class Collector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue bit for bit where another collector on the same kind of env stood."""
+        """Continue bit for bit from the state of another collector on the same kind of env."""
         self.seed = int(state["seed"])
         self.reset(self.seed)
         self.statistics.load_state_dict(dict(state["statistics"]))
@@ -450,7 +450,7 @@ class Collector:
         self._surplus.load_state_dict(state.get("delivery", {}))
 
     def _env_state(self) -> dict[str, Any] | None:
-        """Return the env's state, or None when it has none to give: a resumed run then starts new episodes."""
+        """Return the env's state, or None when it has none: a resumed run then starts new episodes."""
         try:
             return self.env.state_dict()
         except StateUnsupportedError as reason:
@@ -460,7 +460,7 @@ class Collector:
             return None
 
     def _begin_anew(self, steps: list[int]) -> None:
-        """Go on with new episodes, other than those of the first start, and with the noise that comes next."""
+        """Continue with new episodes, other than those of the first start, and with the next noise."""
         for group, step, obs in zip(self._groups, steps, self.schedule.reset(self.seed + 1 + max(steps))):
             group.step = step
             group.begin(obs)

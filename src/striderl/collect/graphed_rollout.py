@@ -1,27 +1,27 @@
-"""The steps of a rollout on a GPU, as recordings that are played back once per step.
+"""The steps of a rollout on a GPU, as CUDA graphs that are replayed once per step.
 
                   ┌──────────── act ────────────┐                 ┌──────────────── settle ──────────────────┐
     obs, state ─▶ │ policy, value, sample,      │ ─▶ env.step ─▶  │ quarantine, transition, row of the       │ ─▶ obs,
     noise         │ log-prob, acting parts      │                 │ storage, final observations, statistics  │    state
                   └─────────────────────────────┘                 └──────────────────────────────────────────┘
 
-    played:  act ─ env ─ settle + act ─ env ─ settle + act ─ … ─ env ─ settle
+    replays: act ─ env ─ settle + act ─ env ─ settle + act ─ … ─ env ─ settle
 
-Between two calls of the env, the host copies its outcome in and starts one recording. What goes on from step to step
-(observations, memory, who is sick, counts, the row of the storage) lies in memory of its own, which the recordings read
-and write in place. Both halves are the same functions of tensors that run step by step elsewhere; the storing and
-counting of a step goes on beside the acting that follows. A rollout ends without acting: the next one begins with the
-policy of its time.
+Between two calls of the env, the host copies its outcome in and replays one graph. The state that changes with a step
+(observations, memory, invalid envs, counts, the row of the storage) lies at fixed addresses, which the graphs read
+and write in place. Both halves are the same functions of tensors that run step by step elsewhere; a step is
+stored and counted on a side stream during the next acting. A rollout ends without acting: the next one begins with the
+policy as updated then.
 
-Whether steps are played back from recordings: who can be recorded, and what happens when it does not work.
+Whether steps are replayed from graphs: which actors can be captured, and the fallback when capture fails.
 
-Acting as one compiled program: where gradient steps are compiled, a few envs on the CPU are acted for so too.
+Acting as one compiled program: where gradient steps are compiled, acting for a few envs on the CPU is compiled too.
 
     obs, state, noise ──▶ policy, value, sample, log-prob, acting parts ──▶ actions, state, columns
 
-For eight envs and two small networks, sixty small operations take three times as long as their arithmetic. Who can be
-compiled is who can be recorded on a GPU: an actor that keeps nothing, and says by `graph_key()` what it decides in
-Python. Other actors, and those that a program cannot be made of, act as they are written.
+For eight envs and two small networks, sixty small operations take three times as long as their arithmetic. An actor is
+compiled under the conditions of capture on a GPU: no state of its own, and all decisions made in Python in its
+`graph_key()`. Other actors, and those that fail to compile, act as they are written.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ from striderl.execution.traced import PureFunction
 
 @runtime_checkable
 class GraphedActor(Protocol):
-    """An actor whose choosing can be recorded: it keeps nothing, and whatever changes lies in tensors."""
+    """An actor that can be captured: it has no state of its own, and whatever changes lies in tensors."""
 
     def graph_key(self) -> Hashable:
-        """Return what is decided in Python; with another answer, acting is recorded anew."""
+        """Return a key of all decisions made in Python; with another key, acting is captured again."""
         ...
 
 
 @runtime_checkable
 class GraphedStorage(Protocol):
-    """A storage whose writing can be recorded: where it writes is a number on the device."""
+    """A storage with writes that can be captured: the place is a number on the device."""
 
     def first_place(self) -> int:
         """Return where the next step of all envs goes; raises when envs are not equally far."""
         ...
 
     def pack(self, transition: Transition) -> Any:
-        """Return one step of all envs as it is written, nested tensors; a pure function."""
+        """Return one step of all envs ready to be written, nested tensors; a pure function."""
         ...
 
     def put(self, packed: Any, place: Tensor) -> None:
-        """Write a packed step at a place, int64 [1], without asking the device."""
+        """Write a packed step at a place, int64 [1], without a device sync."""
         ...
 
     def next_place(self, place: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class GraphedStorage(Protocol):
         ...
 
     def count_steps(self, num_steps: int) -> None:
-        """Know on the host that so many steps of all envs were written."""
+        """Count on the host the steps of all envs that were written."""
         ...
 
     def room(self) -> int:
@@ -86,7 +86,7 @@ class GraphedStorage(Protocol):
 
 
 class _Now(NamedTuple):
-    """What goes on from step to step; every tensor stays where it is."""
+    """The state that changes with each step; every tensor keeps its address."""
 
     obs: dict[str, Tensor]
     state: Any
@@ -96,31 +96,31 @@ class _Now(NamedTuple):
     place: Tensor
     """The row of the storage that is written next, int64 [1]."""
     step: Tensor
-    """How many steps were taken, int64 [1]."""
+    """Number of steps taken, int64 [1]."""
 
 
 class GraphedRollout:
-    """Steps one group of envs into one storage, with recordings that are made in the first rollout."""
+    """Steps one group of envs into one storage, with graphs that are captured in the first rollout."""
 
     def __init__(
         self, group: EnvGroup, statistics: EpisodeStatistics, storage: GraphedStorage | None, mode: Graphed
     ) -> None:
-        """Prepare; nothing is recorded before the first step."""
+        """Prepare; nothing is captured before the first step."""
         self.group, self.storage = group, storage
         self._statistics, self._mode = statistics, mode
         self._act, self._settle = mode.fuse(self._act_in_place), mode.fuse(self._settle_in_place)
-        # counting walks along the envs, which one processor does; compiled alone, it takes nothing else along
+        # counting is a scan over the envs on one processor; compiled alone, it does not slow down the rest
         self._count = mode.fuse(_count_in_place)
         self._recordings: dict[tuple[str, Hashable], CapturedGraph] = {}
         self._decided: Hashable = ()
-        """What the actor decides in Python in this rollout."""
+        """The actor's `graph_key()` in this rollout."""
         self._now: _Now | None = None
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Make the recordings, of steps that look like the env's; raises what a recording raises, and changes nothing.
+        """Capture the graphs with example steps in the env's layout; errors are raised, and no state changes.
 
-        Done before the first step, so that whoever cannot be recorded has not lost one.
+        Done before the first step, so that no step is lost when capture fails.
         """
         self._begin()
         noise, step = self.group.noise.at(self.group.step), self._example()
@@ -149,7 +149,7 @@ class GraphedRollout:
 
     @torch.no_grad()
     def run(self, num_steps: int) -> None:
-        """Take so many steps of all envs."""
+        """Take `num_steps` steps of all envs."""
         group = self.group
         self._begin()
         self._play("act", {"noise": group.noise.at(group.step)})
@@ -165,7 +165,7 @@ class GraphedRollout:
                     self._play("settle", {"step": inputs})
                 taken += 1
                 self._statistics.log(step.info["log"])
-        finally:  # of steps before an error or an interrupt, the storage must know
+        finally:  # steps before an error or an interrupt are counted too
             self._end(taken)
 
     def _actions(self) -> Any:
@@ -175,7 +175,7 @@ class GraphedRollout:
         return actions.clone() if isinstance(actions, Tensor) else tree.copy(actions)
 
     def _inputs(self, step: Step) -> dict[str, Any]:
-        names = self.group.env.obs_spec  # its order, whatever that of the env's dicts: a recording knows places only
+        names = self.group.env.obs_spec  # its order, whatever that of the env's dicts: a graph reads fixed addresses
         found: dict[str, Any] = {
             "obs": {name: step.obs[name] for name in names},
             "reward": step.reward,
@@ -189,11 +189,11 @@ class GraphedRollout:
             found["valid"] = step.info["valid"]
         return found
 
-    # -- recordings ----------------------------------------------------------------------------------------------------
+    # -- captured graphs ----------------------------------------------------------------------------------------------
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the recordings for how the actor acts now are made."""
+        """Whether the graphs for the actor's present `graph_key()` are captured."""
         return ("settle", self._what_actor_decides()) in self._recordings
 
     def _what_actor_decides(self) -> Hashable:
@@ -220,7 +220,7 @@ class GraphedRollout:
                 self._act(now, inputs["noise"])
                 return
             packed, counting = self._settle(now, inputs["step"])
-            packed = apart_from(packed, now.acted)  # which acting overwrites, perhaps before it is stored
+            packed = apart_from(packed, now.acted)  # acting overwrites it, perhaps before it is stored
             beside = SideStream(self.group.env.device)
             with beside.running():
                 self._count(now.counts, *counting)
@@ -229,10 +229,10 @@ class GraphedRollout:
                     now.place.copy_(self.storage.next_place(now.place))
             if "noise" in inputs:
                 self._act(now, inputs["noise"])
-            beside.join()  # until here, what the other stream reads must not be given away
+            beside.join()  # until here, what the other stream reads must not be freed
 
         def prepare(inputs: dict[str, Any]) -> None:
-            apart = _copied(now)  # what is compiled and warmed up here must leave no trace
+            apart = _copied(now)  # compiling and warming up must not change the state
             if "step" in inputs:
                 _, counting = self._settle(apart, inputs["step"])
                 self._count(apart.counts, *counting)
@@ -242,11 +242,11 @@ class GraphedRollout:
         return self._mode.graphs.make(inputs, prepare, body)
 
     def _act_in_place(self, now: _Now, noise: dict[str, Tensor]) -> None:
-        """Choose actions and keep all that comes of it."""
+        """Choose actions and store the actor's output."""
         _overwrite(now.acted, self.group.actor.act(now.obs, now.state, noise))
 
     def _settle_in_place(self, now: _Now, inputs: dict[str, Any]) -> tuple[Any, tuple[Tensor, ...]]:
-        """Do what `EnvGroup.settle` does; return the transition as the storage wants it, and what is to be counted."""
+        """Do what `EnvGroup.settle` does; return the packed transition, and the statistics' inputs."""
         terminated, truncated = inputs["terminated"], inputs["truncated"]
         valid = inputs["valid"] if "valid" in inputs else torch.ones_like(terminated)
         outcome = Outcome(
@@ -266,7 +266,7 @@ class GraphedRollout:
     # -- in and out of the group ---------------------------------------------------------------------------------------
 
     def _made(self, acted: ActorOutput) -> _Now:
-        """Take memory for everything that goes on, and stand where the group stands."""
+        """Allocate the state, and copy that of the group."""
         group, device = self.group, self.group.env.device
         obs = {name: group.obs[name].clone() for name in group.env.obs_spec}
         kept = tree.map(torch.clone, (tuple(acted), group.quarantine.watch(self._names(obs))))
@@ -288,7 +288,7 @@ class GraphedRollout:
         return 0 if self.storage is None else self.storage.first_place()
 
     def _begin(self) -> None:
-        """Stand where the group stands, which others may have moved since the last rollout."""
+        """Copy the group's state, which may have changed since the last rollout."""
         now, group = self._now, self.group
         self._decided = self._what_actor_decides()
         if now is None:
@@ -301,11 +301,11 @@ class GraphedRollout:
         now.step.fill_(group.step)
 
     def let_go(self) -> None:
-        """Give the group memory of its own: what others keep of a step must not change with the next rollout."""
+        """Give the group its own copies: references to a step must not change with the next rollout."""
         self.group.obs, self.group.state = tree.copy(self.group.obs), tree.copy(self.group.state)
 
     def _end(self, num_steps: int) -> None:
-        """Let the group stand where the recordings have come to."""
+        """Copy the state back to the group."""
         now, group = self._now, self.group
         assert now is not None, "there is at least one step"
         group.obs, group.state = dict(now.obs), now.state
@@ -336,7 +336,7 @@ def _count_in_place(counts: Counts, reward: Tensor, done: Tensor, valid: Tensor,
 
 
 def _overwrite(places: Any, values: Any) -> None:
-    """Copy nested tensors into others of the same structure, in the same order; what is there already is left alone."""
+    """Copy nested tensors into others of the same structure, in the same order; identical ones are skipped."""
     for place, value in zip(tree.leaves(places), tree.leaves(values), strict=True):
         if place is not value:
             place.copy_(value)
@@ -354,17 +354,17 @@ _log = logging.getLogger(__name__)
 
 
 class GraphedCollector:
-    """Keeps the recordings of one collector: those of the group and storage that came last."""
+    """Keeps the captured graphs of one collector: those of the last group and storage."""
 
     def __init__(self) -> None:
-        """Record nothing yet."""
+        """Start without graphs."""
         self._steps: GraphedRollout | None = None
         self._given_up = False
 
     def play(
         self, mode: Mode, group: EnvGroup, statistics: EpisodeStatistics, storage: Storage | None, num_steps: int
     ) -> bool:
-        """Take so many steps of all envs by recordings and return True, or False when they must be taken one by one."""
+        """Take the steps of all envs by captured graphs and return True, or False if they must be taken one by one."""
         if self._given_up or not isinstance(mode, Graphed) or group.env.device.type != "cuda":
             return False
         if not isinstance(group.actor, GraphedActor):
@@ -380,7 +380,7 @@ class GraphedCollector:
         return True
 
     def prepared(self, steps: GraphedRollout, *, strict: bool) -> bool:
-        """Make the recordings, or say once why there are none; steps one by one give the same."""
+        """Capture the graphs, or log once why there are none; steps one by one give the same results."""
         try:
             steps.prepare()
         except RuntimeError as error:
@@ -393,7 +393,7 @@ class GraphedCollector:
         return True
 
     def let_go(self) -> None:
-        """Give the group memory of its own: what was recorded goes on in memory that the next rollout overwrites."""
+        """Give the group its own copies: the graphs' memory is overwritten by the next rollout."""
         if self._steps is not None:
             self._steps.let_go()
 
@@ -402,7 +402,7 @@ class GraphedCollector:
 
 
 class CompiledActing:
-    """What an actor does, as compiled programs."""
+    """An actor's `act` as compiled programs."""
 
     def __init__(self, actor: Actor) -> None:
         """Compile nothing yet."""
@@ -417,6 +417,6 @@ class CompiledActing:
 
 
 def compiled_acting(actor: Actor, mode: Mode, device: torch.device) -> CompiledActing | None:
-    """Return what an actor does, compiled where the mode compiles and the actor can be; None elsewhere."""
+    """Return the actor's compiled `act`, where the mode compiles and the actor can be compiled; None elsewhere."""
     possible = mode.joint and device.type == "cpu" and isinstance(actor, GraphedActor)
     return CompiledActing(actor) if possible else None

@@ -1,11 +1,11 @@
-"""One group of envs on its way: what it sees now, what its actor remembers, who is sick, who waits.
+"""One group of envs: its observation, its actor's memory, its envs in quarantine and those that wait for a reset.
 
-A group is acted for and stepped as one. Its two halves of a step are pure tensor work on the group's own rows: `act`
+A group is stepped as one. Its two halves of a step are pure tensor work on the group's own rows: `act`
 before the simulation, `settle` after it.
 
 Random numbers for one group of envs, one step at a time, drawn in blocks.
 
-Step k of an env always sees the same numbers, whatever the group, the schedule or the length of the calls: the block
+Step k of an env always gets the same numbers, whatever the group, the schedule or the length of the calls: the block
 number takes the place of the iteration in the key, and the position in the block that of the step.
 """
 
@@ -43,10 +43,10 @@ class EnvGroup:
         wait_reset: bool,
         previous: Mapping[str, TensorSpec],
     ) -> None:
-        """Stand before the first reset; `previous` are the components that show the last action and reward, if any."""
+        """Prepare for the first reset; `previous` are the components with the last action and reward, if any."""
         self.env, self.rows, self.actor = env, rows, actor
         self.compiled = compiled
-        """What the actor does, as a compiled program; None: as it is written."""
+        """The actor's compiled `act`; None: as it is written."""
         self.noise, self.quarantine = noise, quarantine
         self.wait_reset, self.previous = wait_reset, previous
         self.obs: Obs = {}
@@ -56,18 +56,18 @@ class EnvGroup:
         self.waiting = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         """Which envs have ended and wait for the next call of `collect`; only with wait_reset."""
         self.cut = torch.zeros_like(self.waiting)
-        """Which episodes quarantine ended in the last step: their returns mean nothing."""
+        """Which episodes quarantine cut in the last step: their returns are meaningless."""
         self.quiet = False
-        """Whether the last step was one of the many in which nothing ended, nothing was bad and every sample counts."""
+        """Whether nothing ended and no sample was invalid in the last step, as in most steps."""
         self._acted: ActorOutput | None = None
         self.info_names = tuple(name for name in env.info_spec if name != "valid")
-        """What of the env's info is stored."""
-        # on the CPU a look whether a step is quiet costs less than the work it saves; a GPU would have to be asked
+        """The keys of the env's info that are stored."""
+        # on the CPU checking whether a step is quiet costs less than the work it saves; on a GPU it would need a sync
         self._looks = env.device.type == "cpu" and not wait_reset and not previous
         self._nowhere, self._everywhere = torch.zeros_like(self.waiting), torch.ones_like(self.waiting)
 
     def begin(self, obs: Obs) -> None:
-        """Stand at the start of an episode in every env."""
+        """Start an episode in every env."""
         blank = {
             name: torch.zeros((self.env.num_envs, *spec.shape), dtype=torch_dtype(spec.dtype), device=self.env.device)
             for name, spec in self.previous.items()
@@ -77,19 +77,19 @@ class EnvGroup:
         self.waiting = torch.zeros_like(self.waiting)
 
     def act(self) -> Any:
-        """Let the actor choose, and return a copy for the env: whatever it does to it, what is stored was chosen."""
+        """Choose actions and return a copy for the env, which may modify it without changing what is stored."""
         act = self.compiled or self.actor.act
         self._acted = act(self.obs, self.state, self.noise.at(self.step))
         return self.chosen()
 
     def chosen(self) -> Any:
-        """Return another copy of what the actor has chosen for the step under way."""
+        """Return another copy of the actions of the step in progress."""
         assert self._acted is not None, "nothing is chosen before act"
         actions = self._acted.actions
         return actions.clone() if isinstance(actions, Tensor) else tree.copy(actions)
 
     def settle(self, step: Step) -> Transition:
-        """Turn the outcome into a transition, and be ready for the next step."""
+        """Turn the env's step into a transition, and prepare for the next step."""
         acted = self._acted
         assert acted is not None, "settle comes after act"
         self.quiet = self._looks and self._is_quiet(step)
@@ -148,7 +148,7 @@ class EnvGroup:
         return transition
 
     def restart(self) -> Tensor:
-        """Reset the envs that are sick or waiting and return which these were, bool [N]."""
+        """Reset the envs in quarantine or waiting and return which they were, bool [N]."""
         mask = self.quarantine.sick | self.waiting
         obs = self.env.reset_envs(mask)
         kept = {name: self.obs[name] for name in self.previous}
@@ -159,7 +159,7 @@ class EnvGroup:
         return mask
 
     def _blanked(self, transition: Transition) -> Transition:
-        """Blank the rows of envs whose episode is over: zeros, done, not valid."""
+        """Blank the rows of envs with a finished episode: zeros, done, not valid."""
         waiting = self.waiting
         self.waiting = waiting | transition.done
         live = (transition.obs, transition.act, transition.rew)
@@ -167,7 +167,7 @@ class EnvGroup:
         return transition._replace(obs=obs, act=act, rew=rew, terminated=transition.terminated | waiting)
 
     def _with_previous(self, transition: Transition) -> Transition:
-        """Add this step's action and reward to what the actor sees next; nothing where an episode ended."""
+        """Add this step's action and reward to the actor's next observation; zeros where an episode ended."""
         kept: Obs = {"prev_action": transition.act, "prev_reward": transition.rew}
         blank = {name: torch.zeros_like(value) for name, value in kept.items()}
         final = transition.final_obs
@@ -177,7 +177,7 @@ class EnvGroup:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the group sees and remembers."""
+        """Return the group's observation, memory and flags."""
         return {
             "obs": tree.copy(self.obs),
             "state": tree.copy(self.state),
@@ -186,16 +186,16 @@ class EnvGroup:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another group stood."""
+        """Restore the state of another group."""
         self.obs, self.state, self.step = tree.copy(state["obs"]), tree.copy(state["state"]), int(state["step"])
-        # saved by itself: what a sick env showed was replaced by zeros, so its observation does not tell
+        # saved by itself: it does not follow from the observation, which was replaced by zeros
         self.quarantine.sick = state["sick"].clone()
 
 
 def transition_of(
     obs: Obs, acted: ActorOutput, healthy: Healthy, terminated: Tensor, info: Mapping[str, Tensor]
 ) -> Transition:
-    """Put together what was seen, what was done and what came of it."""
+    """Build a transition from observation, actor output and the env's step."""
     return Transition(
         obs=obs,
         act=acted.actions,
@@ -224,7 +224,7 @@ _MANY, _MOST_AHEAD = 8192, 16
 
 
 class NoiseSource:
-    """Draws what an actor wants for envs with these global indices."""
+    """Draws the actor's noise for envs with these global indices."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class NoiseSource:
         block: int = 64,
         mode: Mode | None = None,
     ) -> None:
-        """Draw `block` steps at a time, of few envs on the CPU several blocks; a mode that records plays it back."""
+        """Draw `block` steps at a time, of few envs on the CPU several blocks; a graphed mode captures it."""
         self.specs = dict(specs)
         self.seed = seed
         self.env_index = env_index
@@ -247,7 +247,7 @@ class NoiseSource:
         self._draw = self._block if mode is None else mode.wrap(self._block)
 
     def _num_blocks(self) -> int:
-        """Return how many blocks are drawn at a time: operations on few numbers cost the same as on some thousands."""
+        """Return the number of blocks drawn at a time: operations on few numbers cost the same as on some thousands."""
         numbers = sum(math.prod(spec.shape) for spec in self.specs.values()) * len(self.env_index) * self.block
         return max(1, min(_MOST_AHEAD, _MANY // max(1, numbers)))
 
@@ -264,7 +264,7 @@ class NoiseSource:
         return self._drawn[position]
 
     def _numbers(self, first: int) -> range | Tensor:
-        """Return the blocks from this one on; a recording reads the number of its one where it lies."""
+        """Return the blocks from this one on; a captured graph reads its number from a tensor."""
         if self._records:
             return torch.full((), first, dtype=torch.int64, device=self.env_index.device)
         return range(first, first + self._ahead)

@@ -1,4 +1,4 @@
-"""One bad number from one env never reaches the weights.
+"""Quarantine: keep NaN, infinite and absurd numbers of one env away from the weights.
 
 A NaN, an infinity or an absurd magnitude in one env's reward or observation must neither stop a run of thousands nor
 spread through the averages. What happens to env i when its observation turns bad in step t:
@@ -7,10 +7,10 @@ spread through the averages. What happens to env i when its observation turns ba
     valid      true           true                      false until the env starts a new episode
     ends       as it did      truncated, final_obs is   –
                               the last good observation
-    next obs   good           bad ──▶ zeros             zeros while the env is sick
+    next obs   good           bad ──▶ zeros             zeros while the env is invalid
 
-A bad reward makes its own sample invalid and counts as 0. Envs that stay sick are reset between rollouts, and a report
-names component, env, step and value. Nothing here asks a GPU for a value before the report is read.
+A bad reward makes its own sample invalid and counts as 0. Envs that stay so are reset between rollouts, and a report
+names component, env, step and value. There is no GPU sync before the report is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Fault:
     env: int
     """The global index of the env."""
     step: int
-    """How many steps this collector had taken in that env."""
+    """Number of steps this collector had taken in that env."""
     value: float
     """The magnitude of the worst number in that env's row: nan, inf, or how large it was."""
     count: int = 1
@@ -54,10 +54,10 @@ class Healthy(NamedTuple):
 
 
 class Quarantine:
-    """Watches the numbers of some envs and keeps the sick ones out of the data."""
+    """Checks the numbers of some envs and marks samples of invalid ones."""
 
     def __init__(self, num_envs: int, device: torch.device, *, first_env_index: int = 0, limit: float = 1e10) -> None:
-        """Take everything that is not finite, or larger than `limit` in magnitude, for bad."""
+        """Treat everything that is not finite, or larger than `limit` in magnitude, as bad."""
         self.limit = limit
         self.sick = torch.zeros(num_envs, dtype=torch.bool, device=device)
         """Which envs are waiting for a reset."""
@@ -78,7 +78,7 @@ class Quarantine:
         final_obs: Obs | None,
         step: int,
     ) -> Healthy:
-        """Return the step without its bad numbers and remember who is sick."""
+        """Return the step without its bad numbers and update which envs are in quarantine."""
         done = terminated | truncated
         valid = valid & ~self.sick
         if self._on_cpu and not any_true(self.sick) and self._looks_fine(reward, obs, final_obs, done):
@@ -90,7 +90,7 @@ class Quarantine:
         return found.healthy
 
     def watch(self, names: tuple[str, ...]) -> Watch:
-        """Return who is sick and what was noted under these names, with blank notes where there was nothing."""
+        """Return the envs in quarantine and the faults under these names, blank where there were none."""
         if self._names != names:
             rows = dict(zip(self._names, self._notes))
             blank = self._notes.new_zeros(self._notes.shape[1:])
@@ -99,18 +99,18 @@ class Quarantine:
         return Watch(self.sick, self._notes)
 
     def go_on(self, watch: Watch) -> None:
-        """Take back what `checked` made of a watch."""
+        """Store the watch that `checked` returned."""
         self.sick, self._notes = watch
 
     def all_fine(self, reward: Tensor, obs: Obs) -> bool:
-        """Tell whether nobody is sick and a step that ended nowhere has no bad number, so that `check` changes nothing.
+        """Return whether no env is in quarantine and no number is bad, so that `check` would change nothing.
 
-        For envs on the CPU, where looking is cheap; elsewhere the answer is False without a look.
+        For steps without an end, on the CPU, where checking is cheap; always False elsewhere.
         """
         return self._on_cpu and not any_true(self.sick) and self._sums_are_fine(reward, obs)
 
     def check_start(self, obs: Obs, step: int) -> Obs:
-        """Look at observations after a reset; bad ones make their env sick at once."""
+        """Check observations after a reset; bad ones put their env into quarantine."""
         reals = {name: value for name, value in obs.items() if value.is_floating_point()}
         bad = torch.zeros_like(self.sick)
         if reals:
@@ -123,7 +123,7 @@ class Quarantine:
         return {name: _where(bad, torch.zeros_like(value), value) for name, value in obs.items()}
 
     def faults(self) -> list[Fault]:
-        """Return the first fault of each env and component since the last call; the host waits for the device here."""
+        """Return the first fault of each env and component since the last call; syncs with the device."""
         if not self._names:
             return []
         counts = self._notes[..., 0].sum(dim=1)
@@ -138,7 +138,7 @@ class Quarantine:
         return found
 
     def _looks_fine(self, reward: Tensor, obs: Obs, final_obs: Obs | None, done: Tensor) -> bool:
-        """Look at norms only, in which a bad number shows; on the CPU this saves most of the work."""
+        """Check norms only, which any bad number makes large or NaN; on the CPU this saves most of the work."""
         if not self._sums_are_fine(reward, obs):
             return False
         if final_obs is None or not any_true(done):
@@ -152,15 +152,15 @@ class Quarantine:
         return all(self._is_small(value) for value in obs.values() if value.is_floating_point())
 
     def _is_small(self, value: Tensor) -> bool:
-        """Tell whether the norm is no more than the limit: two bad numbers cannot cancel out in a sum of squares."""
+        """Return whether the norm is no more than the limit: two bad numbers cannot cancel out in a sum of squares."""
         if value.dtype not in (torch.float32, torch.float64):
-            return False  # squares of half precision overflow early; the long way looks at each number
+            return False  # squares of half precision overflow early; the long way checks each number
         norm: float = torch.linalg.vector_norm(value).item()
         return norm <= self.limit  # NaN compares false
 
 
 class Watch(NamedTuple):
-    """What is remembered from step to step."""
+    """The state of quarantine between steps."""
 
     sick: Tensor
     """Which envs are waiting for a reset, bool [N]."""
@@ -169,7 +169,7 @@ class Watch(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of one step of N envs."""
+    """The env's results for one step of N envs."""
 
     reward: Tensor
     terminated: Tensor
@@ -180,14 +180,14 @@ class Outcome(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A step without its bad numbers, and what to remember."""
+    """A step without its bad numbers, and the new state."""
 
     healthy: Healthy
     watch: Watch
 
 
 def noted_names(obs: Obs, final_obs: Obs | None) -> tuple[str, ...]:
-    """Return the names under which bad numbers of a step are noted, in the order of the notes."""
+    """Return the names under which bad numbers of a step are stored, in order."""
     finals = {} if final_obs is None else final_obs
     return (
         "reward",
@@ -197,9 +197,9 @@ def noted_names(obs: Obs, final_obs: Obs | None) -> tuple[str, ...]:
 
 
 def checked(watch: Watch, *, previous: Obs, outcome: Outcome, limit: float, step: Tensor) -> Checked:
-    """Replace bad numbers and tell who is sick: the whole of quarantine as a function of tensors.
+    """Replace bad numbers and mark invalid envs: all of quarantine as a pure function of tensors.
 
-    `valid` is that of envs which are not sick already; `step` is the number of the step, for the notes, which are those
+    `valid` is that of envs which are not in quarantine already; `step` is its number, for the notes, which are those
     of `noted_names`.
     """
     reward, terminated, truncated, valid, obs, final_obs = outcome
@@ -242,12 +242,12 @@ def _number(step: int, like: Tensor) -> Tensor:
 
 
 def any_true(mask: Tensor) -> bool:
-    """Tell whether any entry of a mask on the CPU is true; a look at its bytes is the cheapest for a few envs."""
+    """Return whether any entry of a mask on the CPU is true; reading its bytes is cheapest for a few envs."""
     return b"\x01" in mask.numpy().tobytes()
 
 
 def all_true(mask: Tensor) -> bool:
-    """Tell whether every entry of a mask on the CPU is true."""
+    """Return whether every entry of a mask on the CPU is true."""
     return b"\x00" not in mask.numpy().tobytes()
 
 

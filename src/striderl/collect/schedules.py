@@ -1,15 +1,15 @@
-"""In which order groups of envs are stepped: together, in alternating halves, or whoever is ready.
+"""In which order groups of envs are stepped: together, in alternating halves, or asynchronously.
 
     together        act ─ simulate all ─ act ─ simulate all ─ …
     alternating     act A ─ act B ─ act A ─ act B ─ …          while the policy acts for A, B is being simulated
                       └─ simulate A ─┘ └─ …
-    asynchronous    act for whichever group has finished; a slow env holds nobody up
+    asynchronous    act for whichever group has finished; no group waits for a slow env
 
-A schedule only says who comes next. Data of an env depends on its own seed, steps and actions, so all schedules give
+A schedule only sets the order. Data of an env depends on its own seed, steps and actions, so all schedules give
 every env the same experience; they differ in how many steps an env gets in a given time.
 
-A step that is launched `ahead` begins at once, also in an env of this process: in a thread, beside whatever its owner
-does until it is waited for. The simulators and torch let other threads run while they work.
+A step that is launched `ahead` begins at once, also in an env of this process: in a thread, parallel to its owner
+until it is waited for. The simulators and torch let other threads run while they work.
 
 The settings of a collector.
 """
@@ -32,7 +32,7 @@ SCHEDULES = ("together", "alternating", "asynchronous")
 
 
 class InProcess:
-    """A `VecEnv` behind the two calls of an asynchronous one: it works when it is waited for, or in a thread."""
+    """A `VecEnv` with the interface of an asynchronous one: it steps when it is waited for, or in a thread."""
 
     def __init__(self, env: VecEnv) -> None:
         self.env = env
@@ -41,11 +41,11 @@ class InProcess:
         self._running: Future[Step] | None = None
 
     def step_async(self, actions: Actions) -> None:
-        """Take the actions."""
+        """Store the actions."""
         self._actions = actions
 
     def step_ahead(self, actions: Actions) -> None:
-        """Take the actions and begin, in a thread that is always the same."""
+        """Store the actions and start the step in a thread, always the same one."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="striderl-env")
         self._running = self._thread.submit(self._step, actions)
@@ -55,7 +55,7 @@ class InProcess:
         return self.env.step(actions)
 
     def step_wait(self) -> Step:
-        """Step, or wait for the thread; what went wrong there is raised here."""
+        """Step, or wait for the thread; errors of the thread are raised here."""
         if self._running is not None:
             wait([running := self._running])  # an interrupt here leaves the thread to `give_up`
             self._running = None
@@ -65,14 +65,14 @@ class InProcess:
         return self.env.step(actions)
 
     def take_again(self, actions: Actions) -> None:
-        """Take the actions of a step that has raised, unless its thread is still in it."""
+        """Return the actions of a step that has raised, unless its thread is still running."""
         if self._running is None:
             self._actions = actions
 
     def give_up(self) -> None:
-        """Forget the step under way, once its thread has left the env alone."""
+        """Drop the step in progress, once its thread has finished."""
         if self._thread is not None:
-            # an interrupt may have come before the step was known here, so its thread is asked
+            # an interrupt may have come before the step was stored here, so an empty job waits for the thread
             wait([self._thread.submit(int)])
         self._actions = self._running = None
 
@@ -84,7 +84,7 @@ class InProcess:
 
 
 class Schedule:
-    """Splits an env into groups and says which group is to be waited for next."""
+    """Splits an env into groups and decides which group to wait for next."""
 
     def __init__(self, env: VecEnv, kind: str, num_groups: int) -> None:
         """Split the env: one group together, two alternating, `num_groups` asynchronous."""
@@ -106,22 +106,22 @@ class Schedule:
 
     @property
     def num_groups(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return len(self.envs)
 
     @property
     def busy(self) -> bool:
-        """Whether a step is under way."""
+        """Whether a step is in progress."""
         return bool(self._flying)
 
     @property
     def flying(self) -> tuple[int, ...]:
-        """The groups with a step under way."""
+        """The groups with a step in progress."""
         return tuple(self._flying)
 
     @property
     def failed(self) -> tuple[int, ...]:
-        """The groups whose step under way has raised."""
+        """The groups with a step in progress that has raised."""
         return tuple(sorted(self._failed))
 
     @property
@@ -143,7 +143,7 @@ class Schedule:
             raise
 
     def retry(self, group: int, actions: Actions) -> None:
-        """Take the step of a group that has raised once more, when it is waited for."""
+        """Repeat the step of a group that has raised, when it is waited for."""
         stepper = self._steppers[group]
         if not isinstance(stepper, InProcess):
             raise RuntimeError("of these envs some may have taken the step that failed; reset them")
@@ -151,7 +151,7 @@ class Schedule:
         self._failed.discard(group)
 
     def land(self) -> tuple[int, Step]:
-        """Wait for the next group that is due and return its number and step."""
+        """Wait for the next due group and return its number and step."""
         group = self._flying[0]
         if self.kind == "asynchronous":
             assert isinstance(self._whole, AsyncVecEnv)
@@ -167,7 +167,7 @@ class Schedule:
         return group, step
 
     def give_up(self) -> None:
-        """Forget the steps under way; afterwards no thread is in an env."""
+        """Drop the steps in progress; afterwards no thread is in an env."""
         self._flying.clear()
         self._failed.clear()
         for stepper in self._steppers:
@@ -175,14 +175,14 @@ class Schedule:
                 stepper.give_up()
 
     def close(self) -> None:
-        """Forget the steps under way, and end the threads."""
+        """Drop the steps in progress, and end the threads."""
         self.give_up()
         for stepper in self._steppers:
             if isinstance(stepper, InProcess):
                 stepper.close()
 
     def reset(self, seed: int | None) -> list[Obs]:
-        """Reset all envs and return each group's observation; steps that were under way are given up."""
+        """Reset all envs and return each group's observation; steps in progress are dropped."""
         self.give_up()
         obs = self._whole.reset(seed)
         _check_first_obs(self._whole, obs)
@@ -223,13 +223,13 @@ class CollectorConfig:
     seed: int = 0
     """The seed of env resets and of the actor's noise."""
     schedule: str = "together"
-    """'together', 'alternating' (two halves, simulation overlaps inference) or 'asynchronous' (whoever is ready)."""
+    """'together', 'alternating' (two halves, simulation overlaps inference) or 'asynchronous' (first ready first)."""
     num_groups: int = 2
     """How many groups of envs the asynchronous schedule steps on their own."""
     wait_reset: bool = False
     """After an end the env's column is not valid until the next call of `collect`, which starts a new episode."""
     previous_step: bool = False
-    """Show the actor its last action and reward as components 'prev_action' and 'prev_reward', zero after a reset."""
+    """Give the actor its last action and reward as components 'prev_action' and 'prev_reward', zero after a reset."""
     decorrelation_steps: int = 0
     """Before the first step, age each env by up to this many steps of its time limit, so that time-outs come apart."""
     limit: float = 1e10

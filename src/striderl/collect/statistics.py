@@ -1,10 +1,10 @@
-"""Episode statistics as tensors: updated every step without asking the device, read once per iteration.
+"""Episode statistics as tensors: updated every step without a device sync, read once per iteration.
 
     running [N]      return and length of the episode each env is in
     window  [K + 1]  the last K finished episodes, a ring; the last place takes what is not finished
-    quiet            on the CPU: rewards of steps in which nothing ended, added up when somebody looks, in their order
+    quiet            on the CPU: rewards of steps in which nothing ended, added up when they are read, in their order
 
-Episodes that contain a sample which is not valid are not counted: their return means nothing.
+Episodes that contain a sample which is not valid are not counted: their return is meaningless.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from striderl.execution.modes import Mode
 Array = np.ndarray[Any, Any]
 
 _MOST_QUIET = 4096
-"""How many rewards of quiet steps wait to be added up together."""
+"""Number of quiet steps that are added up together."""
 
 
 class Counts(NamedTuple):
-    """What is counted on the way; see the fields of `EpisodeStatistics`."""
+    """The running counts; see the fields of `EpisodeStatistics`."""
 
     running_return: Tensor
     running_length: Tensor
@@ -36,7 +36,7 @@ class Counts(NamedTuple):
 
 
 def counted(counts: Counts, reward: Tensor, done: Tensor, valid: Tensor, cut: Tensor) -> Counts:
-    """Take one step in, as a function of tensors: nothing is changed and nothing asks the device."""
+    """Return the counts after one step, as a pure function of tensors without a device sync."""
     window = counts.returns.shape[0] - 1
     spoiled = counts.spoiled | ~valid | cut
     total = counts.running_return + torch.where(valid, reward, 0.0)
@@ -55,7 +55,7 @@ def counted(counts: Counts, reward: Tensor, done: Tensor, valid: Tensor, cut: Te
 
 
 OF_EPISODES = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
-"""The numbers that mean nothing before the first episode has finished."""
+"""The metrics that are undefined before the first episode has finished."""
 _OF_WINDOW = ("episodes", "steps", *OF_EPISODES)
 
 
@@ -71,7 +71,7 @@ class EpisodeStatistics:
         self.returns = torch.zeros(window + 1, dtype=torch.float64, device=device)
         self.lengths = torch.zeros(window + 1, dtype=torch.int64, device=device)
         self.num_episodes = torch.zeros((), dtype=torch.int64, device=device)
-        """How many episodes have finished so far."""
+        """Number of finished episodes so far."""
         self._num_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._quiet: dict[tuple[int, int], list[Array]] = {}
         self._logged: dict[str, tuple[Tensor, int]] = {}
@@ -92,12 +92,12 @@ class EpisodeStatistics:
 
     @property
     def num_steps(self) -> Tensor:
-        """How many valid steps there were so far."""
+        """Number of valid steps so far."""
         self._add_up()
         return self._num_steps
 
     def update(self, rows: slice, reward: Tensor, done: Tensor, valid: Tensor, cut: Tensor) -> None:
-        """Take in one step of some envs; an episode that was `cut` is not counted, although it ended."""
+        """Update with one step of some envs; an episode that was `cut` is not counted, although it ended."""
         if self._on_cpu:
             self._update_arrays(rows, reward.detach().numpy(), done.numpy(), valid.numpy(), cut.numpy())
             return
@@ -126,14 +126,14 @@ class EpisodeStatistics:
         )
 
     def update_quiet(self, rows: slice, reward: Tensor) -> None:
-        """Take in one step on the CPU in which no episode ended and every sample counts; most steps are so."""
+        """Update with one step on the CPU in which no episode ended and every sample is valid, as in most steps."""
         waiting = self._quiet.setdefault((rows.start, rows.stop), [])
         waiting.append(reward.detach().numpy().copy())  # the env may write its next rewards to the same place
         if len(waiting) * (rows.stop - rows.start) >= _MOST_QUIET:
             self._add_up()
 
     def _add_up(self) -> None:
-        """Take in the quiet steps that wait: one after the other, so that it does not matter when."""
+        """Add up the quiet steps that wait: one after the other, so that it does not matter when."""
         for (start, stop), rewards in self._quiet.items():
             total = self._running_return.numpy()[start:stop]
             total[:] = np.add.accumulate([total, *rewards], axis=0)[-1]
@@ -161,28 +161,28 @@ class EpisodeStatistics:
         total[ended], length[ended], spoiled[ended] = 0.0, 0, False
 
     def restart(self, mask: Tensor) -> None:
-        """Forget the episodes under way in these envs, bool [N]: they were abandoned."""
+        """Drop the episodes in progress in these envs, bool [N]: they were abandoned."""
         self.running_return.masked_fill_(mask, 0.0)
         self.running_length.masked_fill_(mask, 0)
         self.spoiled.masked_fill_(mask, False)
 
     def log(self, values: dict[str, Any]) -> None:
-        """Add numbers the env wants in the log; they are averaged until the next `read`."""
+        """Add metrics logged by the env; they are averaged until the next `read`."""
         for name, value in values.items():
             total, count = self._logged.get(name, (0.0, 0))
             number = value.detach().float().mean() if isinstance(value, Tensor) else float(value)
             self._logged[name] = (total + number, count + 1)  # type: ignore[assignment]
 
     def read(self) -> dict[str, float]:
-        """Return the means as numbers, without those over no episode; the host waits for the device here."""
+        """Return the means as numbers, without those over no episode; syncs with the device."""
         tensors = self.tensors()
         numbers = dict(zip(tensors, torch.stack(list(tensors.values())).tolist()))
         return numbers if numbers["episodes"] else {name: numbers[name] for name in numbers if name not in OF_EPISODES}
 
     def tensors(self, mode: Mode | None = None) -> dict[str, Tensor]:
-        """Return the means as 0-d float64 tensors, so that somebody can read them together with other numbers.
+        """Return the means as 0-d float64 tensors, so that they can be read together with other metrics.
 
-        Those named in `OF_EPISODES` are not a number while no episode has finished. A mode that records plays it back.
+        Those named in `OF_EPISODES` are NaN while no episode has finished. A graphed mode replays a captured graph.
         """
         if mode is not None and mode.records:
             numbers = mode.play(self._of_window, {}, self._of_window, self._of_window)
@@ -213,7 +213,7 @@ class EpisodeStatistics:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed run needs to go on counting."""
+        """Return everything exact resume needs."""
         names = ("running_return", "running_length", "spoiled", "returns", "lengths", "num_episodes", "num_steps")
         state: dict[str, Any] = {name: getattr(self, name).clone() for name in names}
         state["logged"] = {
@@ -222,7 +222,7 @@ class EpisodeStatistics:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         for name in ("running_return", "running_length", "spoiled", "returns", "lengths", "num_episodes", "num_steps"):
             getattr(self, name).copy_(state[name])
         self._logged = {}

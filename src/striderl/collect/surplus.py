@@ -1,14 +1,14 @@
-"""Handing transitions over: exactly as many as were asked for, the surplus first next time.
+"""Storing transitions: exactly as many as were requested, the surplus first next time.
 
 steps     1  2  3  ┊ reset ┊  4  5            a seam: step 4 does not follow step 3, and neither would it after
 storage   a  a  a     cut     a  a            steps that went into another storage, or into none
 
-Counting whole episodes: which env still owes some, and what those that ended gave.
+Counting whole episodes: the quota of each env, and returns and lengths of finished ones.
 
-An episode that quarantine cut or in which a sample was not valid does not count, and its env plays another. An env that
+An episode that quarantine cut or in which a sample was not valid does not count, and its env runs another. An env that
 never gets one to its end is an error, not an endless wait.
 
-What one call of `Collector.collect` did.
+The result of one call of `Collector.collect`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from striderl.data.transition import Transition
 
 @runtime_checkable
 class Storage(Protocol):
-    """Where transitions go."""
+    """A storage for transitions."""
 
     balanced: bool
-    """Whether every env must deliver the same number of steps."""
+    """Whether every env must give the same number of steps."""
 
     def add(self, transition: Transition, envs: slice | None = None) -> None:
-        """Take the next step of these envs (a range; all by default)."""
+        """Add the next step of these envs (a range; all by default)."""
         ...
 
 
@@ -43,22 +43,22 @@ class Cuts(Protocol):
     """A storage in which steps of one env follow each other from call to call, such as a replay."""
 
     def cut(self) -> None:
-        """End the episodes that are under way: what comes next does not follow them."""
+        """End the episodes in progress: the next step does not follow them."""
         ...
 
 
 class SurplusBuffer:
-    """Stores transitions and keeps those that came with a step but were not asked for."""
+    """Stores transitions and keeps those that exceed the requested number."""
 
     def __init__(self) -> None:
         self._carried: list[tuple[Transition, slice]] = []
         self._seam = True
         """Whether the next step does not follow the one that was stored last."""
         self._stored: Storage | None = None
-        """Where that one went; None where it is not known."""
+        """The storage of that one; None if unknown."""
 
     def join(self, storage: Storage | None) -> None:
-        """Go on with this storage; the episodes in it end where what comes now does not follow them."""
+        """Switch to this storage; its episodes are ended if the next step does not follow them."""
         elsewhere = self._stored is not None and storage is not self._stored
         kept: object = storage
         if (self._seam or elsewhere) and isinstance(kept, Cuts):
@@ -67,11 +67,11 @@ class SurplusBuffer:
 
     @property
     def num_waiting(self) -> int:
-        """How many transitions are waiting for the next call."""
+        """Number of transitions waiting for the next call."""
         return sum(int(rows.stop) - int(rows.start) for _, rows in self._carried)
 
     def check_balance(self, n_step: int, num_envs: int, *, waiting_is_kept: bool) -> None:
-        """Raise when a storage that wants as many steps from each env would not get them."""
+        """Raise when a balanced storage would not get the same number of steps from each env."""
         if waiting_is_kept and self.num_waiting:
             raise ValueError(
                 f"{self.num_waiting} transitions of an earlier call are waiting, and this storage wants the "
@@ -92,16 +92,16 @@ class SurplusBuffer:
         return {"waiting": waiting, "seam": self._seam}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one stood, with whichever storage comes."""
+        """Restore the state of another one, with any storage."""
         waiting, self._seam, self._stored = state.get("waiting", ()), bool(state.get("seam", False)), None
         self._carried = [(Transition(**tree.copy(each["transition"])), slice(*each["rows"])) for each in waiting]
 
     def clear(self) -> None:
-        """Drop what is waiting: the envs begin anew."""
+        """Drop what is waiting: the envs are reset."""
         self._carried, self._seam = [], True
 
     def hand_over_carried(self, wanted: int, storage: Storage | None) -> int:
-        """Hand over what is waiting, oldest first; return how many are still wanted."""
+        """Store what is waiting, oldest first; return how many are still wanted."""
         carried, self._carried = self._carried, []
         for transition, rows in carried:
             wanted = self.hand_over(transition, rows, wanted, storage)
@@ -137,16 +137,16 @@ def store_some(transition: Transition, rows: slice, wanted: list[bool], storage:
 _log = logging.getLogger(__name__)
 
 MAX_SPOILED = 20
-"""How many episodes in a row an env may spoil."""
+"""Largest number of invalid episodes in a row of one env."""
 LONG = 100_000
-"""Steps without an end after which the log says that an env may never end."""
+"""Steps without an end after which a warning is logged that an env may never end."""
 
 
 class EpisodeQuota:
     """Returns and lengths of finished episodes, env by env, until every env has its quota."""
 
     def __init__(self, quotas: list[int], max_steps: int) -> None:
-        """Want `quotas[i]` episodes of env i, each env within `max_steps` steps (0: however long it takes)."""
+        """Require `quotas[i]` episodes of env i, each env within `max_steps` steps (0: however long it takes)."""
         self._quotas, self._max_steps = quotas, max_steps
         self._finished: list[list[tuple[float, int]]] = [[] for _ in quotas]
         self._running = [(0.0, 0) for _ in quotas]
@@ -157,15 +157,15 @@ class EpisodeQuota:
         """Steps of envs that were still wanted."""
 
     def wanted(self, rows: slice) -> list[bool]:
-        """Tell for each of these envs whether it still owes an episode."""
+        """Return which of these envs have not reached their quota."""
         return [len(self._finished[row]) < self._quotas[row] for row in range(rows.start, rows.stop)]
 
     def wants(self, rows: slice) -> bool:
-        """Tell whether any of these envs still owes an episode."""
+        """Return whether any of these envs has not reached its quota."""
         return any(self.wanted(rows))
 
     def add(self, rows: slice, transition: Transition, cut: Tensor, faults: Callable[[], list[Fault]]) -> None:
-        """Take in one step of these envs."""
+        """Update with one step of these envs."""
         wanted = self.wanted(rows)
         self.num_steps += sum(wanted)
         columns = (transition.rew, transition.done, transition.valid, cut)
@@ -206,7 +206,7 @@ class EpisodeQuota:
 
 
 def quotas_of(n_episode: int | Sequence[int], num_envs: int) -> list[int]:
-    """Return how many episodes each env has to give, of a total or a number for each."""
+    """Return the number of episodes for each env, of a total or a number for each."""
     if isinstance(n_episode, Sequence) or bool(getattr(n_episode, "ndim", False)):
         quotas = [whole_number("n_episode", count, lowest=0) for count in n_episode]  # type: ignore[union-attr]
         if len(quotas) != num_envs:
@@ -233,12 +233,12 @@ def whole_number(name: str, number: Any, lowest: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Collected:
-    """What one call of `collect` did."""
+    """The result of one call of `collect`."""
 
     num_steps: int
-    """Transitions handed over."""
+    """Number of transitions stored."""
     seconds: float
-    """How long it took."""
+    """Wall-clock time of the call."""
     returns: list[float] = field(default_factory=list)
     """With n_episode: each episode's undiscounted return, env by env in order."""
     lengths: list[int] = field(default_factory=list)

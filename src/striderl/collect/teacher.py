@@ -1,4 +1,4 @@
-"""Frozen teachers: a policy with its own normalisers, and what it observes, by name.
+"""Frozen teachers: a policy with its own normalisers, and its observation components, by name.
 
     teacher = Teacher(policy)                          the components are found by name in what the env gives
     teacher = Teacher(policy, {"scan": "clean_scan"})  … 'scan' is what this env calls 'clean_scan'
@@ -7,30 +7,30 @@
                  ┌ bound to an env's observations: names, shapes and actions are checked once
     Teacher ─────┴▶ BoundTeacher.label(obs, memory, noise) ─▶ actions, memory, parameters of the distribution, latents
 
-The normalisers of a policy are stages of it, so the teacher sees raw observations, never what a student made of them.
+The normalisers of a policy are stages of it, so the teacher gets raw observations, never the student's normalised ones.
 
-Several teachers, of whom one is heard in each env: skills that were learned apart, for one student.
+Several teachers, one of them used in each env: separately learned skills for one student.
 
 'skill'   env 0: (1, 0)   env 1: (0, 1)   env 2: (1, 0)        one-hot, or one whole number
-          └ teacher 0     └ teacher 1     └ teacher 0          all look in every step, so memories are kept up
+          └ teacher 0     └ teacher 1     └ teacher 0          all run in every step, so memories are up to date
 
-`RecordedTeacher`: the teacher is a recording. Its labels are read from disk and told, step by step.
+`RecordedTeacher`: the teacher is a recording. Its labels are read from disk and set step by step.
 
     teacher = RecordedTeacher()
     algorithm = TPPO(policy, teacher, TPPOConfig(teacher_act_prob=1.0))
     teacher.tell(actions)                what was recorded for the observations that are acted on next
-    actor.act(obs, state, noise)         label = executed action = what was told
+    actor.act(obs, state, noise)         label = executed action = what was set
 
-With a policy behind it, the teacher's distribution and latents are that policy's, and its actions still the recorded.
+With an inner policy, the teacher's distribution and latents are that policy's, and its actions still the recorded.
 
-Labels from a teacher, who also acts in some of the envs.
+Labels from a teacher that also acts in some of the envs.
 
     env 0   ──────────── episode ────────────┐ ┌── episode ──
             draw: the teacher acts           │ │ draw: the student acts
                                              └─┘ a new draw with the first act of each episode
-    stored  label (in every env)   acted: where the teacher acted   dist, latent: where they are wanted
+    stored  label (in every env)   acted: where the teacher acted   dist, latent: if configured
 
-Who acts is drawn with the probability that holds when an episode begins; an env's draw and the teacher's memory are
+The acting policy is drawn with the probability at the start of an episode; an env's draw and the teacher's memory are
 part of the actor's memory, so they end with the episode and are saved with it.
 """
 
@@ -64,16 +64,16 @@ from striderl.policies.policy import Policy
 from striderl.policies.stage import inner, outer
 
 TeacherPolicy = Policy | ActorPolicy | MutexPolicy
-"""What can teach."""
+"""The policies that can teach."""
 
 _ACTION = "action"
 
 
 class Label(NamedTuple):
-    """What a teacher says about one step of N envs."""
+    """A teacher's output for one step of N envs."""
 
     actions: Any
-    """What it would do: a tensor [N, …], or a dict of them."""
+    """Its actions: a tensor [N, …], or a dict of them."""
     state: dict[str, Tensor]
     """Its memory after the step."""
     params: dict[str, Tensor]
@@ -83,18 +83,18 @@ class Label(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """What there is for a teacher to see."""
+    """The observations available to a teacher."""
 
     spec: ObsSpec
     """Everything the env gives."""
     student: Collection[str]
-    """The components that the student's actor sees."""
+    """The components that the student's actor reads."""
     privileged: bool
-    """Whether the teacher sees what only the critic sees, and the critic's copy of a component where there is one."""
+    """Whether the teacher may read components of the critic alone, and the critic's copy of a component, if any."""
 
 
 class BoundTeacher(Protocol):
-    """A teacher, or several, that knows where its components are in an env's observation."""
+    """A teacher, or several, bound to the components of an env's observation."""
 
     @property
     def policies(self) -> Sequence[TeacherPolicy]:
@@ -102,7 +102,7 @@ class BoundTeacher(Protocol):
         ...
 
     def noise(self, sample: bool) -> dict[str, NoiseSpec]:
-        """Return the random numbers that labels want for each env and step."""
+        """Return the random numbers that labels need for each env and step."""
         ...
 
     def initial_state(self, num_envs: int, device: torch.device) -> dict[str, Tensor]:
@@ -112,17 +112,17 @@ class BoundTeacher(Protocol):
     def label(
         self, obs: Mapping[str, Tensor], state: Mapping[str, Tensor], noise: Mapping[str, Tensor], *, sample: bool
     ) -> Label:
-        """Say what to do: the most likely action, or a sample."""
+        """Return labels: the most likely action, or a sample."""
         ...
 
 
 class Teacher:
-    """One frozen policy; the given one is copied, and what happens to it later does not change the teacher."""
+    """One frozen policy; the given one is copied, so later changes to it do not affect the teacher."""
 
     def __init__(
         self, policy: TeacherPolicy | StatefulPolicy | StatefulMutex, components: Mapping[str, str] | None = None
     ) -> None:
-        """Freeze a copy; `components` are other names that the env has for what the policy calls so."""
+        """Freeze a copy; `components` maps the policy's component names to the env's."""
         pure = policy.policy if isinstance(policy, StatefulMutex) else policy
         pure = policy_of(policy, deterministic=True) if isinstance(policy, StatefulPolicy) else pure
         if not isinstance(pure, (Policy, ActorPolicy, MutexPolicy)):
@@ -137,7 +137,7 @@ class Teacher:
                 raise KeyError(unknown("component", name, self.policy.obs_spec, where="the teacher's observation"))
 
     def bound(self, sight: Sight, action_spec: ActionSpec, device: torch.device) -> BoundTeacher:
-        """Find the teacher's components in what there is to see, or say what does not fit."""
+        """Find the teacher's components in the available observations, or raise for those that do not fit."""
         theirs = self.policy.action_spec
         if theirs.tensor != action_spec.tensor:
             raise ValueError(f"the teacher's actions are {theirs}, the student's {action_spec}")
@@ -151,7 +151,7 @@ class Teacher:
         return OneTeacher(self.policy, names)
 
     def _place(self, name: str, sight: Sight) -> str | None:
-        """Return what the env calls a component, or None where there is nothing that fits."""
+        """Return the env's name of a component, or None where nothing fits."""
         given = self.components.get(name)
         if given is not None:
             choices, visible = [given], sight.spec
@@ -181,7 +181,7 @@ class Teacher:
 
 
 class OneTeacher:
-    """A teacher that knows where its components are."""
+    """A teacher bound to an env's components."""
 
     def __init__(self, policy: TeacherPolicy, names: Mapping[str, str]) -> None:
         self._policy, self._names = policy, dict(names)
@@ -220,7 +220,7 @@ class OneTeacher:
 
 
 def latents_in(aux: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return component → latent of the encoders that an actor reads, from what a policy gave as aux."""
+    """Return component → latent of the encoders that an actor reads, from the policy's aux."""
     found = {}
     for path, value in aux.items():
         stage, separator, component = path.partition("/latent/")
@@ -243,7 +243,7 @@ def latent_sizes(policy: TeacherPolicy) -> dict[str, int]:
 
 
 def head_of(policy: TeacherPolicy) -> Head[Any] | None:
-    """Return what makes the distribution; a mutex, which mixes those of others, has none."""
+    """Return the head of the distribution; a mutex, which mixes distributions of others, has none."""
     if isinstance(policy, MutexPolicy):
         return None
     return policy.head.inner if isinstance(policy.head, ModeHead) else policy.head
@@ -260,7 +260,7 @@ def _sample_noise(noise: Mapping[str, Tensor]) -> Any:
 
 
 class TeacherRouter:
-    """Several teachers for one kind of action; an observation component says whose turn it is."""
+    """Several teachers for one kind of action; an observation component selects one per env."""
 
     def __init__(self, teachers: Sequence[Teacher], component: str) -> None:
         """Take them in the order of the component: one number per teacher, the largest wins, or one whole number."""
@@ -283,7 +283,7 @@ class TeacherRouter:
 
 
 class RoutedTeachers:
-    """Bound teachers that all look, of whom one is heard in each env; all keep up their memories."""
+    """Bound teachers that all run, one of them selected in each env; all update their memories."""
 
     def __init__(self, teachers: Sequence[BoundTeacher], component: str) -> None:
         self._teachers, self._component = tuple(teachers), component
@@ -311,7 +311,7 @@ class RoutedTeachers:
     def label(
         self, obs: Mapping[str, Tensor], state: Mapping[str, Tensor], noise: Mapping[str, Tensor], *, sample: bool
     ) -> Label:
-        """Ask all and take, in each env, the words of the one whose turn it is."""
+        """Run all teachers and return the output of the selected one in each env."""
         said = [
             each.label(obs, _inner(state, at), _inner(noise, at), sample=sample)
             for at, each in enumerate(self._teachers)
@@ -341,7 +341,7 @@ def _alike(params: Sequence[Mapping[str, Tensor]]) -> bool:
 
 
 def _chosen(turn: Tensor, choices: Sequence[Any]) -> Any:
-    """Return in each env what the teacher said whose turn it is; dicts entry by entry."""
+    """Return the output of the selected teacher in each env; dicts entry by entry."""
     if isinstance(choices[0], Mapping):
         return {name: _chosen(turn, [choice[name] for choice in choices]) for name in choices[0]}
     stacked = torch.stack(list(choices))
@@ -358,49 +358,49 @@ def _inner(values: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
 
 
 class RecordedTeacher(Teacher):
-    """Says what it was told."""
+    """Returns recorded labels that were set before."""
 
     def __init__(self, behind: Teacher | TeacherRouter | None = None) -> None:
-        """Take the teacher whose latents are wanted, if any."""
+        """Use this teacher for distribution and latents, if given."""
         self.behind = behind
         self.told: Any = None
         """The actions of the next step, [N, …]; None before the first."""
 
     def tell(self, actions: Any) -> None:
-        """Take what was recorded for the next step; it is copied to one place, so that a recorded graph reads it."""
+        """Set the recorded actions of the next step; copied to a fixed address for captured graphs."""
         if self.told is None:
             self.told = tree.copy(actions)
         else:
             tree.map(lambda place, value: place.copy_(value), self.told, actions)
 
     def bound(self, sight: Sight, action_spec: ActionSpec, device: torch.device) -> BoundTeacher:
-        """Bind the teacher behind, if there is one."""
+        """Bind the inner teacher, if there is one."""
         return RecordedLabels(self, None if self.behind is None else self.behind.bound(sight, action_spec, device))
 
 
 class RecordedLabels:
-    """A recorded teacher that knows who is behind it."""
+    """A recorded teacher with its bound inner teacher."""
 
     def __init__(self, teacher: RecordedTeacher, behind: BoundTeacher | None) -> None:
         self._teacher, self._behind = teacher, behind
 
     @property
     def policies(self) -> Sequence[TeacherPolicy]:
-        """Those behind it."""
+        """The policies of the inner teacher."""
         return () if self._behind is None else self._behind.policies
 
     def noise(self, sample: bool) -> dict[str, NoiseSpec]:
-        """Return the noise of those behind it."""
+        """Return the noise of the inner teacher."""
         return {} if self._behind is None else self._behind.noise(sample)
 
     def initial_state(self, num_envs: int, device: torch.device) -> dict[str, Tensor]:
-        """Return the memory of those behind it."""
+        """Return the memory of the inner teacher."""
         return {} if self._behind is None else self._behind.initial_state(num_envs, device)
 
     def label(
         self, obs: Mapping[str, Tensor], state: Mapping[str, Tensor], noise: Mapping[str, Tensor], *, sample: bool
     ) -> Label:
-        """Say what was recorded."""
+        """Return the recorded actions."""
         told = self._teacher.told
         if told is None:
             raise RuntimeError("a RecordedTeacher says what it is told: call tell(actions) before each step")
@@ -429,9 +429,9 @@ class TeacherActing:
         latents: tuple[str, ...] = (),
         name: str = "distill",
     ) -> None:
-        """Ask a teacher in every step.
+        """Run a teacher in every step.
 
-        probability: 0-d, how often the teacher acts; who owns it may change it with `copy_`.
+        probability: 0-d, how often the teacher acts; its owner may change it with `copy_`.
         sample: label with samples of the teacher in place of its most likely actions.
         store_params: store the parameters of the teacher's distribution.
         latents: the components whose latents are stored.
@@ -442,11 +442,11 @@ class TeacherActing:
 
     @property
     def name(self) -> str:
-        """Under which columns, noise and memory are kept."""
+        """The name of its columns, noise and memory."""
         return self._name
 
     def columns(self) -> Columns:
-        """Return the label, who acted, and what else is wanted of the teacher."""
+        """Return the label, whether the teacher acted, and the other stored outputs of the teacher."""
         found: dict[str, Any] = {"label": self.action_spec.tensor, "acted": TensorSpec(dtype="bool")}
         head = head_of(self.teacher.policies[0]) if self.store_params else None
         if head is not None:
@@ -457,18 +457,18 @@ class TeacherActing:
         return found
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return one number for the draw, and the teacher's own."""
+        """Return the noise of the draw, and of the teacher."""
         return {"choose": NoiseSpec(kind="uniform"), **_outer_noise(self.teacher.noise(self.sample))}
 
     def initial_state(self, num_envs: int, device: torch.device) -> dict[str, Tensor]:
-        """Return that nothing is drawn yet, and the teacher's fresh memory."""
+        """Return the state before the first draw, and the teacher's initial memory."""
         nobody = torch.zeros(num_envs, dtype=torch.bool, device=device)
         return {"drawn": nobody, "acts": nobody, **outer(self.teacher.initial_state(num_envs, device), _TEACHER)}
 
     def __call__(
         self, obs: Obs, state: Mapping[str, Tensor], actions: Any, distribution: Distribution[Any], noise: Noise
     ) -> Played:
-        """Label the step, and put the teacher's action where the teacher acts."""
+        """Label the step, and replace the action where the teacher acts."""
         said = self.teacher.label(obs, inner(state, _TEACHER), inner(noise, _TEACHER), sample=self.sample)
         acts = torch.where(state["drawn"], state["acts"], noise["choose"] < self.probability)
         columns: dict[str, Any] = {"label": said.actions, "acted": acts}

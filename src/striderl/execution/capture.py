@@ -1,20 +1,20 @@
-"""`check_capture`: show that a part can be traced once and replayed for ever.
+"""`check_capture`: check that a part can be traced once and replayed.
 
-A part that runs inside a captured region is replayed without Python: whatever it decides, draws or remembers in Python
-happens once, while it is traced, and never again. So before a part is trusted:
+A part that runs inside a captured region is replayed without Python: whatever it decides, draws or stores in Python
+happens once, while it is traced, and never again. So before a part is used:
 
     1  eager, watched      no host reads, no shapes that depend on values, no draws, no writes to what it was given;
                            the same for its backward pass
-    2  traced              torch.compile(fullgraph=True) finds one whole graph, and runs it on inputs it has not seen
+    2  traced              torch.compile(fullgraph=True) finds one whole graph, and runs it on new inputs
                            without tracing again
-    3  eager again         the same result as before: it depends on its inputs alone and keeps nothing
+    3  eager again         the same result as before: it depends on its inputs alone and stores nothing
     4  compared            the traced program equals eager on the fresh inputs
     5  CUDA graph          where the inputs are on a GPU: captured, replayed on fresh inputs, equal to eager
 
 A number that a part reads from a global or a module and that never changes is a constant and fine; one that changes
 shows in step 2, by name, or in step 3.
 
-Capture a part as a CUDA graph and replay it on inputs it has not seen.
+Capture a part as a CUDA graph and replay it on new inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["CaptureError", "CaptureReport", "check_capture"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureReport:
-    """What was checked and seen."""
+    """The result of a check."""
 
     name: str
     """The part."""
@@ -125,7 +125,7 @@ def _watched(part: str, function: Callable[..., Any], example: tuple[Any, ...]) 
 
 
 def _modules_behind(function: Callable[..., Any]) -> list[nn.Module]:
-    """Return the modules a function is, belongs to or closes over."""
+    """Return the modules that a function is, belongs to or closes over."""
     code = getattr(function, "__code__", None)
     held = inspect.getclosurevars(function).nonlocals if isinstance(code, types.CodeType) else {}
     holders = [function, getattr(function, "__self__", None), *held.values()]
@@ -133,7 +133,7 @@ def _modules_behind(function: Callable[..., Any]) -> list[nn.Module]:
 
 
 def _kept(modules: list[nn.Module]) -> dict[str, int]:
-    """Return who every attribute of the modules is."""
+    """Return the id of every attribute of the modules, by name."""
     found: dict[str, int] = {}
     for root in modules:
         for path, module in root.named_modules():
@@ -155,7 +155,7 @@ def _traced(function: Callable[..., Any], graphs: list[torch.fx.GraphModule]) ->
     def program(*inputs: Any) -> Any:
         return function(*inputs)
 
-    # The compiler remembers programs by code object. A fresh one starts empty, and nobody else's is forgotten.
+    # The compiler caches programs by code object. A fresh one starts empty, and no other cache is dropped.
     code = program.__code__.replace()
     alone = types.FunctionType(code, program.__globals__, "program", None, program.__closure__)
     compiled: Callable[..., Any] = torch.compile(alone, fullgraph=True, dynamic=False, backend=keep)
@@ -183,7 +183,7 @@ def _replayed(part: str, traced: Callable[..., Any], example: tuple[Any, ...], f
 
 
 def _copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy every tensor, so that a part that writes harms nobody."""
+    """Copy every tensor, so that a part that writes changes no input."""
 
     def copy(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):

@@ -1,11 +1,11 @@
-"""CaptureWatch one eager run of a part and refuse whatever could not be captured, at the line where it happens.
+"""Watch one eager run of a part and raise for whatever could not be captured, at the line where it happens.
 
     part(inputs) ── Python call ──▶ FunctionWatch ── torch op ──▶ DispatchWatch ──▶ kernel
                     .cpu(), .numpy(), .tolist(),       host reads, shapes that depend on values, random numbers,
                     if tensor: …                       tensors made from host data, writes to what it was given
 
-The upper mode sees what a CPU run never turns into a torch op (`.numpy()`), the lower one what library code does below
-the Python call. Both stop at the first refusal, so the error can show the source line.
+The upper mode catches what a CPU run never turns into a torch op (`.numpy()`), the lower one ops of library code below
+the Python call. Both stop at the first error, so the error can show the source line.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class CaptureError(RuntimeError):
 
 
 class CaptureWatch:
-    """What an eager run touches: the tensors it was given, those it found elsewhere and those it made."""
+    """The tensors of an eager run: the tensors it was given, those it found elsewhere and those it made."""
 
     def __init__(self, part: str, inputs: Any, modules: Sequence[nn.Module] = ()) -> None:
-        """Remember inputs, parameters and buffers by name, so that a write to one of them can be told."""
+        """Store inputs, parameters and buffers by name, to detect writes to them."""
         self.part = part
         self.num_ops = 0
         self.inside = ""
@@ -66,7 +66,7 @@ class CaptureWatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """CaptureWatch everything that happens inside the block."""
+        """Watch everything that happens inside the block."""
         with FunctionWatch(self), DispatchWatch(self):
             yield
 
@@ -75,7 +75,7 @@ class CaptureWatch:
         return [found for found, _ in self._found.values() if found.requires_grad and found.is_leaf]
 
     def require_unchanged(self) -> None:
-        """Refuse tensors from outside that hold other values now; some kernels write without saying so."""
+        """Raise for tensors from outside with changed values; some kernels write without declaring it."""
         for key, (found, before) in self._found.items():
             if not same_values(found, before):
                 self.refuse("it", f"changes {self._describe(key, found)} in place; give the new value back instead")
@@ -87,7 +87,7 @@ class CaptureWatch:
     # -- what the two modes report -------------------------------------------------------------------------------------
 
     def before_call(self, name: str, args: tuple[Any, ...]) -> None:
-        """Look at a call on the Python side before it runs."""
+        """Check a call on the Python side before it runs."""
         if name == "__bool__":
             self.refuse("'if', 'and' or 'while'", BRANCH)
         if name in HOST_CALLS:
@@ -96,7 +96,7 @@ class CaptureWatch:
             self.refuse("Tensor.to('cpu')", HOST_READ)
 
     def before_op(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Look at a torch operation before it runs."""
+        """Check a torch operation before it runs."""
         self.num_ops += 1
         if torch.Tag.data_dependent_output in op.tags:
             self.refuse(str(op), HOST_READ)
@@ -119,7 +119,7 @@ class CaptureWatch:
                 self.refuse(str(op), reason)
 
     def after_op(self, result: Any) -> None:
-        """Note what the operation made; a view of something from outside is not made here."""
+        """Store the outputs of the operation; a view of something from outside is not new."""
         for value in tree_leaves(result):
             if _is_tensor(value) and _storage(value) not in self._found:
                 self._made.add(_storage(value))
@@ -174,7 +174,7 @@ class DispatchWatch(TorchDispatchMode):
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors hold the same values; NaN equals NaN."""
+    """Return whether two tensors hold the same values; NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())
@@ -199,7 +199,7 @@ def _storage(value: Tensor) -> int:
 
 
 def _draws(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Tell whether a tagged op really draws: recurrent and attention kernels have the tag for a dropout, often zero."""
+    """Return whether a tagged op draws: recurrent and attention kernels have the tag for a dropout, often zero."""
     given = {**{spec.name: value for spec, value in zip(op._schema.arguments, args)}, **kwargs}
     dropouts = [given[name] for name in ("dropout", "dropout_p") if name in given]
     return not dropouts or float(dropouts[0]) > 0.0
@@ -227,7 +227,7 @@ def _changes_device(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> boo
 
 
 def _written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Return the tensors that an op says it writes to."""
+    """Return the tensors that an op declares to write to."""
     found: list[Tensor] = []
     for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -6,7 +6,7 @@
                                   or, padded:   e b g │ a f · │ d c ·   `·` is a row of zeros: not valid
 
 Gathering each minibatch by itself costs as many small calls as there are columns, every time. Compiled and captured
-code wants one shape, so there minibatches are filled up to the size of the largest; the order stays the same.
+code needs one shape, so there minibatches are filled up to the size of the largest; the order stays the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from striderl.execution.modes import Function, as_written
 from striderl.ops.returns import has_triton
 
 MOST_AT_ONCE = 32
-"""How many gradient steps are recorded together at most."""
+"""Largest number of gradient steps in one captured graph."""
 
 
 class ShuffledMinibatches:
@@ -43,7 +43,7 @@ class ShuffledMinibatches:
         """Take columns of one size along `dims`: 0 for rows, 1 for envs of [T, N, …], for each top-level name.
 
         Sizes of minibatches differ by one at most; `padded` makes them equal with rows of zeros at the end, in which
-        boolean columns are false. What is `lasting` lies at the same address in every update: recorded steps read it
+        boolean columns are false. What is `lasting` lies at the same address in every update: captured steps read it
         there.
         """
         paths = [(path, leaf, dims[path.partition("/")[0]]) for path, leaf in tree.items(columns)]
@@ -86,7 +86,7 @@ class ShuffledMinibatches:
         yield from rows.view(-1, number, rows.shape[1]).unbind()
 
     def _orders(self) -> Iterator[tuple[Tensor, list[int]]]:
-        """Yield the order of every epoch; it is drawn when it is first wanted, and the same when it is again."""
+        """Yield the order of every epoch; it is drawn once, when it is first needed."""
         cut = [self._lengths[0]] * len(self._lengths) if self._filling else self._lengths
         if self.generator.device.type == "cuda" and has_triton() and not self._drawn:
             self._drawn = [self._ready(order) for order in _permutations(self.count, self.num_epochs, self.generator)]
@@ -114,13 +114,13 @@ class OnRows:
         return as_written(self.function)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """Take the rows out of the columns and evaluate the function."""
+        """Gather the rows of the columns and evaluate the function."""
         columns, rows = inputs["columns"], inputs["rows"]
         return self.function({name: _taken(columns[name], dim, rows) for name, dim in self.dims})
 
 
 def _permutations(count: int, number: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    from striderl.ops.kernels.columns import permutations  # wants Triton
+    from striderl.ops.kernels.columns import permutations  # needs Triton
 
     seed = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=generator.device)
     return permutations(count, number, seed).unbind()

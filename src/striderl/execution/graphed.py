@@ -1,14 +1,14 @@
-"""CUDA graphs: record a function once, play it back with new inputs.
+"""CUDA graphs: capture a function once, replay it with new inputs.
 
-    first call     inputs ─▶ copies (the static inputs) ─▶ warm-up on a side stream ─▶ record ─▶ play
-    later calls    inputs ─▶ copied into the static inputs ─▶ play ─▶ outputs (copied out)
+    first call     inputs ─▶ copies (the static inputs) ─▶ warm-up on a side stream ─▶ capture ─▶ replay
+    later calls    inputs ─▶ copied into the static inputs ─▶ replay ─▶ outputs (copied out)
 
-A graph reads and writes the addresses it was recorded with, so inputs are copied in and outputs are copied out;
+A graph reads and writes the addresses it was captured with, so inputs are copied in and outputs are copied out;
 parameters, gradients and optimiser state are the addresses themselves. A step of a small network is dozens of kernels
-that each take less time than Python needs to start them: played back, they are started by the device.
+that each take less time than Python needs to start them: replayed, they are started by the device.
 
-All recordings share one pool of memory: what one of them leaves in it may be overwritten when another is played. So
-whatever must last is copied, inside the recording or after it, to memory that was taken before.
+All graphs share one pool of memory: outputs of one may be overwritten when another is replayed. So
+whatever must last is copied, inside the graph or after it, to memory allocated before.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from striderl.data import tree
 Signature = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 
 MOST = 8
-"""How many recordings of one function are kept; with more kinds of inputs, the oldest is made again when it comes."""
+"""Number of graphs kept per function; with more kinds of inputs, the oldest is captured again when needed."""
 MOST_IN_ALL = 64
-"""How many recordings are kept in all: functions and storages that have gone leave theirs behind."""
+"""Number of graphs kept in all: functions and storages that are gone leave theirs behind."""
 
 
 _together: ContextVar[bool] = ContextVar("together", default=False)
@@ -36,7 +36,7 @@ _together: ContextVar[bool] = ContextVar("together", default=False)
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Make one recording of several: inside, what would be recorded by itself is run, as a part of the outer one."""
+    """Capture several functions as one graph: inside, they run as parts of the outer graph."""
     token = _together.set(True)
     try:
         yield
@@ -45,20 +45,20 @@ def together() -> Iterator[None]:
 
 
 def are_together() -> bool:
-    """Tell whether this is a part of a larger recording."""
+    """Return whether this is a part of a larger graph."""
     return _together.get()
 
 
 class SideStream:
-    """A second stream: what is `running` there and what comes after it may go on at the same time, until `join`."""
+    """A second stream: work `running` there and later work may overlap, until `join`."""
 
     def __init__(self, device: torch.device) -> None:
-        """Take a stream of a CUDA device; elsewhere everything is done in turn."""
+        """Create a stream of a CUDA device; on other devices everything runs in order."""
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Start what is inside after everything so far. What it reads must stay as it is, and be kept, until `join`."""
+        """Start what is inside after everything so far. Its inputs must stay unchanged and allocated until `join`."""
         if self._stream is None:
             yield
             return
@@ -67,19 +67,19 @@ class SideStream:
             yield
 
     def join(self) -> None:
-        """Let what comes now wait for it."""
+        """Let later work wait for it."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
 
 
 class StaticInputs:
-    """Memory for inputs that stays; inputs of one dtype with as many rows lie side by side, and are copied in one call.
+    """Static memory for inputs; inputs of one dtype with as many rows lie side by side, and are copied in one call.
 
     obs [N, 48]   reward [N]   noise [N, 12]      block float32 [N, 61]      values: views of the blocks
     """
 
     def __init__(self, inputs: Any) -> None:
-        """Take memory for nested tensors, and copy them in."""
+        """Allocate memory for nested tensors, and copy them in."""
         leaves = [leaf for leaf in tree.leaves(inputs) if isinstance(leaf, Tensor)]
         kinds: dict[tuple[torch.dtype, int], list[int]] = {}
         for at, leaf in enumerate(leaves):
@@ -100,7 +100,7 @@ class StaticInputs:
         self._places = [views[at] for at in self._alone]
         order = iter(range(len(leaves)))
         self.values = tree.map(lambda leaf: views[next(order)] if isinstance(leaf, Tensor) else leaf, inputs)
-        """The inputs, in the memory that stays."""
+        """The inputs, in the static memory."""
         self._count = len(leaves)
         self.fill(leaves)
 
@@ -119,12 +119,12 @@ class StaticInputs:
 
 
 class CapturedGraph:
-    """One recorded function."""
+    """One captured function."""
 
     def __init__(
         self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], pool: Any, in_place: bool = False
     ) -> None:
-        """Record `body(inputs)` on copies of the inputs, after two runs of `prepare`; nothing of the body is done.
+        """Capture `body(inputs)` on copies of the inputs, after two runs of `prepare`; the body is not executed.
 
         With `in_place`, the outputs have memory of their own; `prepare` must return tensors like them.
         """
@@ -140,21 +140,21 @@ class CapturedGraph:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self.outputs = body(self._static.values)
-            """What the body returned; overwritten by the next play, of any recording unless it is in place."""
+            """What the body returned; overwritten by the next replay, of any graph unless it is in place."""
             if in_place:
                 self.outputs = _overwritten(places, self.outputs)
 
     def play(self, values: list[Tensor]) -> None:
-        """Copy the leaves of new inputs in, in the order of `tree.leaves`, and do what the body did."""
+        """Copy the leaves of new inputs in, in the order of `tree.leaves`, and replay the body."""
         self._static.fill(values)
         self._graph.replay()
 
 
 class Graphs:
-    """Recorded functions by what they are called with; one pool of memory for all."""
+    """Captured functions by key and input shapes; one pool of memory for all."""
 
     def __init__(self) -> None:
-        """Record nothing yet."""
+        """Start without graphs."""
         self._recordings: dict[Any, dict[Signature, CapturedGraph]] = {}
         self._held: dict[Any, Any] = {}
         self._pool: Any = None
@@ -162,9 +162,9 @@ class Graphs:
     def record(
         self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
     ) -> CapturedGraph:
-        """Return the recording of `body` under `key` for inputs of these shapes; make it if there is none.
+        """Return the graph of `body` under `key` for inputs of these shapes; capture it if there is none.
 
-        `prepare` runs before recording, twice, so that libraries allocate what they need; it must leave no trace.
+        `prepare` runs before capture, twice, so that libraries allocate what they need; it must not change any state.
         """
         found = self._recordings.setdefault(key, {})
         shapes = signature(inputs)
@@ -177,13 +177,13 @@ class Graphs:
     def make(
         self, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
     ) -> CapturedGraph:
-        """Return a new recording for somebody who keeps it: it lasts as long as they do; see `record`."""
+        """Return a new graph that its caller owns, for as long as it is referenced; see `record`."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         return CapturedGraph(inputs, prepare, body, self._pool, in_place)
 
     def _make_room(self, key: Any) -> None:
-        """Drop the oldest recordings of this key, and those of the oldest other keys, until one more may come."""
+        """Drop the oldest graphs of this key, and those of the oldest other keys, until one more may come."""
         found = self._recordings[key]
         while len(found) >= MOST:
             found.pop(next(iter(found)))
@@ -210,7 +210,7 @@ class Graphs:
 
     @torch.no_grad()
     def hold(self, key: Any, columns: Mapping[str, Any], lasting: frozenset[str]) -> dict[str, Any]:
-        """Return the columns at addresses that stay the same from call to call, for recordings that read them there.
+        """Return the columns at addresses that stay the same from call to call, for graphs that read them there.
 
         What is under one of the names `lasting` has such an address by itself and is read in place; the rest is copied.
         """
@@ -231,7 +231,7 @@ class Graphs:
 
 
 def signature(inputs: Any) -> Signature:
-    """Return names, shapes and dtypes of all tensors: what a recording is good for."""
+    """Return names, shapes and dtypes of all tensors: the inputs a graph fits."""
     return tuple((path, tuple(leaf.shape), leaf.dtype) for path, leaf in _tensors(inputs))
 
 
@@ -253,7 +253,7 @@ def _walk(value: Any, path: str, found: list[tuple[str, Tensor]]) -> None:
 
 
 def addresses(held: Any) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]:
-    """Return where tensors lie in memory and how: a recording that reads them in place is good for these alone."""
+    """Return where tensors lie in memory and how: a graph that reads them in place fits these alone."""
     found = [leaf for leaf in tree.leaves(held) if isinstance(leaf, Tensor)]
     return tuple((leaf.data_ptr(), tuple(leaf.shape), leaf.stride()) for leaf in found)
 

@@ -6,7 +6,7 @@
               SIGINT ──── waits ───────┘ raises KeyboardInterrupt here
 
 Python raises KeyboardInterrupt wherever it happens to be: between two tensors of an optimiser step, or inside the exit
-of `torch.no_grad()`. Inside the `with`, SIGINT is noted and raised at the next `check_interrupt`, at the end at the
+of `torch.no_grad()`. Inside the `with`, SIGINT is stored and raised at the next `check_interrupt`, at the end at the
 latest. A second SIGINT, a second or more after one which still waits, is raised at once, for a step that hangs.
 
 It works in the main thread and in place of Python's own handler; where another handler is installed, that one is left
@@ -32,7 +32,7 @@ class _Pending:
         self.since: float | None = None
         """When it came, in seconds of the monotonic clock; None while there is none."""
         self.process = 0
-        """The process that waits for it: a fork inherits the handler, and nobody there would look."""
+        """The process that waits for it: a fork inherits the handler, but never checks it."""
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGINT."""
@@ -77,12 +77,12 @@ class deferred_interrupts:  # noqa: N801  (a context manager, named like a funct
 
 
 def interrupt_waits() -> bool:
-    """Tell whether a SIGINT waits to be raised in this thread."""
+    """Return whether a SIGINT waits to be raised in this thread."""
     return _pending.since is not None and threading.current_thread() is threading.main_thread()
 
 
 def check_interrupt() -> None:
-    """Raise KeyboardInterrupt if a SIGINT waits: here everything is whole."""
+    """Raise KeyboardInterrupt if a SIGINT waits: here no step is half done."""
     if _pending.since is not None and threading.current_thread() is threading.main_thread():
         _pending.since = None
         raise KeyboardInterrupt

@@ -2,11 +2,11 @@
 
     function(minibatch) ─▶ {name: (weight, loss)}, {name: statistic}
                               │ Σ weight · loss            │
-                           backward ─▶ gradient blocks     └─▶ one packed vector [K] of all numbers
+                           backward ─▶ gradient blocks     └─▶ one packed vector [K] of all metrics
 
 `eager` runs Python as it is written and is the reference. `compiled` runs the same through torch's compiler, which
-merges the small operations that dominate small networks. `graphed` records the whole step, optimiser included, as a
-CUDA graph and plays it back. All see the same samples in the same order.
+merges the small operations that dominate small networks. `graphed` captures the whole step, optimiser included, as a
+CUDA graph and replays it. All get the same samples in the same order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Function = Callable[[Any], tuple[Losses, Mapping[str, Tensor]]]
 
 
 class Evaluated(NamedTuple):
-    """What a function says about a minibatch."""
+    """The outputs of a function for a minibatch."""
 
     names: tuple[str, ...]
     """Of the numbers: the losses first, then the statistics; a statistic replaces a loss of the same name."""
@@ -58,9 +58,9 @@ class ExecutionConfig:
     """'eager'; 'compiled': faster for small networks after tens of seconds of compiling; 'graphed': CUDA graphs; or
     'auto': graphed where the parameters are on a CUDA device and one process learns, eager elsewhere."""
     strict: bool = False
-    """Raise when the mode does not work here, instead of one warning and going on in eager mode."""
+    """Raise when the mode does not work here, instead of one warning and falling back to eager mode."""
     fuse: bool = True
-    """With 'graphed': compile what is recorded, where Triton is installed. Updates are about twice as fast, after tens
+    """With 'graphed': compile what is captured, where Triton is installed. Updates are about twice as fast, after tens
     of seconds of compiling."""
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class ExecutionConfig:
 
 
 def evaluated(function: Function, minibatch: Any) -> Evaluated:
-    """Run a function and pack what it says."""
+    """Run a function and pack its outputs."""
     losses, statistics = function(minibatch)
     # a product with 1, and a stack to be summed, are a dozen operations, there and back, of a small step's hundred
     parts = [loss if isinstance(weight, float) and weight == 1.0 else weight * loss for weight, loss in losses.values()]
@@ -84,31 +84,31 @@ class Mode(ABC):
     """One way of going forward and backward."""
 
     records: bool = False
-    """Whether whole steps are recorded and played back."""
+    """Whether whole steps are captured and replayed."""
     joint: bool = False
     """Whether forward and backward may be compiled together, see `JointPrograms`."""
     fuses: bool = False
     """Whether `fuse` compiles."""
     fixed_shapes: bool = False
-    """Whether minibatches of one shape are wanted: another shape is compiled or recorded anew."""
+    """Whether minibatches need one shape: another shape is compiled or captured again."""
 
     def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
-        """Return what `body(inputs)` returns; a mode that records does so under `key`, see `graphed.Graphs.play`."""
+        """Return what `body(inputs)` returns; a graphed mode captures it under `key`, see `graphed.Graphs.play`."""
         return body(inputs)
 
     def play_in_place(self, key: Any, inputs: Any, function: Callable[[Any], Any]) -> Any:
-        """Return what `function(inputs)` returns; in a mode that records always at the same addresses.
+        """Return what `function(inputs)` returns; in a graphed mode always at the same addresses.
 
         There the next call under the same key, with inputs of these shapes, overwrites it. The function is pure.
         """
         return function(inputs)
 
     def hold(self, key: Any, columns: Mapping[str, Any], lasting: frozenset[str]) -> Mapping[str, Any]:
-        """Return columns that recordings may read in place; see `graphed.Graphs.hold`."""
+        """Return columns that graphs may read in place; see `graphed.Graphs.hold`."""
         return columns
 
     def fuse(self, function: PureT) -> PureT:
-        """Return a function of tensors, without gradients, as this mode would have it inside a recording."""
+        """Return a function of tensors, without gradients, as this mode runs it inside a graph."""
         return function
 
     def wrap(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -117,7 +117,7 @@ class Mode(ABC):
 
     @abstractmethod
     def run(self, function: Function, minibatch: Any, backward: Callable[[Tensor], None]) -> Evaluated:
-        """Evaluate a function and hand the total over to `backward`, which computes the gradients."""
+        """Evaluate a function and pass the total to `backward`, which computes the gradients."""
 
 
 class Eager(Mode):
@@ -136,7 +136,7 @@ class Compiled(Mode):
     fixed_shapes = True
 
     def __init__(self, strict: bool = False, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Compile nothing yet; `strict` raises what goes wrong later instead of falling back.
+        """Compile nothing yet; `strict` raises later errors instead of falling back.
 
         `backend` is the one of `torch.compile` to use.
         """
@@ -157,7 +157,7 @@ class Compiled(Mode):
         try:
             found = program(minibatch)
             backward(found.total)
-        except Exception as error:  # the compiler raises many kinds; what is not its fault comes again in eager mode
+        except Exception as error:  # the compiler raises many kinds; other errors are raised again in eager mode
             if self.strict:
                 raise
             self.fallback = f"{type(error).__name__}: {error}"
@@ -178,7 +178,7 @@ class AsWritten(Protocol):
 
 
 def as_written(function: object) -> bool:
-    """Tell whether a function is not to be compiled."""
+    """Return whether a function is not to be compiled."""
     return isinstance(function, AsWritten) and function.as_written
 
 
@@ -194,7 +194,7 @@ def _compiled_losses(
 def _compiled(program: PureT, backend: str | Callable[..., Any], *, merged: bool = False) -> PureT:
     """Compile a function for one shape of inputs at a time.
 
-    Torch remembers programs by code object and gives up after eight; with one of its own, each function has eight.
+    Torch caches programs by code object and gives up after eight; with one of its own, each function has eight.
     """
     assert isinstance(program, FunctionType)
     alone = FunctionType(
@@ -206,37 +206,37 @@ def _compiled(program: PureT, backend: str | Callable[..., Any], *, merged: bool
 
 
 class Graphed(Compiled):
-    """As CUDA graphs: one recording per function and per shape of a minibatch, of compiled code where that works."""
+    """As CUDA graphs: one graph per function and per shape of a minibatch, of compiled code where that works."""
 
     records = True
 
     def __init__(self, strict: bool = False, *, fused: bool = True) -> None:
-        """Record nothing yet; with `fused`, what is recorded is compiled first, which merges small kernels."""
+        """Start without graphs; with `fused`, functions are compiled before capture, which merges small kernels."""
         super().__init__(strict)
         self.graphs = Graphs()
         self.given_up = ""
-        """Why nothing is recorded any more; empty while steps are."""
+        """Why nothing is captured any more; empty while steps are."""
         self.fuses = fused
         if not fused:
             self.fallback = "recorded as it is written"
 
     def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
-        """Record the first time, play back from then on."""
+        """Capture the first time, replay from then on."""
         return self._played(key, inputs, prepare, body, in_place=False)
 
     def play_in_place(self, key: Any, inputs: Any, function: Callable[[Any], Any]) -> Any:
-        """Record the first time, play back from then on; results stay where they are."""
+        """Capture the first time, replay from then on; results keep their addresses."""
         return self._played(key, inputs, function, function, in_place=True)
 
     def _played(
         self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], *, in_place: bool
     ) -> Any:
-        """Play; what cannot be recorded is run as it is from then on, with one warning, unless this is strict."""
+        """Replay; what cannot be captured runs as it is from then on, with one warning, or raises if strict."""
         if not self.given_up:
             try:
                 return self.graphs.play(key, inputs, prepare, body, in_place=in_place)
             except RuntimeError as error:
-                if self.strict or are_together():  # whoever makes the larger recording knows what to do
+                if self.strict or are_together():  # the capture of the larger graph handles it
                     raise
                 self.given_up = str(error).partition("\n")[0]
                 _log.warning(
@@ -248,11 +248,11 @@ class Graphed(Compiled):
             return body(inputs)
 
     def hold(self, key: Any, columns: Mapping[str, Any], lasting: frozenset[str]) -> Mapping[str, Any]:
-        """Return the columns at addresses that stay; what does not last is copied."""
+        """Return the columns at fixed addresses; those that are not `lasting` are copied."""
         return self.graphs.hold(key, columns, lasting)
 
     def fuse(self, function: PureT) -> PureT:
-        """Compile a function that does not change anything; where the compiler cannot, it is recorded as it is."""
+        """Compile a function that does not change anything; where the compiler cannot, it is captured as it is."""
         return self._try_fused(function) if self.fuses else function
 
     def _try_fused(self, function: PureT) -> PureT:
@@ -274,7 +274,7 @@ class Graphed(Compiled):
         return cast(PureT, run)
 
     def wrap(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function as a recording of itself, compiled first where this mode does that."""
+        """Return the function as a captured graph, compiled first where this mode does that."""
         fused = self.fuse(function)
 
         def body(inputs: Any) -> Any:
@@ -298,9 +298,9 @@ MODES = ("auto", "eager", "compiled", "graphed")
 
 
 def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *, alone: bool = True) -> Mode:
-    """Return the mode of a name or a config, for parameters on this device; one line in the log says which and why.
+    """Return the mode of a name or a config, for parameters on this device; log once which and why.
 
-    An empty name is 'eager'. What processes learn together (not `alone`) is not recorded: there 'auto' is eager.
+    An empty name is 'eager'. Updates shared by several processes (not `alone`) are not captured: there 'auto' is eager.
     """
     config = ExecutionConfig(mode=chosen or "eager") if isinstance(chosen, str) else chosen
     on_cuda = torch.device(device).type == "cuda"

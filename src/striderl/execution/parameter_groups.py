@@ -5,7 +5,7 @@
 
 A small network has dozens of tensors, and an optimiser that visits each spends most of its time on the way. A gradient
 that is not finite changes nothing: parameters, moments and step count stay what they were, bit for bit, and the skip is
-counted. The learning rate is a tensor, so a rule may move it without asking the device.
+counted. The learning rate is a tensor, so a rule may change it without a device sync.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class GroupConfig:
     learning_rate: float = 1e-3
     """The first learning rate."""
     max_grad_norm: float = 1.0
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     weight_decay: float = 0.0
     """Decay of the parameters, as the optimiser understands it."""
     eps: float = 1e-8
     """Adam's epsilon."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """How slowly Adam's two moments forget."""
+    """Adam's betas: decay rates of its two moments."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -61,7 +61,7 @@ class FlatParameters:
     """Parameters and their gradients laid out in one block each; the module's own tensors become views."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Move the parameters; whoever held them sees the same values."""
+        """Move the parameters into one block; references to them stay valid."""
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("a group of parameters to optimise is empty")
@@ -85,9 +85,9 @@ class FlatParameters:
         return parameter.grad is grads and parameter.data_ptr() == values.data_ptr()
 
     def attach(self) -> None:
-        """Take gradients back that `zero_grad` let go, and raise when parameters have left the block.
+        """Restore gradients that `zero_grad` dropped, and raise when parameters have left the block.
 
-        Either would stop learning without a word: gradients would go where no optimiser looks.
+        Either would silently stop learning: gradients would go where no optimiser reads them.
         """
         for parameter, (values, grads) in zip(self.parameters, self._views):
             if parameter.grad is not grads:
@@ -116,18 +116,18 @@ class ParameterGroup:
         device = self.flat.flat.device
         self.learning_rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
         self.num_skipped = torch.zeros((), dtype=torch.int64, device=device)
-        """How many steps were skipped because the gradient was not finite."""
+        """Number of steps skipped because the gradient was not finite."""
         self._first = torch.zeros_like(self.flat.flat)
         self._second = torch.zeros_like(self.flat.flat)
         self._count = torch.zeros((), dtype=torch.float32, device=device)
-        # on the CPU a look at the norm costs less than the work that it saves; a GPU would have to be asked
+        # on the CPU checking the norm costs less than the work that it saves; on a GPU it would need a sync
         self._looks = (
             config.optimizer in ("Adam", "AdamW") and device.type == "cpu" and self.flat.flat.dtype is torch.float32
         )
         self._written_out = False
 
     def write_out(self) -> None:
-        """Take steps of Adam as plain arithmetic, for somebody who compiles it: on a GPU torch's own is slow.
+        """Take steps of Adam as plain arithmetic, to be compiled: on a GPU torch's own is slow.
 
         Torch's fused Adam is made for many tensors and gives one of a few hundred thousand numbers to six processors.
         """
@@ -174,11 +174,11 @@ class ParameterGroup:
         return norm
 
     def zero_grad(self) -> None:
-        """Forget the last gradient."""
+        """Clear the last gradient."""
         self.flat.grad.zero_()
 
     def set_grad(self, found: Sequence[Tensor | None]) -> None:
-        """Take the gradients of the parameters, in their order; None where nothing depends on one."""
+        """Set the gradients of the parameters, in their order; None where nothing depends on one."""
         pieces = zip(found, self.flat.parameters)
         whole = [torch.zeros_like(each).view(-1) if grad is None else grad.reshape(-1) for grad, each in pieces]
         torch.cat(whole, out=self.flat.grad)
@@ -186,7 +186,7 @@ class ParameterGroup:
     def step(self) -> Tensor:
         """Clip, take one step unless the gradient is not finite, and return its norm before clipping.
 
-        A parameter that was frozen since the group was made stays where it is; its moments go on towards zero.
+        A parameter that was frozen since the group was made stays where it is; its moments decay towards zero.
         """
         frozen = [parameter for parameter in self.flat.parameters if not parameter.requires_grad]
         if not frozen:
@@ -219,7 +219,7 @@ class ParameterGroup:
         return (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
 
     def _step_looking(self, grad: Tensor, norm: Tensor) -> None:
-        """Do what `step` does, to the bit, with a look at the norm instead of a dozen operations on single numbers."""
+        """Do what `step` does, to the bit, with a check of the norm instead of a dozen operations on single numbers."""
         length = norm.item()
         if is_broken(length):
             self.num_skipped += 1
@@ -275,7 +275,7 @@ class ParameterGroup:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with saved moments."""
+        """Restore saved moments."""
         if state["first"].shape != self._first.shape:
             raise ValueError(
                 f"the saved optimiser has {state['first'].numel()} parameters, this group {self._first.numel()}"
@@ -288,5 +288,5 @@ class ParameterGroup:
 
 
 def is_broken(length: float) -> bool:
-    """Tell whether a gradient of this length must not be used; squared, as the optimiser will, it is not finite."""
+    """Return whether a gradient of this length must not be used; squared, as the optimiser will, it is not finite."""
     return not length * length < _SQUARE_OVERFLOWS

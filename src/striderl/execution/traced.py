@@ -6,27 +6,26 @@
                                                     read where they lie, whenever the program runs
 
 `torch.compile` checks at each call that no Python value it has seen was changed, which for a small network takes longer
-than the work. A traced program has nothing to check but the layout of its inputs. The price is the rule of recorded
+than the work. A traced program has nothing to check but the layout of its inputs. The price is the rule of captured
 steps (`graphed`): tensors may be changed in place, and every other value is what it was when the function was traced.
 
 A function of nested tensors, without gradients, as compiled programs: acting, drawing, for small work on the CPU.
 
     inputs (obs, state, noise) ──flattened──▶ leaves ──program of this layout──▶ leaves ──rebuilt──▶ (actions, state, …)
 
-What is asked of the function, and how programs are made, is in `traced.py`. There is one program per layout of the
-inputs and per `key`, which is what the function decides in Python. The first result, and one of every thousand after
-it, is compared with the function as it is written. A function that cannot be compiled, or a program that does not
-agree, is a line in the log, and from then on the function runs as it is written.
+Requirements on the function are as above. There is one program per layout of the inputs and per `key`, which is what
+the function decides in Python. The first result, and one of every thousand after it, is compared with the function as
+it is written. A function that cannot be compiled, or a program that does not agree, is logged, and from then on the
+function runs as it is written.
 
 Forward and backward as one compiled program, without autograd while it runs: for small networks on the CPU.
 
     trace once     minibatch ─▶ function ─▶ Σ weight · loss ─▶ torch.autograd.grad ─▶ graph of plain tensor operations
                                                                   │ captured tensors become inputs
-    run            [leaves of the minibatch, parameters, …] ─▶ compiled graph ─▶ numbers [K], gradient block per group
+    run            [leaves of the minibatch, parameters, …] ─▶ compiled graph ─▶ metrics [K], gradient block per group
 
 `torch.compile` makes two programs with autograd between them, and checks a lot at each call: of a millisecond that a
-step of a small Q-network takes, half is spent on that. How programs are made, and what they ask of a function, is in
-`traced.py`.
+step of a small Q-network takes, half is spent on that. Requirements: as above.
 
 The first result, and one of every thousand after it, is compared with the function as it is written; a program that
 does not agree is not used any more.
@@ -63,11 +62,11 @@ class RefusedError(RuntimeError):
     """A function that cannot become a program, with the reason."""
 
     level = logging.INFO
-    """How loudly it is said: nothing is wrong with results that come more slowly."""
+    """The log level: results are right, only slower."""
 
 
 class StaleError(RefusedError):
-    """A program that has begun to give something else than its function: earlier results may have been wrong too."""
+    """A program that has begun to differ from its function: earlier results may have been wrong too."""
 
     level = logging.WARNING
 
@@ -145,7 +144,7 @@ def rebuilt(value: Any, leaves: Iterator[Tensor]) -> Any:
 
 
 class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses `item` and `float(tensor)`: the tracer would keep the value of a tensor that is not its own for good."""
+    """Raises for `item` and `float(tensor)`: the tracer would freeze the value of a tensor from outside."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -173,7 +172,7 @@ def _traced(
         if not node.users:
             graph.erase_node(node)
     for node in graph.nodes:
-        node.meta.clear()  # belongs to the tracer, and would meet the compiler's own
+        node.meta.clear()  # belongs to the tracer, and would conflict with the compiler's own
     _check_pure(graph)
     traced.recompile()
     return traced, used, captured
@@ -196,7 +195,7 @@ def _captured(traced: Any, given: list[fx.Node]) -> list[Tensor]:
         node.replace_all_uses_with(inputs[name])
         graph.erase_node(node)
     for place in (traced._parameters, traced._buffers):
-        place.clear()  # the compiler would hand them over at each call, although nobody reads them there any more
+        place.clear()  # the compiler would pass them at each call, although they are not read any more
     return [tensor.detach() for tensor in captured]
 
 
@@ -209,7 +208,7 @@ def _attribute(module: nn.Module, name: str) -> Tensor:
 
 
 def _check_pure(graph: fx.Graph) -> None:
-    """Refuse a graph that writes to its inputs, or to views of them: a function of tensors changes nothing."""
+    """Raise for a graph that writes to its inputs, or to views of them: a function of tensors changes nothing."""
     given = {node for node in graph.nodes if node.op == "placeholder"}
     for node in graph.nodes:
         if node.target is operator.getitem and node.args[0] in given:
@@ -234,7 +233,7 @@ def inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Seque
     """Compile with torch's compiler; what calls its kernels is compiled as well, where that works."""
     import torch._inductor  # a second to import, and only here
 
-    # sizes were looked at when the inputs were flattened
+    # sizes were checked when the inputs were flattened
     unchecked = {"size_asserts": False, "alignment_asserts": False}
     compiled: Callable[..., Sequence[Tensor]]
     try:
@@ -248,7 +247,7 @@ def inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Seque
 
 
 def check_agreement(found: Sequence[Tensor], wanted: Sequence[Tensor], *, later: bool = False) -> None:
-    """Raise `RefusedError`, or `StaleError` of a `later` look, unless a program gave what its function gives.
+    """Raise `RefusedError`, or `StaleError` of a `later` check, unless a program agrees with its function.
 
     Rounding does not count.
     """
@@ -265,7 +264,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
         return torch.equal(one, other)
     if not other.numel():
         return True
-    # of the finite numbers: beside a NaN, the others must agree all the same
+    # of the finite numbers: next to a NaN, the others must agree all the same
     largest = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max())
     return torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest + 1e-6, equal_nan=True)
 
@@ -342,7 +341,7 @@ __all__ = ["CHECK_EVERY", "MOST", "JointPrograms", "RefusedError"]
 
 
 class JointPrograms:
-    """Runs functions of minibatches as joint programs and leaves the gradients with the groups."""
+    """Runs functions of minibatches as joint programs and stores the gradients in the groups."""
 
     def __init__(self, groups: Mapping[str, ParameterGroup], backend: Backend | None = None) -> None:
         """Compile nothing yet."""
@@ -354,7 +353,7 @@ class JointPrograms:
         self._layouts: dict[Function, int] = {}
 
     def run(self, function: Function, minibatch: Any) -> Evaluated:
-        """Put the gradients of the weighted losses in place of the last ones; return the numbers.
+        """Put the gradients of the weighted losses in place of the last ones; return the metrics.
 
         Raises `RefusedError` where the function cannot be compiled so; the gradients are what they were then.
         """
@@ -391,7 +390,7 @@ class JointPrograms:
         return names, program
 
     def _as_written(self, function: Function, minibatch: Any) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-        """Return the names of the numbers, and what a program returns."""
+        """Return the names of the metrics, and what a program returns."""
         found = evaluated(function, minibatch)
         return found.names, (found.numbers, found.total.detach(), *self._gradients(found.total))
 

@@ -2,9 +2,9 @@
 
     minibatch ─▶ function ─▶ Σ weight · loss ─▶ backward ─▶ sum over processes ─▶ rule ─▶ clip ─▶ optimiser
                     │                                                              │ learning rate
-                    └── losses and statistics, one packed vector ──────────────────┴─▶ numbers of the step
+                    └── losses and statistics, one packed vector ──────────────────┴─▶ metrics of the step
 
-Nothing in it asks the device for a value. The rule is asked before the optimiser, so a learning rate that follows the
+Nothing in it syncs with the device. The rule is applied before the optimiser, so a learning rate that follows the
 KL of a minibatch is used for that minibatch already, as in rsl_rl.
 
 With `reduce`, which sums a tensor over processes, the step is that of one process with the samples of all: means count
@@ -14,7 +14,7 @@ not finite in any, so that all of them skip the step together.
 Keep memory that one gradient step frees for the next one.
 
 glibc gives the top of its heap back to the system whenever enough of it is free, which is after every backward pass of
-a large network, and asks for it again in the next forward pass: a hundred thousand page faults per update, 15 % of its
+a large network, and allocates it again in the next forward pass: a hundred thousand page faults per update, 15 % of its
 time for [512, 256, 128] on 6,144 samples. With a higher threshold the memory stays. It costs nothing but what the
 process had at its peak anyway. Other allocators and systems are left alone, and STRIDERL_KEEP_MEMORY=0 leaves glibc's.
 """
@@ -45,18 +45,18 @@ from striderl.ops.moments import AllReduce, pooled
 _log = logging.getLogger(__name__)
 
 Rule = Callable[[Mapping[str, Tensor], Mapping[str, ParameterGroup]], None]
-"""(numbers of the minibatch, groups): moves learning rates by tensor arithmetic, with `copy_`."""
+"""(metrics of the minibatch, groups): changes learning rates by tensor arithmetic, with `copy_`."""
 
 
 class UpdateProgress(NamedTuple):
-    """What several steps have seen, as 0-d tensors."""
+    """The metrics of several steps, as 0-d tensors."""
 
     mean: dict[str, Tensor]
-    """The mean of every number over the steps."""
+    """The mean of every metric over the steps."""
     first: dict[str, Tensor]
-    """The numbers of the first step."""
+    """The metrics of the first step."""
     num_steps: int
-    """How many steps there were."""
+    """Number of steps."""
 
 
 class Updater:
@@ -69,7 +69,7 @@ class Updater:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the groups by name; a parameter belongs to one of them."""
+        """Create the groups by name; a parameter belongs to one of them."""
         self.groups = dict(groups)
         first = next(iter(self.groups.values()), None)
         device = torch.device("cpu") if first is None else first.flat.flat.device
@@ -97,16 +97,16 @@ class Updater:
                     raise ValueError(f"a parameter {list(parameter.shape)} is in both groups {other!r} and {name!r}")
 
     def attach(self) -> None:
-        """Make sure that every parameter and gradient still is where the optimisers look; before each update."""
+        """Check, before each update, that every parameter and gradient is still in its block."""
         for group in self.groups.values():
             group.flat.attach()
 
     def trainable(self) -> tuple[bool, ...]:
-        """Return which parameters are not frozen: what is recorded or compiled is good for these."""
+        """Return which parameters are not frozen: graphs and programs fit these alone."""
         return tuple(each.requires_grad for group in self.groups.values() for each in group.flat.parameters)
 
     def pooled(self) -> AbstractContextManager[None]:
-        """Return a region in which means and statistics count the samples of all processes; see `ops.moments`."""
+        """Return a region in which means and statistics use the samples of all processes; see `ops.moments`."""
         return pooled(self.reduce)
 
     def step(self, function: Function, minibatch: Any, rule: Rule | None = None) -> dict[str, Tensor]:
@@ -118,9 +118,9 @@ class Updater:
         return dict(zip(names, numbers.unbind()))
 
     def run(self, function: Function, minibatches: Iterable[Any], rule: Rule | None = None) -> UpdateProgress:
-        """Take one step per minibatch; the numbers of all steps are added up in one vector.
+        """Take one step per minibatch; the metrics of all steps are summed in one vector.
 
-        Where steps are recorded, shuffled minibatches are gathered by the recording itself, and many steps are one.
+        Where steps are captured, minibatches are gathered inside the graph, and many steps are one graph.
         """
         if self.mode.records and isinstance(minibatches, ShuffledMinibatches):
             return self._added_up(self._steps_on_rows(function, minibatches, rule))
@@ -184,9 +184,9 @@ class Updater:
         return (*found.names, *self._norm_names), self._end_of(found.names, rule)(found.numbers)
 
     def _end_of(self, names: tuple[str, ...], rule: Rule | None) -> Callable[[Tensor], Tensor]:
-        """Return what comes after the gradients, as a function of the numbers: rule, clipping and optimisers.
+        """Return what comes after the gradients, as a function of the metrics: rule, clipping and optimisers.
 
-        It returns the numbers with the norms of the gradients behind them.
+        It returns the metrics followed by the norms of the gradients.
         """
         end = self._ends.get((names, rule))
         if end is None:
@@ -201,7 +201,7 @@ class Updater:
         return end
 
     def _evaluated(self, function: Function, minibatch: Any) -> Evaluated:
-        """Compute numbers and gradients: as one program where the mode and the function allow it."""
+        """Compute metrics and gradients: as one program where the mode and the function allow it."""
         if self.mode.joint and self._joint is not None and function not in self._refused:
             try:
                 return self._joint.run(function, minibatch)
@@ -211,7 +211,7 @@ class Updater:
         return self.mode.run(function, minibatch, self._backward)
 
     def _try_out(self, function: Function, minibatch: Any, rule: Rule | None) -> None:
-        """Take a step and take it back: what is compiled or allocated on the way is there afterwards."""
+        """Take a step and undo it, so that everything is compiled and allocated."""
         found = self.mode.run(function, minibatch, self._backward)
         places = [place for group in self.groups.values() for place in group.changing()]
         before = [place.clone() for place in places]
@@ -238,7 +238,7 @@ class Updater:
         total.backward()  # type: ignore[no-untyped-call]
 
     def _agreed(self, numbers: Tensor) -> Tensor:
-        """Return the mean over processes, so that those which are no means of samples are the same everywhere too."""
+        """Return the mean over processes, so that metrics that are no sample means are equal in all processes too."""
         if self.reduce is None:
             return numbers
         sums = self.reduce(torch.cat([numbers, torch.ones_like(numbers[:1])]))
@@ -249,7 +249,7 @@ class Updater:
         return {name: group.state_dict() for name, group in self.groups.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the saved state of every group."""
+        """Restore the saved state of every group."""
         if state.keys() != self.groups.keys():
             raise ValueError(f"saved groups {sorted(state)} are not this updater's {sorted(self.groups)}")
         for name, group in self.groups.items():
@@ -267,7 +267,7 @@ _done = False
 
 
 def keep_freed_memory() -> bool:
-    """Raise glibc's thresholds, once per process; tells whether they are raised."""
+    """Raise glibc's thresholds, once per process; return whether they are raised."""
     global _done
     if _done or os.environ.get("STRIDERL_KEEP_MEMORY") == "0" or platform.libc_ver()[0] != "glibc":
         return _done

@@ -122,7 +122,7 @@ class Conv2dModel(nn.Module):
         return h, w
 
     def conv_out_size(self, h: int, w: int) -> int:
-        """Return how many numbers the flattened feature maps hold for an input of this height and width."""
+        """Return the size of the flattened feature maps for an input of this height and width."""
         height, width = self.conv_out_resolution(h, w)
         return self.out_channels * height * width
 
@@ -183,7 +183,7 @@ class Conv2dHeadModel(nn.Module):
 
 
 def as_float_image(image: Tensor, dtype: torch.dtype = torch.float32, *, scale_uint8: bool = True) -> Tensor:
-    """Cast an image of integers to a float dtype; bytes become numbers in [0, 1] unless told not to be scaled."""
+    """Cast an image of integers to a float dtype; bytes become numbers in [0, 1] unless scaling is off."""
     if image.is_floating_point():
         return image
     cast = image.to(dtype)

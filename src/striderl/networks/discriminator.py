@@ -1,9 +1,9 @@
-"""The discriminator of adversarial motion priors (Peng et al. 2021): how much a motion looks like the expert's.
+"""The discriminator of adversarial motion priors (Peng et al. 2021): scores how similar a motion is to the expert's.
 
     motion features [.., F] ─▶ (Linear ─▶ ReLU) x n ─▶ Linear ─▶ D [..]        trained towards +1 expert, -1 policy
 
     style reward = coef * max(0, 1 - (D - 1)^2 / 4)        1 for the expert's score, 0 from the policy's on
-    mixed reward = (1 - w) * style + w * task              w = task_reward_lerp; with w = 0 the task has no say
+    mixed reward = (1 - w) * style + w * task              w = task_reward_lerp; with w = 0 the task is ignored
 
 It is a module of its own, with its own optimiser, learning rate and checkpoint section, and no part of any policy.
 """
@@ -69,7 +69,7 @@ class AMPDiscriminator(nn.Module):
     def slope(self, x: Tensor) -> Tensor:
         """Return dD/dx [..., input_dim] at features of that shape; its gradient reaches the weights.
 
-        A ReLU network is linear around every x, so its gradient is a product of weights with the rows of dead units
+        A ReLU network is linear around every x, so its gradient is a product of weights with the rows of inactive units
         left out. Written out, it needs no second backward pass and can be captured.
         """
         alive: list[Tensor] = []

@@ -1,6 +1,6 @@
 """Several networks of the same shape as one: every layer is one batched product.
 
-    input [K, B, F] or [B, F] ──▶ weight [K, F, H] ──▶ … ──▶ output [K, B, O]        K members, none sees another
+    input [K, B, F] or [B, F] ──▶ weight [K, F, H] ──▶ … ──▶ output [K, B, O]        K members, independent
 
 A double critic is two members, REDQ ten. One product for all costs little more than one for one.
 
@@ -10,9 +10,9 @@ Batch renormalisation (Ioffe 2017) for ensembles, with its statistics in the ope
                                                               d = (batch mean - running mean) / running std, ±d_max
     otherwise   y = (x - running mean) / running std          then y · scale + shift, which are learned
 
-r and d are constants of a step, so that training and acting see nearly the same numbers. In the first `warmup` steps
-they are 1 and 0, which is batch normalisation. A forward pass changes nothing: it says what the moments of the batch
-were, and `update_normalization` takes them into the running ones. So a step that is thrown away leaves no trace.
+r and d are constants of a step, so that training and acting use nearly the same numbers. In the first `warmup` steps
+they are 1 and 0, which is batch normalisation. A forward pass changes nothing: it returns the moments of the
+batch, and `update_normalization` adds them to the running ones. So a discarded step changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from striderl.networks.mlp import Nonlinearity, as_sizes, resolve_nn_activation
 
 
 class EnsembleLinear(nn.Module):
-    """K linear layers side by side: [K, B, F] to [K, B, O]; each begins as torch's own linear layer does."""
+    """K linear layers side by side: [K, B, F] to [K, B, O]; each is initialised like torch's linear layer."""
 
     def __init__(self, num_members: int, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class EnsembleLinear(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Return the outputs of all members."""
         product = torch.bmm(input, self.weight)
-        # `baddbmm` begins with a copy of the biases for every sample; a sum the compiler puts into what comes next
+        # `baddbmm` begins with a copy of the biases for every sample; the compiler fuses a sum into the next kernel
         return product + self.bias.to(product.dtype)
 
 
@@ -116,7 +116,7 @@ class BatchRenorm(nn.Module):
         d_max: float = 5.0,
         eps: float = 1e-3,
     ) -> None:
-        """Take how slowly the running moments move, and how far they may be corrected after the warm-up."""
+        """Set the momentum of the running moments, and the correction limits after the warm-up."""
         super().__init__()
         self.momentum, self.warmup, self.r_max, self.d_max, self.eps = momentum, warmup, r_max, d_max, eps
         self.scale = nn.Parameter(torch.ones(num_members, 1, size))
@@ -126,7 +126,7 @@ class BatchRenorm(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return the output with the running moments: how actions are valued outside of a critic's step."""
+        """Return the output with the running moments: used outside of a critic's step."""
         return self._shaped((x - self.mean.unsqueeze(1)) / self._running_std().unsqueeze(1))
 
     def train_step(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, EnsembleMoments]:
@@ -146,7 +146,7 @@ class BatchRenorm(nn.Module):
     def update_normalization(self, moments: EnsembleMoments) -> None:
         """Move the running moments towards those of a batch; moments that are not finite change nothing."""
         fine = moments.mean.isfinite().all() & moments.variance.isfinite().all()
-        # the first moments count like all later ones; so nothing of the start, mean 0 and variance 1, is left
+        # a cumulative mean at first, so nothing of the initial mean 0 and variance 1 is left
         share = (1.0 / (self.count + 1.0)).clamp(min=1.0 - self.momentum)
         share = torch.where(fine, share, torch.zeros_like(share)).to(self.mean.dtype)
         zeros = torch.zeros_like(self.mean)
@@ -209,7 +209,7 @@ class RenormEnsembleMlp(nn.Module):
         return x, found
 
     def update_normalization(self, moments: Sequence[EnsembleMoments]) -> None:
-        """Take the moments of a batch into the running ones."""
+        """Update the running moments with those of a batch."""
         for norm, found in zip(self._norms(), moments):
             norm.update_normalization(found)
 

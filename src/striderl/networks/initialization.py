@@ -1,4 +1,4 @@
-"""How weights begin: torch's own way, or orthogonal with a gain per layer.
+"""Initialisation of weights: torch's default, or orthogonal with a gain per layer.
 
 Orthogonal layers keep the length of what passes through them; the usual choice is sqrt(2) for hidden layers, 0.01 for
 the layer that gives actions (so that the first policy hardly moves) and 1 for the one that gives values.
@@ -21,7 +21,7 @@ def orthogonal_init(module: nn.Module, gain: float | Sequence[float] = math.sqrt
 
     `gain` is one number for all layers, or one per layer in the order of `module.modules()`. Recurrent weights become
     orthogonal gate by gate with gain 1. Layers of a derived type, such as the one that gives a state-dependent
-    standard deviation, begin in a way of their own and are left alone.
+    standard deviation, have their own initialisation and are skipped.
     """
     layers = [layer for layer in module.modules() if type(layer) in _LAYERS]
     gains = [float(gain)] * len(layers) if isinstance(gain, (int, float)) else [float(one) for one in gain]
@@ -38,7 +38,7 @@ def orthogonal_init(module: nn.Module, gain: float | Sequence[float] = math.sqrt
 
 
 def default_init(module: nn.Module) -> None:
-    """Draw every layer again in the way its class does at construction, in place."""
+    """Reinitialise every layer as its class does at construction, in place."""
     for layer in module.modules():
         reset = getattr(layer, "reset_parameters", None)
         if reset is not None:

@@ -6,7 +6,7 @@ The state is a dict of tensors with the env first, [B, L, H], so that it is inde
     LSTM  {"hidden": [B, L, H], "cell": [B, L, H]}        GRU  {"hidden": [B, L, H]}
 
     t           0    1    2    3          resets[t] is true: x[t] is the first observation of an episode,
-    resets      0    0    1    0          and the state is zeroed BEFORE x[t] is consumed
+    resets      0    0    1    0          and the state is zeroed BEFORE x[t] is processed
     state   s ─▶●───▶●─▶ 0 ▶●───▶●─▶ s'
 
 A step with `valid` false is dead: its input may be NaN, its output is zero, and the state before and after it is zero.
@@ -14,7 +14,7 @@ A step with `valid` false is dead: its input may be NaN, its output is zero, and
 The weights of an LSTM or a GRU, and one step of each written out.
 
 Parameters have the names, shapes and first values of `torch.nn.LSTM` and `torch.nn.GRU`, so state dicts pass between
-them. They live in a module of our own because torch's compiler refuses to trace those two classes.
+them. They are in a module of our own because torch's compiler does not trace those two classes.
 
     LSTM   i, f, g, o = x W_ih' + b_ih + h W_hh' + b_hh           c' = sigma(f) c + sigma(i) tanh(g)
                                                                   h' = sigma(o) tanh(c')
@@ -48,14 +48,14 @@ State = Mapping[str, Tensor]
 
 
 class Memory(nn.Module):
-    """An LSTM or GRU that keeps nothing: `step` for acting, `sequence` for windows with resets inside.
+    """An LSTM or GRU without internal state: `step` for acting, `sequence` for windows with resets inside.
 
     All ways of running it agree to rounding; which is fastest depends on the machine:
 
     `sequence`            on the CPU one library call over packed trajectories; an LSTM on a GPU by kernels of our own;
                           otherwise, compiled and exported, cells one by one. Without resets one library call.
     `sequence_by_slots`   one library call although there are resets, with static shapes: CUDA, inside graphs;
-                          `sequence` takes this way within `room_for_trajectories`, without the state afterwards.
+                          `sequence` uses it within `room_for_trajectories`, without the state afterwards.
     `padded`              one library call over trajectories from `split_and_pad_trajectories`: the reference.
     """
 
@@ -84,7 +84,7 @@ class Memory(nn.Module):
     # -- states --------------------------------------------------------------------------------------------------------
 
     def zero_state_spec(self) -> dict[str, TensorSpec]:
-        """Return what one env's state is made of, for storage columns; it starts as zeros."""
+        """Return the spec of one env's state, for storage columns; it starts as zeros."""
         spec = TensorSpec(shape=(self.num_layers, self.hidden_size))
         return {name: spec for name in STATE_NAMES[self.kind]}
 
@@ -99,7 +99,7 @@ class Memory(nn.Module):
         return {name: torch.where(finished, 0.0, state[name]) for name in STATE_NAMES[self.kind]}
 
     def detach_hidden_states(self, state: State) -> dict[str, Tensor]:
-        """Return the state cut off from the graph that computed it."""
+        """Return the state detached from its autograd graph."""
         return {name: state[name].detach() for name in STATE_NAMES[self.kind]}
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Memory(nn.Module):
     def step(
         self, x: Tensor, state: State, reset: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Consume x [B, F] and return (output [B, H], next state); `reset` and `valid` are [B]."""
+        """Process x [B, F] and return (output [B, H], next state); `reset` and `valid` are [B]."""
         output, state = self._by_cells(
             x.unsqueeze(0),
             state,
@@ -119,7 +119,7 @@ class Memory(nn.Module):
     def sequence(
         self, x: Tensor, state: State, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Consume x [T, B, F] and return (outputs [T, B, H], state after the last step).
+        """Process x [T, B, F] and return (outputs [T, B, H], state after the last step).
 
         Within `room_for_trajectories` the state is that of each env's first trajectory only.
         """
@@ -142,11 +142,11 @@ class Memory(nn.Module):
     def sequence_by_slots(
         self, x: Tensor, state: State, resets: Tensor, num_slots: int, valid: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Consume x [T, B, F] in one library call and return (outputs [T, B, H], covered [T, B]).
+        """Process x [T, B, F] in one library call and return (outputs [T, B, H], covered [T, B]).
 
         Takes B slots and one more for every trajectory that begins after t = 0. Steps for which the slots did not
         suffice have `covered` false and output zero, and must be left out of every loss. The state after the last
-        step is not known to the library call; `sequence` has it.
+        step is not returned by the library call; `sequence` has it.
         """
         alive = torch.ones_like(resets, dtype=torch.bool) if valid is None else valid.bool()
         outputs, _, covered = self._by_slots(x, state, resets.bool(), num_slots, alive)
@@ -167,7 +167,7 @@ class Memory(nn.Module):
         return from_slots(outputs, slots), ends, slots.covered
 
     def padded(self, x: Tensor, state: State, masks: Tensor) -> Tensor:
-        """Consume trajectories [T, n_traj, F] padded at their end and return outputs [T, n_traj, H], zero in padding.
+        """Process trajectories [T, n_traj, F] padded at their end and return outputs [T, n_traj, H], zero in padding.
 
         `state` holds the initial state of every trajectory, [n_traj, L, H].
         """
@@ -204,7 +204,7 @@ class Memory(nn.Module):
     def _by_scan(
         self, x: Tensor, state: State, resets: Tensor | None, valid: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run our own kernels on a GPU, layer by layer; in float32, whatever autocast says."""
+        """Run our own kernels on a GPU, layer by layer; in float32, even under autocast."""
         assert self._scan is not None
         live = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid.bool()
         begins = torch.zeros_like(live) if resets is None else resets.bool()
@@ -219,7 +219,7 @@ class Memory(nn.Module):
     def _on_the_host(self, x: Tensor, state: State, resets: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Run torch's own kernels on the CPU, where the number of trajectories may be read.
 
-        Slots are fastest, because that kernel is fused, unless most of them would stay empty. It does not know the
+        Slots are fastest, because that kernel is fused, unless most of them would stay empty. It does not return the
         state after trajectories that end before it does; where an env is in such a one, only that one is run again.
         """
         num_envs = x.shape[1]
@@ -266,7 +266,7 @@ class Memory(nn.Module):
             return self._by_cells(x, state, None, None)
         weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
         start = [state[name].transpose(0, 1).contiguous() for name in STATE_NAMES[self.kind]]
-        # cuDNN keeps what the backward pass needs only in training mode; there is no dropout, so that is all it means
+        # cuDNN keeps what the backward pass needs only in training mode; there is no dropout, so it has no other effect
         training = torch.is_grad_enabled()
         if self.kind == "lstm":
             outputs, hidden, cell = torch.lstm(x, start, weights, True, self.num_layers, 0.0, training, False, False)
@@ -282,7 +282,7 @@ NUM_GATES = {"lstm": 4, "gru": 3}
 """How many blocks of `hidden_size` rows each kind of weight matrix has."""
 
 STATE_NAMES = {"lstm": ("hidden", "cell"), "gru": ("hidden",)}
-"""What the state of each kind is made of."""
+"""The tensors of the state of each kind."""
 
 Layer = tuple[Tensor, Tensor, Tensor, Tensor]
 """weight_ih [gates * H, F], weight_hh [gates * H, H], bias_ih [gates * H], bias_hh [gates * H]."""

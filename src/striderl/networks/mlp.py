@@ -3,9 +3,9 @@
 Nonlinearities by name, from one table.
 
 Names are those of the robot-learning libraries ('elu', 'lrelu') and of torch's classes ('LeakyReLU'), in any case.
-'crelu' is refused: one library built ReLU for it, its successor CELU, and the paper's CReLU doubles the width.
+'crelu' raises: one library built ReLU for it, its successor CELU, and the paper's CReLU doubles the width.
 
-Linear layers by kernels of our own, where they are faster: in compiled code on a GPU, in TF32 or bfloat16.
+Linear layers with our own kernels, where they are faster: in compiled code on a GPU, in TF32 or bfloat16.
 
 Anywhere else (on the CPU, in whole float32 or float64, in eager code, for a nonlinearity without a kernel, where the
 slope of a network is itself differentiated) torch runs the layers.
@@ -26,7 +26,7 @@ class MlpModel(nn.Module):
     """Linear layers with a nonlinearity after each hidden one, and an optional linear layer at the end.
 
     With `output_size` the last layer is linear; without it the output is the last hidden layer after its nonlinearity,
-    which is what an encoder wants. No hidden sizes and no output size leave the input as it is.
+    as encoders need it. No hidden sizes and no output size leave the input as it is.
     Shape: [..., input_size] -> [..., output_size], any leading dimensions.
     """
 
@@ -79,7 +79,7 @@ def weight_dtype(module: nn.Module) -> torch.dtype:
 
 
 def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """Return what `next(module.parameters())` does, which is asked in every step, without its bookkeeping."""
+    """Return `next(module.parameters())` without its overhead; called in every step."""
     for parameter in module._parameters.values():
         if parameter is not None:
             return parameter
@@ -165,7 +165,7 @@ BENDS: dict[type[nn.Module], str] = {nn.ELU: "elu", nn.ReLU: "relu", nn.Tanh: "t
 
 
 def bend_of(nonlinearity: nn.Module) -> str:
-    """Return what kernels call a nonlinearity; empty for one that they do not have."""
+    """Return the kernels' name of a nonlinearity; empty if they do not have it."""
     if isinstance(nonlinearity, nn.ELU) and nonlinearity.alpha != 1.0:
         return ""
     return BENDS.get(type(nonlinearity), "")
@@ -182,7 +182,7 @@ def dtype_of_kernels(x: Tensor) -> torch.dtype | None:
 
 
 def _allowed() -> torch.dtype | None:
-    # kernels have a gradient, which has none itself: `torch.func` may want it, for a penalty on slopes
+    # kernels have no second derivative: `torch.func` may need it, for a gradient penalty
     if torch.compiler.is_exporting() or torch._C._functorch.peek_interpreter_stack() is not None:
         return None
     if torch.is_autocast_enabled("cuda"):
@@ -191,12 +191,12 @@ def _allowed() -> torch.dtype | None:
     return torch.float32 if torch.backends.cuda.matmul.allow_tf32 else None
 
 
-if mlp is not None:  # says so to torch's compiler, which takes a second to import
+if mlp is not None:  # declares it to torch's compiler, which takes a second to import
     _allowed = torch.compiler.assume_constant_result(_allowed)  # type: ignore[no-untyped-call]
 
 
 def run_layers(layers: list[nn.Linear], bend: str, x: Tensor, *, linear_last: bool, dtype: torch.dtype) -> Tensor:
-    """Return what the layers make of x [..., IN], with a bend after each, or after each but the last."""
+    """Return the layers' output for x [..., IN], with a nonlinearity after each, or after each but the last."""
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
     return mlp(x, weights, biases, bend, linear_last=linear_last, dtype=dtype)
 

@@ -1,4 +1,4 @@
-"""Normalisers of observations and features: reading and learning are two different calls.
+"""Normalisers of observations and features: normalising and updating are two different calls.
 
 raw obs ─▶ forward ─▶ (x - mean) / (std + eps) ─▶ network           any time, changes nothing
 raw obs of the whole rollout, valid ─▶ update                       once per iteration, after the last minibatch
@@ -33,7 +33,7 @@ ArrayT = TypeVar("ArrayT", Tensor, np.ndarray[Any, Any])
 
 
 class _Kept(NamedTuple):
-    """Mean and std in the dtype of the input, with the buffers that they were made of."""
+    """Mean and std in the dtype of the input, with the buffers they were computed from."""
 
     of: tuple[Tensor, Tensor, Tensor]
     versions: tuple[int, int, int]
@@ -42,13 +42,13 @@ class _Kept(NamedTuple):
 
 
 class EmpiricalNormalization(nn.Module):
-    """Shift and scale by the mean and std of what `update` was given; frozen in eval mode and after `until` samples.
+    """Shift and scale by the mean and std of all updates; frozen in eval mode and after `until` samples.
 
     Shape: [..., *shape] -> the same.
     """
 
     def __init__(self, shape: int | Sequence[int], eps: float = 1e-2, until: int | None = None) -> None:
-        """Begin as the identity (up to eps); eps is added to the std and keeps constant inputs from blowing up."""
+        """Start as the identity (up to eps); eps is added to the std and keeps constant inputs from blowing up."""
         super().__init__()
         self.statistics = RunningMeanStd(shape, until=until)
         self.eps = eps
@@ -89,7 +89,7 @@ class EmpiricalNormalization(nn.Module):
         return (x - kept.mean) / kept.scale
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is kept: the buffers of a copy count their versions anew."""
+        """Leave out the cache: the buffers of a copy restart their version counters."""
         return {**self.__dict__, "_kept": None}
 
     def inverse(self, y: Tensor) -> Tensor:
@@ -99,12 +99,12 @@ class EmpiricalNormalization(nn.Module):
     def update(
         self, x: Tensor | np.ndarray[Any, Any], valid: Tensor | None = None, all_reduce: AllReduce | None = None
     ) -> None:
-        """Learn from raw samples [..., *shape] where `valid` [...] is true; does nothing in eval mode."""
+        """Update from raw samples [..., *shape] where `valid` [...] is true; does nothing in eval mode."""
         if self.training:
             self.statistics.update(x, valid, all_reduce)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        """Take in everything another one has seen, from its `state_dict`."""
+        """Merge the statistics of another one, from its `state_dict`."""
         self.statistics.merge({name.removeprefix("statistics."): value for name, value in state.items()})
 
 
@@ -115,7 +115,7 @@ class Normalizer(nn.Module):
     """
 
     def __init__(self, input_dim: int | Sequence[int], epsilon: float = 1e-4, clip_obs: float = 10.0) -> None:
-        """Begin as the identity (up to epsilon, which is added to the variance); results stay within +-clip_obs."""
+        """Start as the identity (up to epsilon, which is added to the variance); results stay within +-clip_obs."""
         super().__init__()
         if clip_obs <= 0.0:
             raise ValueError(f"clip_obs must be positive, found {clip_obs}")
@@ -144,7 +144,7 @@ class Normalizer(nn.Module):
         return ((input - self.statistics.mean.to(input.dtype)) / scale).clamp(-self.clip_obs, self.clip_obs)
 
     def normalize(self, input: ArrayT) -> ArrayT:
-        """Normalise an array or a tensor and return the same kind; nothing is learned from it."""
+        """Normalise an array or a tensor and return the same kind; the statistics stay."""
         if isinstance(input, Tensor):
             return self.forward(input)
         with torch.no_grad():
@@ -152,25 +152,25 @@ class Normalizer(nn.Module):
         return result.cpu().numpy()
 
     def normalize_torch(self, input: Tensor, device: torch.device | str) -> Tensor:
-        """Normalise a tensor and return it on a device; nothing is learned from it."""
+        """Normalise a tensor and return it on a device; the statistics stay."""
         return self.forward(input.to(self.statistics.mean.device)).to(device)
 
     def update(
         self, x: Tensor | np.ndarray[Any, Any], valid: Tensor | None = None, all_reduce: AllReduce | None = None
     ) -> None:
-        """Learn from raw samples [..., *input_dim] where `valid` [...] is true; does nothing in eval mode."""
+        """Update from raw samples [..., *input_dim] where `valid` [...] is true; does nothing in eval mode."""
         if self.training:
             self.statistics.update(torch.as_tensor(x, device=self.statistics.mean.device), valid, all_reduce)
 
     def update_from_moments(
         self, batch_mean: Tensor | float, batch_var: Tensor | float, batch_count: Tensor | float
     ) -> None:
-        """Learn from `batch_count` samples of known mean and (population) variance; does nothing in eval mode."""
+        """Update from `batch_count` samples of known mean and (population) variance; does nothing in eval mode."""
         if self.training:
             self.statistics.update_from_moments(batch_mean, batch_var, batch_count)
 
     def update_normalizer(self, rollouts: Iterable[Any], expert_loader: Iterable[Any]) -> None:
-        """Learn from raw batches of both, one of each in turn until either ends, so that both weigh the same.
+        """Update from raw batches of both, one of each in turn until either ends, so that both weigh the same.
 
         A batch is an array or tensor [n, *input_dim], or a nested structure of them (a pair of states).
         """
@@ -198,7 +198,7 @@ class RewardNormalizer(nn.Module):
     """
 
     def __init__(self, num_envs: int, gamma: float = 0.99, eps: float = 1e-2, until: int | None = None) -> None:
-        """Begin with a scale of 1 / (1 + eps); after `until` steps over all envs the scale stays."""
+        """Start with a scale of 1 / (1 + eps); after `until` steps over all envs the scale stays."""
         super().__init__()
         if not 0.0 <= gamma < 1.0:
             raise ValueError(f"gamma must be in [0, 1), found {gamma}")
@@ -208,16 +208,16 @@ class RewardNormalizer(nn.Module):
         self.register_buffer("running_return", torch.zeros(num_envs))
 
     def forward(self, reward: Tensor) -> Tensor:
-        """Return the scaled rewards; nothing is learned from them."""
+        """Return the scaled rewards; the statistics stay."""
         return reward / (self.statistics.std + self.eps).to(reward.dtype)
 
     @torch.no_grad()
     def update(
         self, reward: Tensor, done: Tensor, valid: Tensor | None = None, all_reduce: AllReduce | None = None
     ) -> None:
-        """Learn from raw rewards of one step or of a rollout; does nothing in eval mode.
+        """Update from raw rewards of one step or of a rollout; does nothing in eval mode.
 
-        `done[t]` ends the episode after reward[t]. An invalid or non-finite reward counts for nothing and, as its env
+        `done[t]` ends the episode after reward[t]. An invalid or non-finite reward is skipped and, as its env
         is reset, begins the return again.
         """
         if not self.training:
@@ -232,36 +232,36 @@ class RewardNormalizer(nn.Module):
             returns.append(current)
             current = torch.where(done[step], 0.0, current)
         self.running_return.copy_(current)
-        # a bad reward is shown to the statistics as it is, so that they count it
+        # a bad reward is passed to the statistics as it is, so that they count it
         samples = torch.where(usable, torch.stack(returns), torch.where(wanted, torch.nan, 0.0))
         self.statistics.update(samples, wanted, all_reduce)
 
 
 class ValueNormalizer(nn.Module):
-    """Let a critic predict (target - mean) / std, and turn its predictions back. Shape: [..., *shape] -> the same."""
+    """Let a critic predict (target - mean) / std, and denormalise its predictions. Shape: [..., *shape] -> the same."""
 
     def __init__(self, shape: int | tuple[int, ...] = (), eps: float = 1e-5, until: int | None = None) -> None:
-        """Begin as the identity; the std is never taken to be smaller than eps."""
+        """Start as the identity; the std is never taken to be smaller than eps."""
         super().__init__()
         self.statistics = RunningMeanStd(shape, until=until)
         self.eps = eps
 
     def normalize(self, target: Tensor) -> Tensor:
-        """Return what the critic should predict for a target."""
+        """Return the normalised target of the critic."""
         return (target - self.statistics.mean.to(target.dtype)) / self._scale(target.dtype)
 
     def denormalize(self, prediction: Tensor) -> Tensor:
-        """Return the value that a prediction stands for."""
+        """Return the denormalised value of a prediction."""
         return prediction * self._scale(prediction.dtype) + self.statistics.mean.to(prediction.dtype)
 
     def forward(self, target: Tensor) -> Tensor:
-        """Return what the critic should predict for a target."""
+        """Return the normalised target of the critic."""
         return self.normalize(target)
 
     def normalize_ahead(self, target: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return what the critic should predict once `update` has seen these targets; nothing is learned here.
+        """Return the critic's targets normalised by the statistics after `update` on them; nothing is updated here.
 
-        Predictions that are learned from these are read back by the statistics after the update. Were they learned
+        Predictions trained on these are denormalised by the statistics after the update. Were they trained
         with those from before it, every change would shift all values, and the first targets would not be normalised.
         """
         ahead = copy.deepcopy(self)
@@ -269,7 +269,7 @@ class ValueNormalizer(nn.Module):
         return ahead.normalize(target)
 
     def update(self, target: Tensor, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Learn from raw targets where `valid` is true; does nothing in eval mode."""
+        """Update from raw targets where `valid` is true; does nothing in eval mode."""
         if self.training:
             self.statistics.update(target, valid, all_reduce)
 
@@ -292,9 +292,9 @@ class RunningMeanStd(nn.Module):
         epsilon: float | Sequence[int] = 0.0,
         until: int | None = None,
     ) -> None:
-        """Begin; `epsilon` samples of mean 0 and variance 1 are pretended, after `until` samples nothing changes.
+        """Begin; a prior of `epsilon` samples has mean 0 and variance 1; after `until` samples nothing changes.
 
-        The order of older libraries, `RunningMeanStd(1e-4, (3,))`, is told by its types: a float and then a sequence.
+        The order in older libraries, `RunningMeanStd(1e-4, (3,))`, is recognised by its types: float, then sequence.
         """
         super().__init__()
         shape, epsilon = _in_order(shape, epsilon)
@@ -321,17 +321,17 @@ class RunningMeanStd(nn.Module):
         return self.var.sqrt()
 
     def moments(self) -> Moments:
-        """Return what has been seen; two of these can be pooled exactly."""
+        """Return the moments so far; two of these can be pooled exactly."""
         return Moments(self.count, self.mean, self.m2)
 
     @torch.no_grad()
     def update(
         self, x: Tensor | np.ndarray[Any, Any], valid: Tensor | None = None, all_reduce: AllReduce | None = None
     ) -> None:
-        """Take in samples [..., *shape], those where `valid` [...] is true; samples with NaN or inf only count.
+        """Update from samples [..., *shape] where `valid` [...] is true; samples with NaN or inf are only counted.
 
-        With `all_reduce`, which sums a tensor over processes, the samples of all of them are taken in by each: they
-        stay equal, as if one process had seen everything. Inside `striderl.ops.moments.pooled` that is always so.
+        With `all_reduce`, which sums a tensor over processes, each is updated from the samples of all: they
+        stay equal, as if one process had all samples. Inside `striderl.ops.moments.pooled` that is always so.
         """
         all_reduce = all_reduce or current_all_reduce()
         samples = x if isinstance(x, Tensor) else torch.as_tensor(x, device=self.mean.device)
@@ -345,7 +345,7 @@ class RunningMeanStd(nn.Module):
     def update_from_moments(
         self, batch_mean: Tensor | float, batch_var: Tensor | float, batch_count: Tensor | float
     ) -> None:
-        """Take in `batch_count` samples of which mean and (population) variance are known."""
+        """Update from `batch_count` samples of known mean and (population) variance."""
         count = torch.as_tensor(batch_count, dtype=torch.float64, device=self.mean.device)
         mean = torch.as_tensor(batch_mean, dtype=torch.float64, device=self.mean.device).expand(self.shape)
         variance = torch.as_tensor(batch_var, dtype=torch.float64, device=self.mean.device).expand(self.shape)
@@ -353,7 +353,7 @@ class RunningMeanStd(nn.Module):
 
     @torch.no_grad()
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        """Take in everything another one has seen, from its `state_dict`; exact, whatever the two have seen."""
+        """Merge the statistics of another one, from its `state_dict`; exact for any two."""
         other = {name: state[name].to(self.mean.device) for name in ("count", "mean", "m2", "num_ignored")}
         if other["mean"].shape != self.mean.shape:
             raise ValueError(f"cannot merge statistics of shape {tuple(other['mean'].shape)} into {self.shape}")
@@ -361,7 +361,7 @@ class RunningMeanStd(nn.Module):
         self._take_in(seen, other["num_ignored"])
 
     def _take_in(self, seen: Moments, ignored: Tensor) -> None:
-        """Write the combined moments; a choice by `where`, so that no value has to come to the host."""
+        """Write the combined moments; a choice by `where`, so that there is no device sync."""
         total = combine(self.moments(), seen)
         going_on = torch.ones_like(self.count, dtype=torch.bool) if self.until is None else self.count < self.until
         for buffer, new in ((self.mean, total.mean), (self.m2, total.m2), (self.count, total.num_samples)):

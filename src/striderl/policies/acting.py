@@ -1,4 +1,4 @@
-"""What actors, evaluation and replay learners use of a policy that acts: `Policy` and `ActorPolicy` both have it.
+"""The acting interface used by actors, evaluation and off-policy algorithms: `Policy` and `ActorPolicy` both have it.
 
 `lean_call` and `run_body` run small modules without the bookkeeping around a call, which for a few envs costs more than
 the arithmetic. `module(x)` looks for hooks, tracing and a compiled form each time, a few microseconds for each of
@@ -25,21 +25,21 @@ from striderl.networks.mlp import MlpModel
 
 
 class Acting(Protocol):
-    """Turns observations into distributions of actions, with memory going in and out."""
+    """Turns observations into distributions of actions, with memory as input and output."""
 
     obs_spec: ObsSpec
-    """Everything the env gives."""
+    """All observations of the env."""
     action_spec: ActionSpec
-    """What the env takes."""
+    """The env's actions."""
     head: Head[Any]
     """Makes the distribution."""
 
     def state_spec(self) -> dict[str, TensorSpec]:
-        """Return what one env's memory is made of."""
+        """Return the spec of one env's memory."""
         ...
 
     def noise(self) -> dict[str, NoiseSpec]:
-        """Return the random numbers that the stages want for each env and step."""
+        """Return the random numbers that the stages need for each env and step."""
         ...
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> dict[str, Tensor]:
@@ -66,7 +66,7 @@ class Acting(Protocol):
         ...
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Return what is learned."""
+        """Return the parameters."""
         ...
 
 
@@ -74,12 +74,12 @@ class Acting(Protocol):
 
 
 def lean_call(module: nn.Module, *inputs: Any) -> Any:
-    """Return module(*inputs), called directly where nobody listens to the call."""
+    """Return module(*inputs), called directly where no hooks are registered."""
     return module(*inputs) if is_watched(module) else module.forward(*inputs)
 
 
 def run_body(body: MlpModel, features: Tensor) -> Tensor:
-    """Return body(features), layer by layer where nobody listens."""
+    """Return body(features), layer by layer where no hooks are registered."""
     layers = body.model
     fits = features.shape[-1] == body.input_size and features.is_floating_point()
     if not fits or is_watched(body) or is_watched(layers) or _any_global_hook():
@@ -102,8 +102,8 @@ def _any_global_hook() -> bool:
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Tell whether a call of the module does more than its forward."""
-    found = module.__dict__  # attributes of a module are looked up in several places; these lie in the first
+    """Return whether a call of the module does more than its forward."""
+    found = module.__dict__  # attributes of a module are looked up in several dicts; these are in the first
     return bool(
         found["_forward_hooks"]
         or found["_forward_pre_hooks"]

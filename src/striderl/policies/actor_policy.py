@@ -1,9 +1,9 @@
-"""`ActorPolicy`: stages, a body and a head, without a critic, for learners that value actions in another way.
+"""`ActorPolicy`: stages, a body and a head, without a critic, for algorithms with critics of their own.
 
     obs ─ stages ─▶ MLP ─▶ head ─▶ distribution     of actions, or the greedy choice over Q-values
 
 It acts like a `Policy` (`act`, `decide`, `settled`, `state_spec`, `update_normalization`), so behaviours, evaluation,
-agents and export work with both. Batch normalisation and the like are not among its layers: what is exported is what
+agents and export work with both. It has no batch normalisation or the like: the exported network is the one that
 was trained.
 """
 
@@ -50,10 +50,10 @@ from striderl.policies.stage import (
 @suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig:
-    """What an actor is made of; plain data, saved with a run."""
+    """The configuration of an actor; plain data, saved with a run."""
 
     obs: tuple[str, ...] = ("policy",)
-    """Components or groups that it sees."""
+    """Components or groups that it reads."""
     stages: tuple[StageRecipe, ...] = ()
     """Its stages, in order."""
     hidden_dims: tuple[int, ...] = (256, 256)
@@ -109,7 +109,7 @@ class ActorPolicy(nn.Module):
                 raise KeyError(unknown("component", name, obs_spec, where="the observation, where action masks are,"))
 
     def state_spec(self) -> dict[str, TensorSpec]:
-        """Return what one env's memory is made of; it starts as zeros."""
+        """Return the spec of one env's memory; it starts as zeros."""
         return {f"actor/{name}": spec for name, spec in self.actor.state_spec().items()}
 
     def stage_draw_spec(self) -> dict[str, TensorSpec]:
@@ -117,7 +117,7 @@ class ActorPolicy(nn.Module):
         return {f"actor/{name}": spec for name, spec in self.actor.stage_draw_spec().items()}
 
     def noise(self) -> dict[str, NoiseSpec]:
-        """Return the random numbers that the stages want for each env and step."""
+        """Return the random numbers that the stages need for each env and step."""
         return {f"actor/{name}": spec for name, spec in self.actor.noise().items()}
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> dict[str, Tensor]:
@@ -134,7 +134,7 @@ class ActorPolicy(nn.Module):
         return outer(self.actor.settled(like), "actor")
 
     def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Let normalisers learn from raw observations [..., …] where `valid` [...] is true."""
+        """Update the normalisers from raw observations [..., …] where `valid` [...] is true."""
         self.actor.update_normalization(obs, valid, all_reduce)
 
     def act(

@@ -1,4 +1,4 @@
-"""Arguments by name: an unknown one raises and says what was probably meant."""
+"""Arguments by name: an unknown one raises with the closest known name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_names(names: Any, what: str) -> tuple[str, ...]:
 
 
 def require_known(given: Iterable[str], known: Collection[str], *, where: str) -> None:
-    """Raise TypeError for the first name that is not known."""
+    """Raise TypeError for the first name that is unknown."""
     for name in given:
         if name not in known:
             raise TypeError(unknown("argument", name, known, where=where))
@@ -39,7 +39,7 @@ def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def explicit(init: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Let a constructor answer an unknown argument with its known ones, instead of Python's bare TypeError."""
+    """Make a constructor raise for an unknown argument with its known ones, instead of Python's bare TypeError."""
     names = argument_names(init)
 
     @functools.wraps(init)
@@ -59,7 +59,7 @@ def missing_arguments(function: Callable[..., Any], given: Collection[str]) -> l
 
 
 def _rename(given: dict[str, Any], names: Collection[str]) -> None:
-    """Give arguments with an older name their newer one."""
+    """Rename arguments with an older name."""
     for old, new in ALIASES.items():
         if old in given and old not in names and new in names:
             value = given.pop(old)

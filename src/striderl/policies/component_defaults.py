@@ -1,12 +1,12 @@
-"""What happens to images and discrete components that no stage names: a CNN for each image, one-hot for choices.
+"""Defaults for images and discrete components that no stage names: a CNN for each image, one-hot for choices.
 
     {"camera": uint8 [84, 84, 3], "cell": int64 [] of 16, "speed": [2]}
           │ Encode("camera")     a CNN sized to the image; bytes are scaled to [0, 1] inside
           │ OneHot("cell")
     {"camera": [512], "cell": [16], "speed": [2]}  ──▶ flatten ──▶ MLP ──▶ head
 
-The stages are added before the first `Remember`, or at the end of the list, so that a stage of one's own sees what the
-env gave. A list that has nothing of the kind is left as it is: its parameters have the names they always had.
+The stages are added before the first `Remember`, or at the end of the list, so that your own stages read what the
+env gave. A list without such components is unchanged: its parameters keep their names.
 `flatten_images=True` and `one_hot=False` leave the components to the layers as plain numbers.
 """
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 MIN_IMAGE_SIDE = 3
 """Pixels of the shorter side from which on a component of three axes is an image."""
 LARGE_IMAGE_SIDE = 64
-"""Pixels of the shorter side from which on the CNN is that of DQN on Atari (Mnih et al., 2015), which wants 36."""
+"""Pixels of the shorter side from which on the CNN is that of DQN on Atari (Mnih et al., 2015), which needs 36."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class ComponentDefaults:
     choices: tuple[str, ...]
     """The components that become one-hot."""
     flattened: tuple[str, ...]
-    """Images that go into the layers as they are, because the settings say so."""
+    """Images that go into the layers as they are, by the settings."""
     spec: ObsSpec
-    """What the components are before any stage."""
+    """The specs of the components before any stage."""
     at_end: bool = True
     """Whether they are added at the end of the list at the latest; a trunk leaves that to the lists after it."""
 
@@ -56,7 +56,7 @@ class ComponentDefaults:
         return replace(recipe, components=kept) if kept else None
 
     def before(self, recipe: StageRecipe | None, spec: ObsSpec) -> tuple[StageRecipe, ...]:
-        """Return the stages for what is still as the env gave it, before a memory or at the end."""
+        """Return the stages for components that are still raw, before a memory or at the end."""
         if not isinstance(recipe, Remember) and not (recipe is None and self.at_end):
             return ()
         raw = [name for name, part in spec.items() if self._is_raw(name, part)]
@@ -102,7 +102,7 @@ def component_defaults(
     one_hot: bool = True,
     at_end: bool = True,
 ) -> ComponentDefaults:
-    """Return what is added for the components of `spec` that none of the recipes encodes or predicts."""
+    """Return the stages added for the components of `spec` that none of the recipes encodes or predicts."""
     named = _named(recipes)
     left = {name: part for name, part in spec.items() if name not in named and part.group != "action_mask"}
     pictures = [name for name, part in left.items() if is_picture(part)]
@@ -129,13 +129,13 @@ def _named(recipes: Iterable[StageRecipe]) -> set[str]:
 
 
 def is_picture(part: ComponentSpec) -> bool:
-    """Tell whether a component is an image: bytes or real numbers with three axes, and at least 3 pixels each way."""
+    """Return whether a component is an image: bytes or real numbers with three axes, and at least 3 pixels each way."""
     is_number = part.dtype == "uint8" or part.dtype.startswith("float")
     return is_number and not part.num_choices and len(part.shape) == 3 and min(image_sides(part)) >= MIN_IMAGE_SIDE
 
 
 def has_channels_last(part: ComponentSpec) -> bool:
-    """Tell whether an image is [H, W, C], as Gymnasium gives them: the last axis is shorter than the first."""
+    """Return whether an image is [H, W, C], as Gymnasium gives them: the last axis is shorter than the first."""
     return part.shape[-1] < part.shape[0]
 
 

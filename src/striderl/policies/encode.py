@@ -2,9 +2,9 @@
 
     {"joints": [B, 12], "image": [B, 1, 48, 64]}
           │ Encode(components=("image",), model="Conv2dHeadModel", settings={"channels": (16, 32), …}, output_size=32)
-    {"joints": [B, 12], "image": [B, 32]}              the latent stands where the image stood
+    {"joints": [B, 12], "image": [B, 32]}              the latent replaces the image
 
-In a trunk the network serves actor and critic. Where the critic has a component of its own that shows the same, it is
+In a trunk the network serves actor and critic. Where the critic has its own copy of a component, it is
 encoded by the same weights: `copies=(("scan", "critic/scan"),)`.
 """
 
@@ -112,7 +112,7 @@ class _Network(NamedTuple):
 
 
 def _settable(network: type[nn.Module]) -> tuple[str, ...]:
-    """Return what a config may set; the sizes of input and output are known already."""
+    """Return the settings that a config may have; input and output sizes are fixed."""
     return tuple(key for key in argument_names(network) if key not in ("input_size", "image_shape", "output_size"))
 
 

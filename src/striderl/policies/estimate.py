@@ -1,8 +1,8 @@
 """`Estimate` and `Adapt`: networks that predict components, and put the prediction where the actor reads.
 
-    Estimate   the target is something the actor sees (or something only a loss wants):
+    Estimate   the target is a component the actor reads (or one only a loss needs):
                {"imu": [B, 6], "velocity": [B, 3]} ──▶ {"imu": [B, 6], "velocity": estimate or the given one}
-    Adapt      the target is privileged, the actor does not see it; the stage adds it:
+    Adapt      the target is privileged, the actor does not observe it; the stage adds it:
                {"imu": [B, 6]} ──▶ {"imu": [B, 6], "friction": estimate or the true one}
 
 Which of the two an env's actor reads in a step is drawn once, in the rollout, with the probability
@@ -37,14 +37,14 @@ MEMORY = "memory"
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Predict components from others; with some probability the actor reads the prediction instead of what it sees."""
+    """Predict components from others; with some probability the actor reads the prediction instead."""
 
     SAVED_NAME: ClassVar[str] = "Estimate"
 
     obs_components: tuple[str, ...] = ()
-    """What the estimator reads; empty with `use_actor_rnn`."""
+    """The components the estimator reads; empty with `use_actor_rnn`."""
     target_components: tuple[str, ...]
-    """What it predicts. Only what the actor sees can be replaced; other components are predicted for a loss."""
+    """The components it predicts. Only those the actor reads can be replaced; others are predicted for a loss."""
     truth_components: tuple[str, ...] = ()
     """Where the true values are, one per target, when not in the target itself: a clean copy that the critic has."""
     hidden_sizes: tuple[int, ...] = (128, 64)
@@ -56,7 +56,7 @@ class Estimate:
     use_actor_rnn: bool = False
     """Read the actor's memory; the stage then comes after `Remember`, and nothing can be replaced any more."""
     replace_state_prob: float = 0.0
-    """How often the estimate replaces what is seen, per env and step."""
+    """How often the estimate replaces the observation, per env and step."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "obs_components", as_names(self.obs_components, "Estimate.obs_components"))
@@ -83,16 +83,16 @@ class Estimate:
 class Adapt:
     """Predict privileged components, which the actor then reads: the prediction, or with some probability the truth.
 
-    Stands before `Estimate`. Where an observation lacks the privileged component, as on a robot, the prediction stands
-    in for it. With a probability of zero the actor reads the truth only, and cannot do without it.
+    Stands before `Estimate`. Where an observation lacks the privileged component, as on a robot, the prediction is used
+    in its place. With a probability of zero the actor reads the truth only, and requires it.
     """
 
     SAVED_NAME: ClassVar[str] = "Adapt"
 
     obs_components: tuple[str, ...]
-    """What the adaptor reads."""
+    """The components the adaptor reads."""
     target_components: tuple[str, ...]
-    """What it predicts and gives to the actor."""
+    """The components it predicts for the actor."""
     truth_components: tuple[str, ...] = ()
     """Where the true values are, one per target, when not in the target itself."""
     hidden_sizes: tuple[int, ...] = (128, 64)
@@ -136,7 +136,7 @@ class PredictStage(Stage):
             self.output_spec = ObsSpec({**kept, **self.targets})
 
     def forward(self, stage_input: StageInput) -> StageOutput:
-        """Return the components with the estimate, or what it estimates, in the targets' places."""
+        """Return the components with the estimate, or the true value, in place of the targets."""
         features = flat_features(stage_input.obs, self.reads, self.network)
         state: dict[str, Tensor] = {}
         if self.memory is not None:
@@ -153,7 +153,7 @@ class PredictStage(Stage):
         return StageOutput(obs, state, aux)
 
     def _truth(self, stage_input: StageInput) -> dict[str, Tensor]:
-        """Return the true values that there are: what comes in, else what the policy was given."""
+        """Return the available true values: of the stage's input, else of the policy's input."""
         found: dict[str, Tensor] = {}
         for name, source in self.truths.items():
             if source in stage_input.obs:
@@ -198,7 +198,7 @@ class PredictStage(Stage):
         return {} if self.memory is None else self.memory.zero_state_spec()
 
     def noise(self) -> dict[str, NoiseSpec]:
-        """Want one uniform number when there is something to decide."""
+        """Return one uniform number if there is something to decide."""
         return {"replace": NoiseSpec(kind="uniform")} if 0.0 < self.probability < 1.0 else {}
 
     def stage_draw_spec(self) -> dict[str, TensorSpec]:
@@ -261,14 +261,14 @@ class Prediction(Protocol):
 
 
 def check_order(recipes: Sequence[object]) -> None:
-    """Raise when an adaptor comes after an estimator, which would not see what the adaptor adds."""
+    """Raise when an adaptor comes after an estimator, which would not read what the adaptor adds."""
     kinds = [type(recipe).__name__ for recipe in recipes]
     if "Adapt" in kinds and "Estimate" in kinds[: len(kinds) - 1 - kinds[::-1].index("Adapt")]:
         raise ValueError(f"Adapt comes before Estimate in a list of stages, found {kinds}; swap the two")
 
 
 def check_prediction(stage: str, recipe: Prediction, spec: ObsSpec, *, reads: tuple[str, ...]) -> None:
-    """Raise for settings that contradict each other or what comes in; `reads` are the components that are wanted."""
+    """Raise for settings that contradict each other or the input; `reads` are the required components."""
     if not recipe.target_components:
         raise ValueError(f"{stage} predicts nothing: name its target components, or leave the stage out")
     if not 0.0 <= recipe.replace_state_prob <= 1.0:

@@ -1,7 +1,7 @@
-"""Heads of policies: from a name and settings in a config to a head, and acting without noise on top of any of them.
+"""Heads of policies: from a name and settings in a config to a head, and acting without noise with any of them.
 
 With `ModeHead` a sample is the mode, everything else stays as it was. Students that are taught by a teacher's labels
-act on their mean, and still want a standard deviation, an entropy and log-probabilities. That is a property of the
+act on their mean, and still have a standard deviation, an entropy and log-probabilities. That is a property of the
 policy, so that every collector acts the same way.
 """
 
@@ -32,7 +32,7 @@ HEADS: dict[str, type[Head[Any]]] = {
 }
 """Heads of real-valued actions by name."""
 BOUNDED = ("squashed_gaussian", "beta")
-"""Heads that want the bounds of the action spec."""
+"""Heads that need the bounds of the action spec."""
 
 
 def build_head(action_spec: ActionSpec, input_size: int, name: str, settings: Mapping[str, Any]) -> Head[Any]:
@@ -47,7 +47,7 @@ def build_head(action_spec: ActionSpec, input_size: int, name: str, settings: Ma
     if not any(isinstance(part, BoxSpec) for part in parts):
         if settings:
             raise ValueError(f"head_settings {dict(settings)} have no effect: the action has no real-valued part")
-        if name != "gaussian":  # the default, which nobody chose
+        if name != "gaussian":  # the default, not a user's choice
             raise ValueError(f"head={name!r} has no effect: the action has no real-valued part; leave head away")
 
     def box(size: int, spec: BoxSpec) -> Head[Any]:
@@ -73,7 +73,7 @@ class AlwaysMode(Distribution[Any]):
     """A distribution that is never sampled from: its sample is its mode."""
 
     inner: Distribution[Any]
-    """Where mode, log-probability, entropy and divergence come from."""
+    """The inner distribution: of mode, log-probability, entropy and divergence."""
 
     @property
     def reparameterised(self) -> bool:
@@ -81,7 +81,7 @@ class AlwaysMode(Distribution[Any]):
         return self.inner.reparameterised
 
     def noise_spec(self) -> NoiseSpec:
-        """Want nothing: noise of size zero."""
+        """Return noise of size zero."""
         return NoiseSpec(shape=(0,), kind="normal")
 
     def sample(self, noise: Any) -> Any:
@@ -126,15 +126,15 @@ class ModeHead(Head[Any]):
         return AlwaysMode(self.inner(features, obs))
 
     def noise_spec(self) -> NoiseSpec:
-        """Want nothing: noise of size zero."""
+        """Return noise of size zero."""
         return NoiseSpec(shape=(0,), kind="normal")
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store what the head inside stores."""
+        """Return the columns of the head inside."""
         return self.inner.params_spec()
 
     def from_params(self, params: Mapping[str, Tensor]) -> AlwaysMode:
-        """Make the distribution whose parameters were stored."""
+        """Make the distribution from stored parameters."""
         return AlwaysMode(self.inner.from_params(params))
 
 

@@ -1,4 +1,4 @@
-"""Where every number of a state dict belongs: to which part of a policy, and along its axes to which component.
+"""The layout of a state dict: the part of the policy of each entry, and the components along its axes.
 
     "actor_body.model.0.weight"  [256, 45]        part 'actor/body', axis 1: joints 0:12, command 12:15, scan 15:45
     "actor.stages.0_Encode.encoders.of_scan…"     part 'actor/Encode/scan'
@@ -41,7 +41,7 @@ class ParameterPlace(NamedTuple):
 
 @runtime_checkable
 class KnowsAxes(Protocol):
-    """What a stage of one's own offers, so that its weights can be moved to other observations."""
+    """The interface of a custom stage with weights that can be moved to other observations."""
 
     def parameter_axes(self) -> Mapping[str, Axes]:
         """Return, by the name of an entry of the stage's state dict, where components lie along its axes."""
@@ -49,7 +49,7 @@ class KnowsAxes(Protocol):
 
 
 class LaidOut(Protocol):
-    """A policy, as far as its parameters are concerned."""
+    """The parts of a policy that hold parameters."""
 
     trunk: Pipeline
     actor: Pipeline
@@ -154,7 +154,7 @@ def _memory_axes(prefix: str, memory: Memory, slices: Slices) -> dict[str, Axes]
 
 
 def _predict_axes(stage: PredictStage) -> dict[str, Axes]:
-    """Return who is read by the first layer and who is predicted by the last, which may be the same layer."""
+    """Return the components read by the first layer and predicted by the last, which may be the same layer."""
     reads, targets = stage.reads.slices(), stage.targets.slices()
     found: dict[str, dict[int, Slices]] = {}
     if stage.memory is not None:

@@ -6,7 +6,7 @@
 
 Actor and critic choose their components by name or group, so a privileged critic is a longer list of names and
 nothing else. One step [B, …] and a sequence [T, B, …] with resets inside go through the same code and give the same
-numbers. The policy keeps nothing and draws nothing: see `stage.py`.
+numbers. The policy keeps no state and draws nothing: see `stage.py`.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from striderl.policies.stages import NormalizeStage, module_key
 @suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """What a policy is made of; plain data, saved with a run."""
+    """The configuration of a policy; plain data, saved with a run."""
 
     actor_obs: tuple[str, ...] = ("policy",)
-    """Components or groups that the actor sees."""
+    """Components or groups that the actor reads."""
     critic_obs: tuple[str, ...] = ("policy", "critic")
-    """Components or groups that the critic sees; groups the env does not have are left out of the default only."""
+    """Components or groups that the critic reads; groups the env does not have are left out of the default only."""
     trunk: tuple[StageRecipe, ...] = ()
     """Stages before both lists, with parameters that actor and critic share."""
     actor: tuple[StageRecipe, ...] = ()
@@ -79,7 +79,7 @@ class PolicyConfig:
     head_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of that head by name, such as {'init_std': 0.5, 'std_type': 'log'}."""
     deterministic: bool = False
-    """A sample is the mode, for learners that explore in another way; log-probabilities stay those of the head."""
+    """A sample is the mode, for algorithms that explore in another way; log-probabilities stay those of the head."""
     num_values: int = 1
     """How many values the critic predicts, one per reward group."""
     flatten_images: bool = False
@@ -98,7 +98,7 @@ class PolicyConfig:
 
 
 class PolicyOutput(NamedTuple):
-    """What a policy says about a step or a sequence."""
+    """The outputs of a policy for a step or a sequence."""
 
     distribution: Distribution[Any]
     """Of actions."""
@@ -107,15 +107,15 @@ class PolicyOutput(NamedTuple):
     state: dict[str, Tensor]
     """Memory after the last step, [B, …] each."""
     aux: dict[str, Tensor]
-    """What stages want seen, named 'actor/1_Estimate/estimate' and so on."""
+    """Further outputs of stages, named 'actor/1_Estimate/estimate' and so on."""
 
 
 class _Reads(NamedTuple):
-    """What one body reads when there are no stages before it."""
+    """The inputs of a body without stages before it."""
 
     spec: ObsSpec
     vector: str
-    """The component that is all there is to read, when it is a single vector; otherwise empty."""
+    """The only component, when it is a single vector; otherwise empty."""
     size: int
 
 
@@ -123,7 +123,7 @@ class Policy(nn.Module):
     """Trunk, actor and critic; see the picture at the top of this module."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, config: PolicyConfig | None = None) -> None:
-        """Build everything for these observations and actions; a component that is missing is named here."""
+        """Build everything for these observations and actions; raise for a missing component."""
         super().__init__()
         self.obs_spec, self.action_spec = obs_spec, action_spec
         self.config = config = config or PolicyConfig()
@@ -170,7 +170,7 @@ class Policy(nn.Module):
     # -- what is declared ----------------------------------------------------------------------------------------------
 
     def state_spec(self) -> dict[str, TensorSpec]:
-        """Return what one env's memory is made of; it starts as zeros."""
+        """Return the spec of one env's memory; it starts as zeros."""
         return self._gathered(lambda pipeline: pipeline.state_spec())
 
     def stage_draw_spec(self) -> dict[str, TensorSpec]:
@@ -178,7 +178,7 @@ class Policy(nn.Module):
         return self._gathered(lambda pipeline: pipeline.stage_draw_spec())
 
     def noise(self) -> dict[str, NoiseSpec]:
-        """Return the random numbers that the stages want for each env and step; sampling wants its own."""
+        """Return the random numbers that the stages need for each env and step; sampling needs its own."""
         return self._gathered(lambda pipeline: pipeline.noise())
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> dict[str, Tensor]:
@@ -212,9 +212,9 @@ class Policy(nn.Module):
         return input_columns(self)
 
     def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Let normalisers learn from raw observations [..., …] where `valid` [...] is true.
+        """Update the normalisers from raw observations [..., …] where `valid` [...] is true.
 
-        Once per iteration, after the last minibatch: the update must see the statistics of the rollout.
+        Once per iteration, after the last minibatch: the update must use the statistics of the rollout.
         """
         for pipeline in self._pipelines().values():
             pipeline.update_normalization(obs, valid, all_reduce)
@@ -242,7 +242,7 @@ class Policy(nn.Module):
     def _forward_plain(self, obs: Obs) -> PolicyOutput | None:
         """Run a policy without stages, or with normalisers alone: no memory, no aux, nothing to pass between stages.
 
-        Returns None for an observation that does not fit; what is wrong with it is said on the other way.
+        Returns None for an observation that does not fit; the general path raises for it.
         """
         dtype = weight_dtype(self.actor_body if self.config.actor_hidden_dims else self)
         acted = valued = self._features(obs, self._actor_reads, dtype, self.actor)
@@ -324,7 +324,7 @@ class Policy(nn.Module):
 
 
 def normalized_on_cpu(pipeline: Pipeline, name: str, value: Tensor) -> Tensor | None:
-    """Return a component after the one normaliser of a list; None where somebody listens to it, or on a GPU."""
+    """Return a component after the one normaliser of a list; None where it has hooks, or on a GPU."""
     (stage,) = pipeline.stages.values()
     assert isinstance(stage, NormalizeStage)
     normalizer = stage.normalizers._modules.get(module_key(name))
@@ -359,14 +359,14 @@ def _present(wanted: tuple[str, ...], spec: ObsSpec) -> list[str]:
 
 
 def _still_there(shared: ObsSpec, wanted: ObsSpec) -> ObsSpec:
-    """Return what is left of the wanted components after the trunk, which may have replaced all by one memory."""
+    """Return what is left of the requested components after the trunk, which may have replaced all by one memory."""
     left = [name for name in wanted if name in shared]
     added = [name for name in shared if name not in wanted and shared[name].group == "trunk"]
     return shared.select([*left, *added])
 
 
 def _check_leak(shared: ObsSpec, actor: ObsSpec, both: ObsSpec) -> None:
-    """Raise when the trunk mixes what only the critic may see into something that the actor reads."""
+    """Raise when the trunk mixes critic-only components into something that the actor reads."""
     privileged = [name for name in both if name not in actor]
     mixed = [name for name in shared if name not in both]
     if privileged and mixed:

@@ -1,4 +1,4 @@
-"""Read a run folder: its config and its newest weights, without ever executing what a file says.
+"""Read a run folder: its config and its newest weights, without ever executing code from a file.
 
     run/
       config.json              {"policy": {…}, "control": {"action_scale": 0.25}, …}
@@ -27,13 +27,13 @@ CONFIG = "config.json"
 """The file with the settings of a run."""
 
 WEIGHTS = "model_state_dict"
-"""Under this key a checkpoint keeps the weights of its policy beside counters and optimisers."""
+"""The key of the policy's weights in a checkpoint that also has counters and optimisers."""
 
 _MODEL = re.compile(r".*model.*?(\d*)\.(pt|pth|safetensors)")
 
 
 class RunFiles(NamedTuple):
-    """What a run folder holds."""
+    """The contents of a run folder."""
 
     config: dict[str, Any]
     """The settings."""
@@ -42,7 +42,7 @@ class RunFiles(NamedTuple):
 
 
 def read_run(folder: str | Path) -> RunFiles:
-    """Read config and newest weights of a run; what is missing or damaged is named."""
+    """Read config and newest weights of a run; raise for missing or damaged files."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {str(folder)!r}; give the folder that holds {CONFIG}")

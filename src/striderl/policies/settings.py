@@ -1,7 +1,7 @@
-"""`PolicySettings`: the networks of a run in a few plain words, and how they become a `Policy`.
+"""`PolicySettings`: the networks of a run in a few settings, and how they become a `Policy`.
 
 observation ─ normalise ─ encode some components ─ remember (lstm, gru) ─ hidden layers ─ head
-              if wanted   'encoders', a CNN for    'kind'                 actor's and critic's own
+              optional    'encoders', a CNN for    'kind'                 actor's and critic's own
                           other images, one-hot
 """
 
@@ -63,11 +63,11 @@ class PolicySettings:
     kind: Literal["mlp", "lstm", "gru"] = "mlp"
     """Layers alone ('mlp'), or with a memory before them ('lstm', 'gru')."""
     actor_obs: tuple[str, ...] = ("policy",)
-    """Components or groups that the actor sees."""
+    """Components or groups that the actor reads."""
     critic_obs: tuple[str, ...] = ("policy", "critic")
-    """Components or groups that the critic sees; a group 'critic' that the task does not have is left out."""
+    """Components or groups that the critic reads; a group 'critic' that the task does not have is left out."""
     normalize_obs: bool = True
-    """Shift and scale observations by the mean and deviation of what was seen so far."""
+    """Shift and scale observations by the mean and deviation of the data so far."""
     actor_hidden_dims: tuple[int, ...] = (128, 128)
     """Hidden layers of the actor."""
     critic_hidden_dims: tuple[int, ...] = (128, 128)
@@ -83,13 +83,13 @@ class PolicySettings:
     memory_layers: int = 1
     """The number of its layers."""
     encoders: tuple[EncoderSettings, ...] = ()
-    """Networks for single components; the critic, where it sees the component, has one of its own."""
+    """Networks for single components; the critic, where it reads the component, has one of its own."""
     flatten_images: bool = False
     """Give images to the layers as plain numbers; otherwise each without an encoder gets a CNN of its own."""
     one_hot: bool = True
     """Turn Discrete and MultiDiscrete components into one-hot vectors; otherwise they enter as the numbers they are."""
     network: str = ""
-    """A network of one's own before the hidden layers, 'module:Class': an nn.Module that is made with the number of
+    """Your own network before the hidden layers, 'module:Class': an nn.Module that is made with the number of
     inputs and has `output_size`; actor and critic have one each."""
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ def build_policy(
     *,
     estimators: tuple[StageRecipe, ...] = (),
 ) -> Policy:
-    """Build the policy for these observations and actions; torch's generator decides its first weights.
+    """Build the policy for these observations and actions; torch's generator sets its initial weights.
 
     estimators: stages of the actor that come first.
     """
@@ -174,7 +174,7 @@ def build_policy(
 def actor_config(
     settings: PolicySettings, obs_spec: ObsSpec, given: Mapping[str, Any], *, memory: bool = False
 ) -> ActorConfig:
-    """Return an actor without a critic, for learners from replay; most learn from single steps, without `memory`."""
+    """Return an actor without a critic, for off-policy algorithms; most learn from single steps, without `memory`."""
     if memory and settings.kind == "mlp":
         raise ValueError("learning from sequences is for policies with memory: choose policy.kind 'lstm' or 'gru'")
     if not memory and settings.kind != "mlp":
@@ -195,7 +195,7 @@ def actor_config(
 
 
 def q_function_config(settings: PolicySettings, obs_spec: ObsSpec) -> QFunctionConfig:
-    """Return the critics of such a learner."""
+    """Return the critics of such an algorithm."""
     critic_obs = _critic_obs(settings, obs_spec)
     return QFunctionConfig(
         obs=critic_obs,
@@ -216,7 +216,7 @@ def _critic_obs(settings: PolicySettings, obs_spec: ObsSpec) -> tuple[str, ...]:
 def _stages(
     settings: PolicySettings, seen: ObsSpec, estimators: tuple[StageRecipe, ...] = ()
 ) -> tuple[StageRecipe, ...]:
-    """Return the stages before the hidden layers, for what one of the two sees."""
+    """Return the stages before the hidden layers, for the components of one of the two."""
     stages: list[StageRecipe] = []
     if settings.normalize_obs and any(part.dtype.startswith("float") for part in seen.values()):
         stages.append(NormalizeObs())

@@ -1,4 +1,4 @@
-"""What the classes of the older libraries are told about an env, as specs.
+"""Sizes and segments of an env, as older libraries pass them, converted to specs.
 
     num_actor_obs=48, obs_segments={"proprioception": 45, "command": 3}       flat vectors, in named pieces or whole
     num_critic_obs=60, critic_obs_segments={"proprioception": 45, "friction": 15}
@@ -30,16 +30,16 @@ Segments = Mapping[str, int | Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Spaces:
-    """What actor and critic see, and what the actor does."""
+    """The components of actor and critic, and the action."""
 
     obs: ObsSpec
     """All components."""
     action: ActionSpec
     """The action."""
     actor: tuple[str, ...]
-    """The components that the actor sees."""
+    """The components that the actor reads."""
     critic: tuple[str, ...]
-    """The components that the critic sees."""
+    """The components that the critic reads."""
     critic_names: Mapping[str, str]
     """The critic's name of a segment to its component: 'proprioception' to 'critic/proprioception'."""
 
@@ -56,7 +56,7 @@ class Spaces:
         )
 
     def targets(self, names: str | Sequence[str], what: str) -> tuple[str, ...]:
-        """Return what is to be predicted: the actor's components of these names, else the critic's."""
+        """Return the components to predict: the actor's components of these names, else the critic's."""
         known = {**self.critic_names, **dict(zip(self.actor, self.actor))}
         return tuple(
             self._known(name, known, what, "obs_segments or critic_obs_segments") for name in as_names(names, what)
@@ -82,7 +82,7 @@ def make_spaces(
     obs_segments: Segments | None,
     critic_obs_segments: Segments | None,
 ) -> Spaces:
-    """Describe an env from sizes and segments, or specs; a critic without a size sees what the actor does."""
+    """Describe an env from sizes and segments, or specs; a critic without a size reads the actor's components."""
     action = _action(num_actions)
     actor = _flat(num_actor_obs, obs_segments, "obs", "policy", "obs_segments")
     if num_critic_obs is None:
@@ -140,6 +140,6 @@ def _side_stream(actor: ObsSpec, critic: ObsSpec, *, own: bool) -> tuple[ObsSpec
 
 
 def _masks(action: ActionSpec) -> tuple[str, ...]:
-    """Return the components that say which choices are allowed: the head reads them, the networks do not."""
+    """Return the action masks: the head reads them, the networks do not."""
     parts: Sequence[Any] = list(action.parts.values()) if isinstance(action, DictActionSpec) else [action]
     return tuple(part.mask for part in parts if not isinstance(part, BoxSpec) and part.mask)

@@ -1,16 +1,16 @@
 """Stages: the parts a policy is composed of, each a pure function of tensors.
 
-A policy is a list of stages and a head. Every stage takes the observation as named components and gives it back
+A policy is a list of stages and a head. Every stage takes the observation as named components and returns it
 changed: normalised, an image replaced by its latent, a missing quantity by an estimate, everything by a memory.
 
     {"joints": [B, 12], "image": [B, 1, 48, 64]}
           │ Encode("image")
-    {"joints": [B, 12], "image": [B, 32]}              the latent stands where the image stood
+    {"joints": [B, 12], "image": [B, 32]}              the latent replaces the image
           │ Remember("lstm")
     {"memory": [B, 256]}  ──▶ flatten ──▶ MLP ──▶ head
 
 What a user writes is a frozen recipe (`Encode(components=("image",), …)`): plain data that is saved with a run. Given
-the spec of what comes in, a recipe builds its module, a `Stage`. Stages keep nothing between calls and draw nothing:
+the spec of its input, a recipe builds its module, a `Stage`. Stages keep no state between calls and draw nothing:
 memory goes in and out as `state`, random decisions come in as `stage_draws`, made from declared noise while collecting
 and read back from storage in the update, so that the update repeats what the rollout did.
 """
@@ -40,56 +40,56 @@ NOTHING: Mapping[str, Tensor] = {}
 
 
 class StageInput(NamedTuple):
-    """What a stage is given: one step [B, …], or a sequence [T, B, …] with resets inside."""
+    """The input of a stage: one step [B, …], or a sequence [T, B, …] with resets inside."""
 
     obs: Obs
-    """The components, as the stage before left them."""
+    """The components, from the stage before."""
     state: State
     """This stage's memory, [B, …] each; empty when it has none."""
     stage_draws: Memo
     """This stage's random decisions, shaped like the step or the sequence; empty when it makes none."""
     resets: Tensor | None = None
-    """Bool [T, B], or [B] for a step: true where a new episode begins, before that step is consumed."""
+    """Bool [T, B], or [B] for a step: true where a new episode begins, before that step is processed."""
     valid: Tensor | None = None
     """Bool [T, B], or [B] for a step: false in padding; components are zero there already."""
     whole: Obs = NOTHING
-    """Everything the policy was given, as the trunk left it: where the true values of estimates are read."""
+    """All inputs of the policy, after the trunk: the true values of estimates are read here."""
 
 
 class StageOutput(NamedTuple):
-    """What a stage gives back."""
+    """The output of a stage."""
 
     obs: dict[str, Tensor]
     """The components for the next stage."""
     state: dict[str, Tensor]
     """The memory after the last step."""
     aux: dict[str, Tensor]
-    """What losses and tools may want: 'latent/<component>', 'estimate', …; shaped like the step or the sequence."""
+    """Outputs for losses and tools: 'latent/<component>', 'estimate', …; shaped like the step or the sequence."""
 
 
 class Stage(nn.Module, ABC):
-    """One part of a policy, built for the components that come in."""
+    """One part of a policy, built for its input components."""
 
     input_spec: ObsSpec
-    """What comes in."""
+    """The input components."""
     output_spec: ObsSpec
-    """What goes out."""
+    """The output components."""
     wants_raw: bool = False
-    """Whether `update_normalization` must be given what this stage reads, so that it has to stand first."""
+    """Whether `update_normalization` needs this stage's raw input, so that it has to come first."""
 
     @abstractmethod
     def forward(self, stage_input: StageInput) -> StageOutput:
-        """Do this stage's work; nothing given is changed and nothing is kept."""
+        """Run the stage; inputs are not changed and no state is kept."""
 
     def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Learn statistics from raw components [..., …] where `valid` [...] is true; most stages have none."""
+        """Update statistics from raw components [..., …] where `valid` [...] is true; most stages have none."""
 
     def state_spec(self) -> Mapping[str, TensorSpec]:
-        """Return what the memory of one env is made of; it starts as zeros."""
+        """Return the spec of the memory of one env; it starts as zeros."""
         return {}
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers wanted for each env and step while collecting."""
+        """Return the random numbers needed for each env and step while collecting."""
         return {}
 
     def stage_draw_spec(self) -> Mapping[str, TensorSpec]:
@@ -110,7 +110,7 @@ class StageRecipe(Protocol):
     """Plain data that builds a stage for given components."""
 
     def build(self, spec: ObsSpec, whole: ObsSpec) -> Stage:
-        """Build the module for what comes in; `whole` is everything the env gives, such as what can be estimated.
+        """Build the module for its input; `whole` is the env's whole observation, such as what can be estimated.
 
         Settings that do not fit raise here, with the fix in the message.
         """
@@ -118,19 +118,19 @@ class StageRecipe(Protocol):
 
 
 class StageDefaults(Protocol):
-    """What a list of stages adds by itself; see `component_defaults.py`."""
+    """The stages that a list adds by default; see `component_defaults.py`."""
 
     def adapted(self, recipe: StageRecipe, spec: ObsSpec) -> StageRecipe | None:
         """Return a recipe fitted to what is added later, or None where nothing is left of it."""
         ...
 
     def before(self, recipe: StageRecipe | None, spec: ObsSpec) -> tuple[StageRecipe, ...]:
-        """Return what comes before this recipe, or, for None, at the end of the list."""
+        """Return the stages before this recipe, or, for None, at the end of the list."""
         ...
 
 
 class Pipeline(nn.Module):
-    """Stages in a row; state, memo and aux of stage i are kept under its position and name, '1_Remember/hidden'."""
+    """Stages in a row; state, stage draws and aux of stage i are under its position and name, '1_Remember/hidden'."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Pipeline(nn.Module):
         name: str = "",
         defaults: StageDefaults | None = None,
     ) -> None:
-        """Build each stage for what the one before gives; `raw` tells whether components come as the env gave them.
+        """Build each stage for what the one before gives; `raw`: components come as the env gave them.
 
         `name` is what the list is called in error messages; `defaults` may add stages.
         """
@@ -196,7 +196,7 @@ class Pipeline(nn.Module):
         return found
 
     def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Let all stages learn their statistics from raw components."""
+        """Update the statistics of all stages from raw components."""
         for _, stage in self.named_stages():
             stage.update_normalization(obs, valid, all_reduce)
 
@@ -281,12 +281,12 @@ def flat_features(obs: Obs, spec: ObsSpec, network: nn.Module) -> Tensor:
 
 
 def is_image(component: TensorSpec) -> bool:
-    """Tell whether a component is an image of bytes, (channels, height, width)."""
+    """Return whether a component is an image of bytes, (channels, height, width)."""
     return component.dtype == "uint8" and len(component.shape) == 3
 
 
 def only(obs: Obs, spec: ObsSpec, *, who: str) -> dict[str, Tensor]:
-    """Return the components of a spec; one that is missing is named together with who wants it."""
+    """Return the components of a spec; raise for a missing one, with the stage that needs it."""
     for name in spec:
         if name not in obs:
             raise KeyError(unknown("component", name, obs, where=f"the observation given to {who}"))

@@ -20,7 +20,7 @@ from striderl.policies.stage import Obs, Stage, StageInput, StageOutput, flat_fe
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizeObs:
-    """Shift and scale components by the mean and std of what was collected so far."""
+    """Shift and scale components by the mean and std of the data collected so far."""
 
     SAVED_NAME: ClassVar[str] = "NormalizeObs"
 
@@ -40,7 +40,7 @@ class NormalizeObs:
 
 
 class NormalizeStage(Stage):
-    """Normalises with the statistics it has; `update_normalization` updates them, once per iteration, from raw data."""
+    """Normalises with the present statistics; `update_normalization` updates them once per iteration, from raw data."""
 
     wants_raw = True
 
@@ -66,7 +66,7 @@ class NormalizeStage(Stage):
         return StageOutput(obs, {}, {})
 
     def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Learn from raw components [T, N, …]; `valid` [T, N] leaves samples out."""
+        """Update from raw components [T, N, …]; `valid` [T, N] leaves samples out."""
         for name in self.input_spec:
             if module_key(name) in self.normalizers:
                 normalizer = self.normalizers[module_key(name)]
@@ -93,7 +93,7 @@ class OneHot:
 
 
 class OneHotStage(Stage):
-    """A MultiDiscrete([3, 2]) value (2, 0) becomes [0, 0, 1, 1, 0]; a value that there is not becomes zeros."""
+    """A MultiDiscrete([3, 2]) value (2, 0) becomes [0, 0, 1, 1, 0]; an unknown value becomes zeros."""
 
     def __init__(self, recipe: OneHot, spec: ObsSpec) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Override:
     component: str
     """Which component."""
     values: tuple[float, ...]
-    """What to put there, one number per entry."""
+    """The fixed numbers, one per entry."""
     entries: tuple[int, ...] = ()
     """Which entries of the flattened component; empty means all."""
 
@@ -225,5 +225,5 @@ class OverrideStage(Stage):
 
 
 def module_key(name: str) -> str:
-    """Return a component's name as a module name: without dots, and never one that a module dict has for itself."""
+    """Return a component's name as a module name: without dots, and never one that `ModuleDict` reserves."""
     return "of_" + name.replace(".", "__")

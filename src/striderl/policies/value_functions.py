@@ -1,4 +1,4 @@
-"""Values without an actor beside them: of an action in a state, of every choice in it, of the state itself.
+"""Value functions without an actor: of an action in a state, of every choice in it, of the state itself.
 
 QFunction         obs ─ stages ─▶ features ─┐
                                             ├─▶ K networks ─▶ [K, B] (or [K, B, O]: quantiles, atoms)
@@ -41,10 +41,10 @@ from striderl.policies.stage import (
 @suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class QFunctionConfig:
-    """What a Q-function is made of; plain data, saved with a run."""
+    """The configuration of a Q-function; plain data, saved with a run."""
 
     obs: tuple[str, ...] = ("policy", "critic")
-    """Components or groups that it sees; groups the env does not have are left out of the default only."""
+    """Components or groups that it reads; groups the env does not have are left out of the default only."""
     stages: tuple[StageRecipe, ...] = ()
     """Its stages, in order; shared by all members."""
     hidden_dims: tuple[int, ...] = (256, 256)
@@ -52,7 +52,7 @@ class QFunctionConfig:
     activation: str = "relu"
     """The nonlinearity."""
     num_members: int = 2
-    """How many networks there are."""
+    """Number of networks."""
     num_outputs: int = 1
     """Numbers per member: 1 for a value, more for quantiles or atoms."""
     layer_norm: bool = False
@@ -94,11 +94,11 @@ class QFunction(nn.Module):
         self._event_dims = len(action_spec.shape)
 
     def state_spec(self) -> dict[str, TensorSpec]:
-        """Return what one env's memory is made of."""
+        """Return the spec of one env's memory."""
         return self.pipeline.state_spec()
 
     def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Let normalisers learn from raw observations."""
+        """Update the normalisers from raw observations."""
         self.pipeline.update_normalization(obs, valid, all_reduce)
 
     def features(
@@ -121,7 +121,7 @@ class QFunction(nn.Module):
         return output.squeeze(-1) if self.config.num_outputs == 1 else output
 
     def joined(self, features: Tensor, action: Tensor) -> Tensor:
-        """Return what the members read, [..., F + A]."""
+        """Return the input of the members, [..., F + A]."""
         flat = action.flatten(-self._event_dims) if self._event_dims else action.unsqueeze(-1)
         return torch.cat([features, flat.to(features.dtype)], dim=-1)
 
@@ -131,7 +131,7 @@ class QFunction(nn.Module):
 
 
 def critic_pipeline(inputs: ObsSpec, obs_spec: ObsSpec, config: QFunctionConfig, name: str) -> Pipeline:
-    """Build the stages of a critic, with what is added for images and discrete components."""
+    """Build the stages of a critic, with the default stages for images and discrete components."""
     defaults = component_defaults(inputs, config.stages, flatten_images=config.flatten_images, one_hot=config.one_hot)
     defaults.log(name)
     return Pipeline(inputs, config.stages, obs_spec, name=name, defaults=defaults)
@@ -173,7 +173,7 @@ class ChoiceQFunction(nn.Module):
         )
 
     def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Let normalisers learn from raw observations."""
+        """Update the normalisers from raw observations."""
         self.pipeline.update_normalization(obs, valid, all_reduce)
 
     def forward(self, obs: Obs, valid: Tensor | None = None) -> Tensor:
@@ -204,7 +204,7 @@ class ValueFunction(nn.Module):
         self.head = ValueHead(self.body.output_size)
 
     def update_normalization(self, obs: Obs, valid: Tensor | None = None, all_reduce: AllReduce | None = None) -> None:
-        """Let normalisers learn from raw observations."""
+        """Update the normalisers from raw observations."""
         self.pipeline.update_normalization(obs, valid, all_reduce)
 
     def forward(self, obs: Obs, valid: Tensor | None = None) -> Tensor:

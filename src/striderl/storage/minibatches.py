@@ -48,7 +48,7 @@ class TimeMajorStorage(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         ...
 
 
@@ -58,7 +58,7 @@ class SequenceMiniBatch(NamedTuple):
     steps: Batch
     """All columns, [T, n, …] each."""
     resets: Tensor
-    """bool [T, n]: a new episode begins, before that step is consumed; false in a row whose past is not stored."""
+    """bool [T, n]: a new episode begins, before that step is processed; false in a row whose past is not stored."""
     valid: Tensor
     """bool [T, n]."""
     dones: Tensor
@@ -152,7 +152,7 @@ def get_statistics(storage: TimeMajorStorage) -> RolloutStatistics:
     whole = storage.batch()
     done, valid = whole.terminated | whole.truncated, whole.valid
     began = torch.cat([torch.zeros_like(done[:1]), done[:-1]])
-    # valid steps so far in each piece: a scan that starts anew where a piece begins, read forward in time
+    # valid steps so far in each piece: a scan that restarts where a piece begins, read forward in time
     so_far = backward_scan(valid.float().flip(0), (~began).float().flip(0)).flip(0)
     ends = torch.cat([done[:-1], torch.ones_like(done[-1:])])
     pieces = (ends & (so_far > 0.0)).sum()
@@ -160,7 +160,7 @@ def get_statistics(storage: TimeMajorStorage) -> RolloutStatistics:
 
 
 def _added(storage: TimeMajorStorage, targets: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what is cut beside the columns of a step: further columns of the storage, and the targets."""
+    """Return the columns to cut besides those of a step: further columns of the storage, and the targets."""
     rows = len(storage) // storage.num_envs
     further = {name: value for name, value in storage.data.items() if name not in storage.arena.data}
     return {**tree.index(further, slice(0, rows)), **_given(targets, storage)}

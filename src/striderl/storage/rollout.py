@@ -8,7 +8,7 @@
 
 A time-out is worth V(final_obs), and final observations are rare, so they are kept in a small pool instead of a second
 [T, N] column, which would double the memory of images. Truncated rows are packed into it by a running count, without
-asking the device how many there are.
+a device sync for their number.
 
 Writing one step of a few envs into an arena on the CPU, without the cost of a torch call per column.
 
@@ -17,8 +17,8 @@ Writing one step of a few envs into an arena on the CPU, without the cost of a t
      "rew": [N], …}                      "rew"              numpy view of data["rew"]             [T, N]
 
 With eight envs a step holds a few hundred numbers in about ten columns: checking and joining them in torch takes far
-longer than copying them. Only values that fit exactly are taken here. For everything else, from another dtype to a
-column that is missing, the answer is False, nothing is written, and `Arena.write` converts or explains.
+longer than copying them. Only exact fits are written here. For everything else, from another dtype to a missing
+column, the result is False, nothing is written, and `Arena.write` converts or raises.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FinalPool:
     """Final observations of truncated steps, packed, with the step and env each belongs to."""
 
     def __init__(self, obs_spec: ObsSpec, state: Columns, size: int, placement: Placement) -> None:
-        """Make room for `size` final observations; one row more takes what is not wanted."""
+        """Allocate `size` final observations; one extra row takes what is not stored."""
         columns: Columns = {
             "obs": dict(obs_spec.components),
             "state": dict(state),
@@ -54,7 +54,7 @@ class FinalPool:
         self.size = size
         self.arena = Arena(columns, (size + 1,), placement)
         self.count = torch.zeros((), dtype=torch.int64, device=placement.device)
-        """How many truncated steps were seen; more than `size` means that the surplus is not in the pool."""
+        """Number of truncated steps so far; more than `size` means that the surplus is not in the pool."""
 
     def add(
         self,
@@ -76,7 +76,7 @@ class FinalPool:
         self.count += wanted.sum()
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Drop all rows."""
         self.count.zero_()
 
 
@@ -105,7 +105,7 @@ class RolloutStorage:
 
         With `final_state`, keep the actor's memory at these steps too: a recurrent critic needs it to value them.
 
-        The pool holds as many rows as there are envs, or a quarter of all steps if that is more, unless told.
+        The pool holds as many rows as there are envs, or a quarter of all steps if that is more, by default.
         """
         placement = placement or Placement()
         self.num_steps, self.num_envs = num_steps, num_envs
@@ -169,11 +169,11 @@ class RolloutStorage:
         if transition.final_obs is None:
             raise ValueError("this storage keeps final observations, but the env gives none (gives_final_obs=False)")
         if transition.truncated.is_cpu and not bool(transition.truncated.any()):
-            return  # on the CPU looking is cheaper than copying nothing
+            return  # on the CPU checking is cheaper than copying nothing
         wanted = transition.truncated & ~transition.terminated
         self.finals.add(wanted, transition.final_obs, transition.next_state, step, self._env_index[envs])
 
-    # -- writing as a part of a recording: where to is known to the device alone ---------------------------------------
+    # -- writing inside a CUDA graph: the place is a tensor on the device -------------------------------------------
 
     def first_place(self) -> int:
         """Return the row of the next step of all envs."""
@@ -206,11 +206,11 @@ class RolloutStorage:
         return place + 1
 
     def count_steps(self, num_steps: int) -> None:
-        """Know that so many steps of all envs were written."""
+        """Count steps of all envs that a graph has written."""
         self._cursors = [self.first_place() + num_steps] * self.num_envs
 
     def clear(self) -> None:
-        """Start the next rollout; the memory stays."""
+        """Start the next rollout; the memory stays allocated."""
         self._cursors = [0] * self.num_envs
         self.targets = {}
         if self.finals is not None:
@@ -221,7 +221,7 @@ class RolloutStorage:
     def next_values(self, values: Tensor, last_values: Tensor, final_values: Tensor | None = None) -> Tensor:
         """Return the value of what followed each step, like `values` [T, N] or [T, N, V].
 
-        That is the next row's, and `last_values` [N, …] after the last. Where the clock ended an episode it is that of
+        That is the next row's, and `last_values` [N, …] after the last. Where an episode was truncated it is that of
         its final observation (`final_values`, one for each row of the pool, those not in use too), and V(s_t) where
         there is none. Nothing followed a step that terminated: 0 there, whatever the next episode starts with.
         """
@@ -312,7 +312,7 @@ class RolloutStorage:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold what another storage of the same size held."""
+        """Restore the state of another storage of the same size."""
         if (state["finals"] is None) != (self.finals is None):
             raise ValueError("one of the two storages keeps final observations and the other does not")
         self.arena.load_state_dict(state["columns"])

@@ -5,10 +5,10 @@
     SarsaRolloutStorage  obs act rew …            obs_next                              the step itself
     AmpRolloutStorage    obs act rew …            ref_obs ref_motion action_labels      the env's info, a teacher
 
-The extra columns lie in an arena beside that of the rollout, so a collector or a trainer that checks the columns of a
+The extra columns lie in an arena of their own, so a collector or a trainer that checks the columns of a
 step finds what it expects; `data` and `batch` show both.
 
-A rollout that remembers older ones: a ring of rows that grows until it holds `buffer_dilation_ratio` rollouts.
+A rollout that keeps older ones: a ring of rows that grows until it holds `buffer_dilation_ratio` rollouts.
 
 T = 2 steps per rollout, buffer_dilation_ratio 2.5, so at most 5 rows; numbers are steps of one env in order:
 
@@ -43,7 +43,7 @@ from striderl.storage.transition_record import TransitionRecord, as_transition
 Reader = Callable[[Transition, slice], Mapping[str, Any]]
 """Returns the extra columns of one step of these envs, [n, …] each."""
 Labeller = Callable[[Transition, slice], Any]
-"""Returns what a teacher would have done in the place of these envs, like `transition.act`."""
+"""Returns a teacher's actions for these envs, like `transition.act`."""
 
 
 class ExtraColumnsRollout(RolloutStorage):
@@ -107,13 +107,13 @@ class ExtraColumnsRollout(RolloutStorage):
         return {**super().state_dict(), "extra": tree.copy(self.extra.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold what another storage of the same size and columns held."""
+        """Restore the state of another storage of the same size and columns."""
         self.extra.load_state_dict(state["extra"])
         super().load_state_dict(state)
 
 
 class ActionLabelRollout(ExtraColumnsRollout):
-    """A rollout with what a teacher would have done: column `action_labels`, like `act`."""
+    """A rollout with a teacher's actions: column `action_labels`, like `act`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ActionLabelRollout(ExtraColumnsRollout):
         final_state: Columns | None = None,
         pool_size: int | None = None,
     ) -> None:
-        """Ask `label` for the labels of each step that comes in."""
+        """Call `label` for the labels of each step that is added."""
 
         def read(transition: Transition, envs: slice) -> dict[str, Any]:
             return {"action_labels": label(transition, envs)}
@@ -190,7 +190,7 @@ class SarsaRolloutStorage(ExtraColumnsRollout):
 class AmpRolloutStorage(ExtraColumnsRollout):
     """A rollout for adversarial motion priors: columns `ref_obs`, `ref_motion` and `action_labels`.
 
-    The env gives `ref_obs`, what the discriminator sees of the robot, and `ref_motion`, the same of a recorded motion,
+    The env gives `ref_obs`, the discriminator's input from the robot, and `ref_motion`, the same of a recorded motion,
     as info keys or observation components, both as they are after the step; frames are laid side by side, so both are
     vectors. `MotionPrior` needs no such storage; this one is for learners that are written by hand.
     """
@@ -208,7 +208,7 @@ class AmpRolloutStorage(ExtraColumnsRollout):
         final_state: Columns | None = None,
         pool_size: int | None = None,
     ) -> None:
-        """Take vectors of this size from each step; without a teacher, each action is its own label."""
+        """Read vectors of this size from each step; without a teacher, each action is its own label."""
         labels = label or own_action
 
         def read(transition: Transition, envs: slice) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def own_action(transition: Transition, envs: slice) -> Any:
 
 
 def _true_next(transition: Transition, names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return what followed, of some components; on the CPU a look whether anything ended saves most of the work."""
+    """Return the true next observation of some components; on the CPU a check for ends first saves work."""
     if transition.final_obs is None:
         raise ValueError(
             "SarsaRolloutStorage keeps what truly followed each step, but the env gives no final observations "
@@ -267,7 +267,7 @@ def _amp_vector(transition: Transition, name: str, size: int) -> Tensor:
 
 
 def _side_stream(placement: Placement) -> Placement:
-    """Return the place of the extra columns: files of their own in a folder of their own."""
+    """Return the placement of the extra columns: their own files in their own folder."""
     if placement.folder is None:
         return placement
     return Placement(device=placement.device, shared=placement.shared, folder=placement.folder / "extra")
@@ -356,7 +356,7 @@ class QueueRolloutStorage:
         self.add(transition)
 
     def clear(self) -> None:
-        """Begin the next rollout behind what is there; the cursor is not rewound."""
+        """Start the next rollout after the stored rows; the cursor is not rewound."""
         self._fresh = [0] * self.num_envs
         self.num_rows = min(self.num_rows + self.num_steps, self.max_rows)
 
@@ -427,7 +427,7 @@ class QueueRolloutStorage:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold what another storage of the same size held."""
+        """Restore the state of another storage of the same size."""
         self.arena.load_state_dict(state["columns"])
         self.num_rows = int(state["num_rows"])
         self._written = [int(count) for count in state["written"]]

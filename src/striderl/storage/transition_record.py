@@ -30,11 +30,11 @@ class TransitionRecord:
     """A step of N envs under construction; every tensor is [N, …]."""
 
     observations: Tensor | Mapping[str, Tensor] | None = None
-    """What the actor saw: one vector, or components by name."""
+    """The actor's observations: one vector, or components by name."""
     critic_observations: Tensor | Mapping[str, Tensor] | None = None
-    """What the critic saw beside it: one vector of the privileged components, or components by name."""
+    """The critic's additional observations: one vector of the privileged components, or components by name."""
     actions: Any = None
-    """What was done."""
+    """The actions."""
     rewards: Tensor | None = None
     """The env's rewards, [N]."""
     dones: Tensor | None = None
@@ -50,18 +50,18 @@ class TransitionRecord:
     hidden_states: Any = None
     """The memory before the step; the update starts from that of the first step, so it is not stored with each."""
     time_outs: Tensor | None = None
-    """Where the clock, and not the task, ended the episode; nowhere unless given."""
+    """Where the episode was truncated; nowhere unless given."""
     final_observations: Mapping[str, Tensor] | None = None
-    """What was observed at the end of an episode, by component; None when the env does not tell."""
+    """The final observations of ended episodes, by component; None when the env gives none."""
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Set all fields to None."""
         for field in fields(self):
             setattr(self, field.name, None)
 
 
 def as_transition(record: TransitionRecord, columns: Columns) -> Transition:
-    """Return the step in the layout of a storage with these columns, or say which field is missing."""
+    """Return the step in the layout of a storage with these columns, or raise with the field that is missing."""
     rewards, dones = _given(record.rewards, "rewards"), _given(record.dones, "dones").bool().flatten()
     obs = _observation(record, _specs(columns["obs"]))
     late = torch.zeros_like(dones) if record.time_outs is None else record.time_outs.bool().flatten() & dones
@@ -106,7 +106,7 @@ def _components(obs: Any, specs: Mapping[str, Any], field: str) -> dict[str, Ten
 
 
 def _policy_columns(record: TransitionRecord, specs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the update reads back, as far as the storage has columns for it."""
+    """Return the policy columns that the storage has."""
     found: dict[str, Any] = {}
     for name, value, field in (
         ("log_prob", record.actions_log_prob, "actions_log_prob"),

@@ -1,4 +1,4 @@
-"""Learners with an actor and critics of actions, from replay.
+"""Off-policy actor-critic algorithms.
 
 critic_kinds ─┬─▶ td3 (DDPG) ──────┬─▶ fast_td3 (FastTD3, FastSAC)
               └─▶ sac (REDQ, TQC) ─┤

@@ -1,4 +1,4 @@
-"""What critics of continuous actions predict, and how several of them are read together.
+"""Critic ensembles for continuous actions: what a critic predicts, and how the ensemble is reduced.
 
     kind                  a critic gives     target reads                           actor reads
     ClippedMeans          one value          the least of all                       the least of all
@@ -23,18 +23,18 @@ from striderl.ops.td import project_categorical, quantile_huber, td_target
 
 
 class CriticKind(Protocol):
-    """How the members of a Q-function are read and judged."""
+    """Reduces the members of a Q-function, and computes their targets and losses."""
 
     def check(self, num_members: int, num_outputs: int) -> None:
-        """Raise when a Q-function of this form cannot be read."""
+        """Raise when a Q-function has the wrong number of outputs."""
         ...
 
     def noise(self, num_members: int) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers that one sample wants in one gradient step."""
+        """Return the random numbers that one sample needs in one gradient step."""
         ...
 
     def for_target(self, members: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
-        """Return what the target networks say about the next action: [B], or samples [B, M]."""
+        """Return the target networks' prediction for the next action: [B], or samples [B, M]."""
         ...
 
     def bootstrap(
@@ -48,23 +48,23 @@ class CriticKind(Protocol):
         ...
 
     def for_actor(self, members: Tensor) -> Tensor:
-        """Return the value [B] that the policy climbs."""
+        """Return the value [B] that the policy maximises."""
         ...
 
     def loss(self, members: Tensor, target: Tensor) -> Tensor:
-        """Return how wrong the members are, per sample [B], summed over members."""
+        """Compute the critic loss per sample [B], summed over members."""
         ...
 
     def means(self, members: Tensor) -> Tensor:
-        """Return the mean value [K, B] that each member says."""
+        """Return the mean value [K, B] of each member."""
         ...
 
 
 class ClippedMeans:
-    """Trusts the least of all members (Fujimoto et al. 2018)."""
+    """Takes the minimum of all members (Fujimoto et al. 2018)."""
 
     def check(self, num_members: int, num_outputs: int) -> None:
-        """Want one value per member."""
+        """Require one value per member."""
         _one_output(num_outputs, "ClippedMeans")
 
     def noise(self, num_members: int) -> Mapping[str, NoiseSpec]:
@@ -99,20 +99,20 @@ class ClippedMeans:
 
 
 class SubsetMeans:
-    """Trusts the least of a few members drawn at random (Chen et al. 2021); the policy climbs the mean of all."""
+    """Takes the minimum of a random subset of members (Chen et al. 2021); the policy maximises the mean of all."""
 
     def __init__(self, subset: int = 2) -> None:
-        """Take how many are drawn."""
+        """Set the size of the subset."""
         self.subset = subset
 
     def check(self, num_members: int, num_outputs: int) -> None:
-        """Want one value per member, and as many members as are drawn."""
+        """Require one value per member, and as many members as are drawn."""
         _one_output(num_outputs, "SubsetMeans")
         if not 1 <= self.subset <= num_members:
             raise ValueError(f"SubsetMeans draws {self.subset} of {num_members} members; give the Q-function more")
 
     def noise(self, num_members: int) -> Mapping[str, NoiseSpec]:
-        """Return a number per member; the largest few of the first sample's decide for the whole minibatch."""
+        """Return a number per member; the largest few of the first sample select the subset for the whole minibatch."""
         return {"members": NoiseSpec(shape=(num_members,), kind="uniform")}
 
     def for_target(self, members: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
@@ -144,14 +144,14 @@ class SubsetMeans:
 
 
 class TruncatedQuantiles:
-    """Sorts the quantiles of all members and leaves the largest out (Kuznetsov et al. 2020)."""
+    """Sorts the quantiles of all members and drops the largest (Kuznetsov et al. 2020)."""
 
     def __init__(self, num_dropped: int = 2, kappa: float = 1.0) -> None:
-        """Take how many quantiles are left out per member, and where the Huber loss becomes linear."""
+        """Set how many quantiles are dropped per member, and where the Huber loss becomes linear."""
         self.num_dropped, self.kappa = num_dropped, kappa
 
     def check(self, num_members: int, num_outputs: int) -> None:
-        """Want more quantiles than are dropped."""
+        """Require more quantiles than are dropped."""
         if not 0 <= self.num_dropped < num_outputs or num_outputs < 2:
             raise ValueError(
                 f"TruncatedQuantiles drops {self.num_dropped} quantiles per member, and the Q-function has "
@@ -196,16 +196,16 @@ class TruncatedQuantiles:
 
 
 class CategoricalReturns:
-    """Probabilities of fixed returns (Bellemare et al. 2017), read like a double critic; FastTD3 learns with it."""
+    """Probabilities of fixed returns (Bellemare et al. 2017), reduced like a double critic; FastTD3 learns with it."""
 
     def __init__(self, *, low: float, high: float, num_atoms: int = 101) -> None:
-        """Take the range of returns and how many there are in it."""
+        """Set the range of returns and the number of atoms."""
         if num_atoms < 2 or not low < high:
             raise ValueError(f"CategoricalReturns wants 2 atoms and more, low < high; found {num_atoms}, {low}, {high}")
         self.low, self.high, self.num_atoms = low, high, num_atoms
 
     def check(self, num_members: int, num_outputs: int) -> None:
-        """Want one number per atom."""
+        """Require one number per atom."""
         if num_outputs != self.num_atoms:
             raise ValueError(f"CategoricalReturns has {self.num_atoms} atoms, the Q-function num_outputs={num_outputs}")
 
@@ -248,7 +248,7 @@ class CategoricalReturns:
 
 
 def after_cost(value: Tensor, cost: Tensor | None) -> Tensor:
-    """Return values [B] or [B, M] less the cost [B] of what was done, if it has one."""
+    """Return values [B] or [B, M] less the cost [B] of the action, if it has one."""
     if cost is None:
         return value
     return value - (cost if value.dim() == cost.dim() else cost.unsqueeze(-1))

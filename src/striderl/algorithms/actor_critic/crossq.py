@@ -5,8 +5,8 @@
     (s', a') ─┘   one forward pass  └─▶ Q(s', a')       without gradient
 
 Both halves go through the critics together, so that the batch's moments are those of both. The moments are statistics
-of the critics (`networks/ensemble.py`): moved once per step from outside, and saved. The policy has none: what is
-exported is what was trained. The actor climbs the critics with their running moments.
+of the critics (`networks/ensemble.py`): updated once per step from outside, and saved. The policy has none: what is
+exported is what was trained. The actor maximises the critics with their running moments.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class CrossQConfig:
     gamma: float = 0.99
     """Discount per step."""
     n_step: int = 1
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     learning_rate: float = 1e-3
     """Of policy, critics and temperature."""
     beta1: float = 0.5
-    """How slowly Adam's mean of the gradients forgets, for policy and critics; the authors' value."""
+    """Adam's beta1 for policy and critics; the authors' value."""
     actor_every: int = 3
     """Steps of the critics per step of the actor and the temperature."""
     init_temperature: float = 1.0
@@ -66,9 +66,9 @@ class CrossQConfig:
     learn_temperature: bool = True
     """Follow `target_entropy`; otherwise α stays."""
     target_entropy: float | None = None
-    """What the policy's entropy is led to; minus the number of actions when None."""
+    """Target entropy of the policy; minus the number of actions when None."""
     max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     prioritized: bool = False
     """Sample by TD error instead of uniformly."""
     mode: str = ""
@@ -91,7 +91,7 @@ def crossq(
     critic: QFunctionConfig | None = None,
     config: CrossQConfig | None = None,
 ) -> CrossQ:
-    """Build CrossQ for these observations and actions; critics are wide, two layers of 1024, unless told."""
+    """Build CrossQ for these observations and actions; critics are wide, two layers of 1024, by default."""
     policy = ActorPolicy(obs_spec, action_spec, actor or ActorConfig(head="squashed_gaussian"))
     members = replace(critic or QFunctionConfig(hidden_dims=(1024, 1024)), batch_renorm=True)
     return CrossQ(policy, QFunction(obs_spec, action_spec, members), config)
@@ -131,7 +131,7 @@ class CrossQ:
         actor: ExploringActor | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parameters of both into updaters; the critics have `batch_renorm` and one output."""
+        """Create the updaters of both; the critics have `batch_renorm` and one output."""
         if not isinstance(critic.members, RenormEnsembleMlp) or critic.config.num_outputs != 1:
             raise ValueError("CrossQ wants QFunctionConfig(batch_renorm=True, num_outputs=1)")
         self.policy, self.critic, self._members = policy, critic, critic.members
@@ -147,10 +147,10 @@ class CrossQ:
         self._actor = actor or BehaviourActor(policy, Sample())
         self.terms = RewardTerms(terms, policy, mode)
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> ExploringActor:
-        """Return who collects: samples of the policy."""
+        """Return the actor that collects: samples of the policy."""
         return self._actor
 
     def view(self) -> View:
@@ -158,7 +158,7 @@ class CrossQ:
         return self.terms.view(self.config.n_step, self.config.gamma)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking."""
+        """Return a uniform or prioritized sampler."""
         return sampler_for(seed, self.config.prioritized)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -229,7 +229,7 @@ class CrossQ:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the critics should say."""
+        """Compute TD targets."""
         action, cost = self._next_action(minibatch)
         target, _, _ = self._looked_at({**minibatch, "next_action": action, "cost": cost})
         return target
@@ -242,7 +242,7 @@ class CrossQ:
         return {"critic_loss": (1.0, loss)}, {"q_value": counted_mean(value.detach().mean(dim=0), counted(minibatch))}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return how far the policy is from the soft-greedy one."""
+        """Compute the policy loss."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["action"])
         value = self.critic(minibatch["obs"], action).amin(dim=0)
@@ -251,7 +251,7 @@ class CrossQ:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers of the observation learn from samples."""
+        """Update the normalisers of the observation from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         self.critic.update_normalization(columns["obs"], columns["valid"])
         self.terms.update_normalization(columns)
@@ -275,6 +275,6 @@ class CrossQ:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])

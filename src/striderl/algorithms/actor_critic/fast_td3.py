@@ -3,7 +3,7 @@
 large batches · a few gradient steps per step of all envs · a distribution over returns · normalised observations ·
 noise of a different strength in every env · weight decay
 
-Each function returns an algorithm and the plan that goes with so many envs.
+Each function returns an algorithm and the plan for this number of envs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FastSettings(NamedTuple):
 def fast_settings(
     num_envs: int, *, num_updates: int = 2, batch_size: int = 32_768, steps_kept_per_env: int = 5_120
 ) -> FastSettings:
-    """Return what suits so many envs; with few of them, batches are no larger than 16 steps of each."""
+    """Return settings for this number of envs; with few of them, batches are no larger than 16 steps of each."""
     return FastSettings(
         num_steps_per_env=24,
         num_updates_per_round=num_updates,
@@ -69,7 +69,7 @@ def fast_td3(
     config: TD3Config | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[TD3, FastSettings]:
-    """Build FastTD3 for returns between low and high on the envs' device, and say how to plan it."""
+    """Build FastTD3 for returns between low and high on the envs' device, and return it with its plan."""
     policy = ActorPolicy(
         obs_spec,
         action_spec,
@@ -105,7 +105,7 @@ def fast_sac(
     config: SACConfig | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[SAC, FastSettings]:
-    """Build FastSAC for returns between low and high on the envs' device, and say how to plan it."""
+    """Build FastSAC for returns between low and high on the envs' device, and return it with its plan."""
     policy = ActorPolicy(
         obs_spec,
         action_spec,
@@ -129,7 +129,7 @@ FAST_NETWORKS: Mapping[str, Any] = {
     "critic_hidden_dims": (1024, 512, 256),
     "activation": "relu",
 }
-"""The networks that both have unless told."""
+"""The networks that both have by default."""
 
 
 def _fast_critics(config: FastTD3Config | FastSACConfig, context: BuildContext) -> QFunction:
@@ -180,7 +180,7 @@ class FastTD3(TD3):
 
     @staticmethod
     def loop_settings(num_envs: int) -> Mapping[str, Any]:
-        """Return what suits so many envs."""
+        """Return settings for this number of envs."""
         return fast_settings(num_envs)._asdict()
 
     @classmethod
@@ -203,7 +203,7 @@ class FastSACConfig(SACConfig):
     init_temperature: float = 0.001
     """The first α."""
     target_entropy: float | None = 0.0
-    """What the policy's entropy is led to; minus the number of actions when None."""
+    """Target entropy of the policy; minus the number of actions when None."""
     weight_decay: float = 0.1
     """Decay of the weights of policy and critics (AdamW)."""
     low: float = -250.0
@@ -225,7 +225,7 @@ class FastSAC(SAC):
 
     @staticmethod
     def loop_settings(num_envs: int) -> Mapping[str, Any]:
-        """Return what suits so many envs."""
+        """Return settings for this number of envs."""
         return fast_settings(num_envs, num_updates=4)._asdict()
 
     @classmethod

@@ -101,7 +101,7 @@ class RecurrentSAC:
         sequence: SequenceConfig | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parameters of both into updaters, and copy the critics as targets.
+        """Create the updaters of both, and copy the critics as targets.
 
         The rewards of `terms` are added when samples are read.
         """
@@ -123,10 +123,10 @@ class RecurrentSAC:
         self.num_updates = 0
         self._actor = BehaviourActor(policy, Sample())
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> BehaviourActor:
-        """Return who collects: samples of the policy."""
+        """Return the actor that collects: samples of the policy."""
         return self._actor
 
     def view(self) -> View:
@@ -134,15 +134,15 @@ class RecurrentSAC:
         return SequenceView(self.sequence.length, burn_in=self.sequence.burn_in)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking of where sequences start."""
+        """Return a uniform or prioritized sampler of the starts of sequences."""
         return sampler_for(seed, self.config.prioritized)
 
     def replay_state(self) -> ReplayState:
-        """Return what the replay keeps of the actor's memory."""
+        """Return the spec of the actor's memory in the replay."""
         return ReplayState(self._actor.memory_columns(), self.sequence.state_every)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the noise of two actions for every step of a sequence, and that of the critics' kind."""
+        """Return the noise of two actions for every step of a sequence, and that of the critic ensemble."""
         spec = sample_noise_spec(self.policy)
         steps = {"action": spec, "next_action": spec, **self.kind.noise(self.critic.config.num_members)}
         return per_step(steps, self.sequence.length)
@@ -157,7 +157,7 @@ class RecurrentSAC:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the critics, then the actor and the temperature, then let the targets follow."""
+        """Step the critics, then the actor and the temperature, then update the target networks."""
         minibatch = self.minibatch(sample, weight, noise)
         minibatch["target"] = self.targets(minibatch)
         numbers = self._critic_updater.step(self.critic_losses, minibatch)
@@ -180,7 +180,7 @@ class RecurrentSAC:
     def minibatch(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """Return what the losses read, with all memories after the burn-in."""
+        """Return the inputs of the losses, with all memories after the burn-in."""
         clean, burn_in = self.terms.relabelled(cleaned(sample)), self.sequence.burn_in
         return {
             **laid_out(clean, weight, burn_in, gamma=self.config.gamma, n_step=self.config.n_step),
@@ -205,7 +205,7 @@ class RecurrentSAC:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the critics should say about the actions taken, [T · B] or [T · B, M]."""
+        """Compute TD targets of the actions taken, [T · B] or [T · B, M]."""
         distribution = self._policy_at("there", minibatch)
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["next_action"])
         features = self._woven(self.target.network, minibatch, "target_state").index_select(0, minibatch["there"])
@@ -214,14 +214,14 @@ class RecurrentSAC:
         return self.kind.bootstrap(members, minibatch["rew"], minibatch["discount"], cost, minibatch["noise"])
 
     def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the errors of all critics in the steps that count."""
+        """Return the errors of all critics in the valid steps."""
         members = self._members(minibatch)
         loss = weighted_mean(self.kind.loss(members, minibatch["target"]), minibatch["valid"], minibatch["weight"])
         value = self.kind.means(members.detach()).mean(dim=0)
         return {"critic_loss": (1.0, loss)}, {"q_value": counted_mean(value, minibatch["valid"])}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return how far the policy is from the soft-greedy one in the steps that count."""
+        """Compute the policy loss in the valid steps."""
         distribution = self._policy_at("here", minibatch)
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["action"])
         value = self.kind.for_actor(self.critic.value(minibatch["features"], action))
@@ -256,7 +256,7 @@ class RecurrentSAC:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         self.critic.update_normalization(columns["obs"], columns["valid"])
         if len(self.terms):
@@ -281,6 +281,6 @@ class RecurrentSAC:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])

@@ -5,12 +5,12 @@
            ─▶ actor   mean_B ( α log π(ã|s) - min_k Q_k(s, ã) ),                    ã ~ π(s), through the sample
            ─▶ α       mean_B -log α · (log π(ã|s) + target entropy)
 
-How several critics are read is a part of its own, `kind` (`critic_kinds.py`):
+How the critic ensemble is reduced is set by `kind` (`critic_kinds.py`):
 
     SAC      the least of two
     REDQ     Chen et al. 2021: many critics, a random few in each target, and many gradient steps per env step. Plan
              it with `OffPolicyPlan(num_updates_per_round=20)`; the policy may step every 20th time (`actor_every`)
-    TQC      Kuznetsov et al. 2020: critics predict quantiles, the largest of which are left out of the target
+    TQC      Kuznetsov et al. 2020: critics predict quantiles, the largest of which are dropped from the target
 
 `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included. Random numbers come in as
 noise: the same sample and noise give the same step.
@@ -63,7 +63,7 @@ class SACConfig:
     gamma: float = 0.99
     """Discount per step."""
     n_step: int = 1
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     tau: float = 0.005
     """How far the target critics move in each step."""
     actor_learning_rate: float = 3e-4
@@ -77,11 +77,11 @@ class SACConfig:
     learn_temperature: bool = True
     """Follow `target_entropy`; otherwise α stays."""
     target_entropy: float | None = None
-    """What the policy's entropy is led to; minus the number of actions when None."""
+    """Target entropy of the policy; minus the number of actions when None."""
     actor_every: int = 1
-    """Steps of the critics per step of the actor; the actor makes up for those it sat out."""
+    """Steps of the critics per step of the actor; the actor catches up on the skipped steps."""
     max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     weight_decay: float = 0.0
     """Decay of the weights of policy and critics (AdamW); 0 for none."""
     prioritized: bool = False
@@ -131,7 +131,7 @@ class SAC:
         actor: ExploringActor | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parameters of both into updaters, and copy the critics as targets.
+        """Create the updaters of both, and copy the critics as targets.
 
         `actor` collects instead of samples of the policy; the rewards of `terms` are added when samples are read.
         """
@@ -157,10 +157,10 @@ class SAC:
         self._actor = actor or BehaviourActor(policy, Sample())
         self.terms = RewardTerms(terms, policy, config.mode)
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> ExploringActor:
-        """Return who collects: samples of the policy."""
+        """Return the actor that collects: samples of the policy."""
         return self._actor
 
     def view(self) -> View:
@@ -168,7 +168,7 @@ class SAC:
         return self.terms.view(self.config.n_step, self.config.gamma)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking."""
+        """Return a uniform or prioritized sampler."""
         return sampler_for(seed, self.config.prioritized)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -191,7 +191,7 @@ class SAC:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the critics, then the actor and the temperature, then let the targets follow."""
+        """Step the critics, then the actor and the temperature, then update the target networks."""
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
@@ -213,7 +213,7 @@ class SAC:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the critics should say."""
+        """Compute TD targets."""
         distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["next_action"])
         members = self.target.network(minibatch["obs_next"], action)
@@ -229,7 +229,7 @@ class SAC:
         return {"critic_loss": (1.0, loss)}, {"q_value": counted_mean(value, counted(minibatch))}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return how far the policy is from the soft-greedy one."""
+        """Compute the policy loss."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["action"])
         value = self.kind.for_actor(self.critic(minibatch["obs"], action))
@@ -244,7 +244,7 @@ class SAC:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         self.critic.update_normalization(columns["obs"], columns["valid"])
         self.terms.update_normalization(columns)
@@ -269,7 +269,7 @@ class SAC:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])
 
@@ -299,9 +299,9 @@ class REDQConfig(SACConfig):
     """Settings of REDQ: those of SAC, and those of the ensemble."""
 
     num_critics: int = 10
-    """How many critics learn."""
+    """Number of critics."""
     subset: int = 2
-    """How many of them, drawn anew each time, make a target."""
+    """Number of them in a target, drawn at random each time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -348,7 +348,7 @@ class TQCConfig(SACConfig):
     """Settings of TQC: those of SAC, and those of the quantiles."""
 
     num_critics: int = 2
-    """How many critics learn."""
+    """Number of critics."""
     num_quantiles: int = 25
     """Quantiles of the return that each predicts."""
     num_dropped: int = 2

@@ -54,7 +54,7 @@ class DiscreteSACConfig:
     gamma: float = 0.99
     """Discount per step."""
     n_step: int = 1
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     tau: float = 0.005
     """How far the target critics move in each step."""
     actor_learning_rate: float = 3e-4
@@ -70,7 +70,7 @@ class DiscreteSACConfig:
     entropy_share: float = 0.5
     """The policy's entropy is led to this share of the largest, that of uniform choices; the paper has 0.98."""
     max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     prioritized: bool = False
     """Sample by TD error instead of uniformly."""
     mode: str = ""
@@ -133,7 +133,7 @@ class DiscreteSAC:
         actor: ExploringActor | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parameters of both into updaters, and copy the critics as targets."""
+        """Create the updaters of both, and copy the critics as targets."""
         if not isinstance(policy.action_spec, DiscreteSpec):
             raise TypeError(f"DiscreteSAC wants one discrete action, found {type(policy.action_spec).__name__}")
         self.policy, self.critic = policy, critic
@@ -150,10 +150,10 @@ class DiscreteSAC:
         self._actor = actor or BehaviourActor(policy, Sample())
         self.terms = RewardTerms(terms, policy, mode)
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> ExploringActor:
-        """Return who collects: samples of the policy."""
+        """Return the actor that collects: samples of the policy."""
         return self._actor
 
     def view(self) -> View:
@@ -161,7 +161,7 @@ class DiscreteSAC:
         return self.terms.view(self.config.n_step, self.config.gamma)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking."""
+        """Return a uniform or prioritized sampler."""
         return sampler_for(seed, self.config.prioritized)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -183,7 +183,7 @@ class DiscreteSAC:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the critics, then the actor and the temperature, then let the targets follow."""
+        """Step the critics, then the actor and the temperature, then update the target networks."""
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
@@ -203,7 +203,7 @@ class DiscreteSAC:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the critics should say about the choices made."""
+        """Compute TD targets of the choices made."""
         log_probs = self._log_probs(minibatch["obs_next"])
         least = self.target.network(minibatch["obs_next"]).amin(dim=0)
         value = soft_value(log_probs, least, self.temperature.value())
@@ -217,7 +217,7 @@ class DiscreteSAC:
         return {"critic_loss": (1.0, loss)}, {"q_value": counted_mean(value.detach().mean(dim=0), counted(minibatch))}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return minus the soft value of the policy, and how much more entropy it has than wanted."""
+        """Return minus the soft value of the policy, and its entropy minus the target entropy."""
         log_probs = self._log_probs(minibatch["obs"])
         value = soft_value(log_probs, minibatch["least"], self.temperature.value().detach())
         allowed = (log_probs.detach() > 0.5 * FORBIDDEN).sum(dim=-1).to(value.dtype)
@@ -241,7 +241,7 @@ class DiscreteSAC:
         return least
 
     def _value_of_choices(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return [K, B]: what every critic says about the choices made."""
+        """Return the Q-values [K, B] of the choices made, of every critic."""
         members: Tensor = self.critic(minibatch["obs"])
         index = minibatch["act"].long().view(1, -1, 1).expand(members.shape[0], -1, 1)
         return members.gather(-1, index).squeeze(-1)
@@ -253,7 +253,7 @@ class DiscreteSAC:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         self.critic.update_normalization(columns["obs"], columns["valid"])
         self.terms.update_normalization(columns)
@@ -278,7 +278,7 @@ class DiscreteSAC:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])
 

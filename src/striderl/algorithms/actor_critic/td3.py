@@ -2,7 +2,7 @@
 
     sample ─▶ target  y = r + discount · min_k Q'_k(s', π'(s') + clipped noise)
            ─▶ critic  mean_B Σ_k (Q_k(s, a) - y)²
-           ─▶ actor   -mean_B Q_0(s, π(s)),   every `actor_every` steps, and the targets follow then
+           ─▶ actor   -mean_B Q_0(s, π(s)),   every `actor_every` steps, together with the target networks
 
 DDPG is TD3 with one critic, no smoothing noise, an actor step every time, and an Ornstein-Uhlenbeck walk for
 exploration. `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included.
@@ -60,9 +60,9 @@ class TD3Config:
     gamma: float = 0.99
     """Discount per step."""
     n_step: int = 1
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     tau: float = 0.005
-    """How far the targets move when they follow."""
+    """How far the targets move in each of their updates."""
     actor_learning_rate: float = 1e-3
     """Of the policy; 3e-4 to 1e-3 is usual."""
     critic_learning_rate: float = 1e-3
@@ -76,7 +76,7 @@ class TD3Config:
     smoothing_clip: float = 0.5
     """That noise is kept within this."""
     max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     weight_decay: float = 0.0
     """Decay of the weights of policy and critics (AdamW); 0 for none."""
     prioritized: bool = False
@@ -137,9 +137,9 @@ class TD3:
         actor: ExploringActor | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parameters of both into updaters, and copy both as targets; Gaussian noise explores unless told.
+        """Create the updaters of both, and copy both as targets; Gaussian noise explores by default.
 
-        `kind` is how the critics are read, `actor` collects instead of the policy with a behaviour, and the rewards of
+        `kind` is how the critics are reduced, `actor` replaces the policy with a behaviour, and the rewards of
         `terms` are added when samples are read.
         """
         check_head(policy, "TD3", deterministic=True)
@@ -164,10 +164,10 @@ class TD3:
         self._actor = actor or BehaviourActor(policy, behaviour)
         self.terms = RewardTerms(terms, policy, config.mode)
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> ExploringActor:
-        """Return who collects: the policy with noise."""
+        """Return the actor that collects: the policy with noise."""
         return self._actor
 
     def view(self) -> View:
@@ -175,11 +175,11 @@ class TD3:
         return self.terms.view(self.config.n_step, self.config.gamma)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking."""
+        """Return a uniform or prioritized sampler."""
         return sampler_for(seed, self.config.prioritized)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the smoothing noise, and that of the critics' kind."""
+        """Return the smoothing noise, and that of the critic ensemble."""
         smoothing = NoiseSpec(shape=tuple(self._low.shape), kind="normal")
         return {"smoothing": smoothing, **self.kind.noise(self.critic.config.num_members)}
 
@@ -189,7 +189,7 @@ class TD3:
         self._actor.at(env_steps)
 
     def graph_key(self) -> Hashable:
-        """Return whether the actor steps, and the targets follow, in the next gradient step, and what is not frozen."""
+        """Return whether actor and targets are updated in the next gradient step, and what is not frozen."""
         updaters = (self._actor_updater, self._critic_updater)
         return (self.num_updates + 1) % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
@@ -198,7 +198,7 @@ class TD3:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the critics; every so often the actor, and let the targets follow."""
+        """Step the critics; every so often the actor, and update the target networks."""
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
@@ -216,7 +216,7 @@ class TD3:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the critics should say."""
+        """Compute TD targets."""
         distribution, _, _ = self.target_policy.network.act(minibatch["obs_next"], {}, {})
         wobble = (self.config.smoothing_std * minibatch["noise"]["smoothing"]).clamp(
             -self.config.smoothing_clip, self.config.smoothing_clip
@@ -247,7 +247,7 @@ class TD3:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         self.critic.update_normalization(columns["obs"], columns["valid"])
         self.terms.update_normalization(columns)
@@ -271,7 +271,7 @@ class TD3:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])
 

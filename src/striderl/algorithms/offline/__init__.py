@@ -1,1 +1,1 @@
-"""Learners from a dataset alone: imitation, and critics that stay near the data."""
+"""Offline algorithms: imitation, and critics that stay near the data."""

@@ -1,4 +1,4 @@
-"""BCQ for choices (Fujimoto et al. 2019): DQN that only chooses what the data would have chosen.
+"""BCQ for choices (Fujimoto et al. 2019): DQN restricted to choices that are likely under the data.
 
 head      Q-values, and how likely the data is to take each choice (its own output on the same features)
 choice    the best Q-value among choices at least `threshold` times as likely as the likeliest
@@ -69,7 +69,7 @@ class ImitatedQHead(Head[Tensor]):
         return ImitatedQ(chosen.values, log_probs, logits, values)
 
     def noise_spec(self) -> NoiseSpec:
-        """Want nothing: noise of size zero."""
+        """Return noise of size zero."""
         return NoiseSpec(shape=(0,), kind="normal")
 
     def params_spec(self) -> dict[str, TensorSpec]:
@@ -101,10 +101,10 @@ class BCQConfig(DQNConfig):
 
 
 class Imitated:
-    """Learns Q-values of what the data would choose; hand it to `q_policy` and `DQN`."""
+    """Learns Q-values of choices that are likely under the data; pass it to `q_policy` and `DQN`."""
 
     def __init__(self, *, threshold: float = 0.3, logit_penalty: float = 0.01) -> None:
-        """Take how likely a choice must be, next to the likeliest, and the weight of the size of the logits."""
+        """Set the threshold relative to the likeliest choice, and the weight of the size of the logits."""
         self.threshold, self.logit_penalty = threshold, logit_penalty
 
     def head(self, input_size: int, action_spec: DiscreteSpec) -> Head[Any]:
@@ -122,7 +122,7 @@ class Imitated:
         return td_target(minibatch["rew"], minibatch["discount"], slow.value_of(chosen))
 
     def judge(self, seen: Seen, minibatch: Mapping[str, Any]) -> Judged:
-        """Return the Huber loss, plus how unlikely the taken choice was thought."""
+        """Return the Huber loss, plus the cross-entropy of the taken choice."""
         values: ImitatedQ = seen()
         action = minibatch["act"].long().unsqueeze(-1)
         value = values.value_of(minibatch["act"])
@@ -134,7 +134,7 @@ class Imitated:
 
 
 class BCQ(DQN):
-    """Q-learning from a dataset among what it would choose."""
+    """Q-learning from a dataset, restricted to its likely choices."""
 
     Config: ClassVar[type[Any]] = BCQConfig
     summary = "Q-learning from a dataset among what it would choose, for choices"

@@ -1,8 +1,8 @@
-"""Behaviour cloning: do what the data did.
+"""Behaviour cloning: imitate the actions of the data.
 
 loss = -mean_B log π(a|s)      or      mean_B |mode π(s) - a|²      for real-valued actions
 
-Rewards and what followed are not looked at, so how episodes ended makes no difference.
+Rewards and next observations are not used, so how episodes ended makes no difference.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BehaviourCloningConfig:
     learning_rate: float = 1e-3
     """Of the policy."""
     max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     mode: str = ""
     """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: the run's own mode, and
     without a run eagerly."""
@@ -76,7 +76,7 @@ class BehaviourCloning:
         return cls(cls.build_policy(config, context), context.own_mode(config))
 
     def __init__(self, policy: ActorPolicy, config: BehaviourCloningConfig | None = None) -> None:
-        """Take the policy's parameters into an updater."""
+        """Create the updater of the policy."""
         self.policy = policy
         self.config = config = config or BehaviourCloningConfig()
         if config.loss == "log_prob":
@@ -87,7 +87,7 @@ class BehaviourCloning:
         self._actor = BehaviourActor(policy, Greedy())
 
     def actor(self) -> BehaviourActor:
-        """Return who would collect: the policy without chance."""
+        """Return the actor that would collect: the policy's mode."""
         return self._actor
 
     def view(self) -> View:
@@ -95,7 +95,7 @@ class BehaviourCloning:
         return NStep(1, gamma=1.0)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform picking."""
+        """Return a uniform sampler."""
         return Uniform(seed=seed)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -114,7 +114,7 @@ class BehaviourCloning:
         return self.updater.step(self.losses, {**cleaned(sample), "weight": weight})
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return how unlike the data the policy is."""
+        """Compute the imitation loss."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         valid = minibatch["valid"]
         if self.config.loss == "mse":
@@ -125,7 +125,7 @@ class BehaviourCloning:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
 
     def _parts(self) -> dict[str, Any]:
@@ -136,12 +136,12 @@ class BehaviourCloning:
         return save_parts(self._parts())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
 
 
 def check_likelihood(policy: ActorPolicy) -> None:
-    """Raise when a policy has no likelihood of actions to learn from: the loss would have no gradient."""
+    """Raise when a policy has no likelihood of actions: the loss would have no gradient."""
     if isinstance(policy.head, DeterministicHead):
         raise ValueError("a deterministic head has no likelihood to learn from; use another head, or loss='mse'")
 

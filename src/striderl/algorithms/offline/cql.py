@@ -1,4 +1,4 @@
-"""CQL (Kumar et al. 2020): learning from a dataset with critics that promise little for actions the data does not have.
+"""CQL (Kumar et al. 2020): learning from a dataset with critics that are pessimistic for actions outside of it.
 
     CQL              SAC's critic loss + penalty · mean_B Σ_k ( log Σ_j exp Q_k(s, a_j) / p(a_j) - Q_k(s, a) )
     Conservative     DQN's loss        + penalty · mean_B     ( log Σ_a exp Q(s, a) - Q(s, a) ),   for choices
@@ -74,7 +74,7 @@ class CQL(SAC):
         *,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parts of SAC; all actions have bounds."""
+        """Create SAC with the penalty; all actions have bounds."""
         config = config or CQLConfig()
         super().__init__(policy, critic, config, terms=terms)
         if critic.config.num_outputs != 1:
@@ -103,7 +103,7 @@ class CQL(SAC):
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the critics should say, before the penalty."""
+        """Compute TD targets, before the penalty."""
         if self.entropy_in_target:
             return super().targets(minibatch)
         distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})
@@ -137,10 +137,10 @@ class CQL(SAC):
 
 
 class Conservative:
-    """Learns Q-values of choices that promise little for choices the data does not have; for `q_policy` and `DQN`."""
+    """Learns Q-values of choices that are pessimistic for choices the data does not have; for `q_policy` and `DQN`."""
 
     def __init__(self, *, penalty: float = 1.0, dueling: bool = False) -> None:
-        """Take the weight of the penalty and the form of the head."""
+        """Set the weight of the penalty and the form of the head."""
         if penalty < 0.0:
             raise ValueError(f"penalty is not negative, found {penalty}")
         self.penalty = penalty
@@ -159,7 +159,7 @@ class Conservative:
         return self._means.targets(seen, choice, minibatch)
 
     def judge(self, seen: Seen, minibatch: Mapping[str, Any]) -> Judged:
-        """Return the Huber loss, plus how much more is promised over all allowed choices than for the one taken."""
+        """Return the Huber loss, plus the penalty: log-sum-exp over all allowed choices minus the taken one."""
         values: QValues = seen()
         value = values.value_of(minibatch["act"])
         difference = value - minibatch["target"]

@@ -1,4 +1,4 @@
-"""IQL (Kostrikov et al. 2021): learning from a dataset without ever asking for the value of an action outside it.
+"""IQL (Kostrikov et al. 2021): learning from a dataset without ever evaluating an action outside it.
 
 value    mean_B expectile( min_k Q'_k(s, a) - V(s) )
 critic   mean_B Σ_k ( Q_k(s, a) - r - discount · V(s') )²
@@ -49,7 +49,7 @@ class IQLConfig:
     learning_rate: float = 3e-4
     """Of all three networks."""
     max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     mode: str = ""
     """How gradient steps are run: 'eager', 'compiled', 'graphed' (CUDA) or 'auto'; empty: the run's own mode, and
     without a run eagerly."""
@@ -98,7 +98,7 @@ class IQL:
         value: ValueFunction,
         config: IQLConfig | None = None,
     ) -> None:
-        """Take the parameters of all three into updaters, and copy the critics as targets.
+        """Create the updaters of all three, and copy the critics as targets.
 
         Choices have critics of their own, a `ChoiceQFunction`.
         """
@@ -115,7 +115,7 @@ class IQL:
         self._actor = BehaviourActor(policy, Sample())
 
     def actor(self) -> BehaviourActor:
-        """Return who collects, when training goes on in an env: samples of the policy."""
+        """Return the actor that collects, when training continues in an env: samples of the policy."""
         return self._actor
 
     def view(self) -> View:
@@ -123,7 +123,7 @@ class IQL:
         return NStep(1, gamma=self.config.gamma)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform picking."""
+        """Return a uniform sampler."""
         return sampler_for(seed, False)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -140,7 +140,7 @@ class IQL:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the value, the actor and the critics, then let the targets follow."""
+        """Step the value, the actor and the critics, then update the target networks."""
         minibatch = {**cleaned(sample), "weight": weight}
         with torch.no_grad():
             minibatch["q_value"] = members_of(self.target.network, minibatch).amin(dim=0)
@@ -155,14 +155,14 @@ class IQL:
         return numbers
 
     def value_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return how far V is from the expectile of Q over the actions of the data."""
+        """Compute the expectile loss of V against Q over the actions of the data."""
         value = self.value(minibatch["obs"])
         error = expectile(minibatch["q_value"] - value, self.config.expectile)
         loss = weighted_mean(error, minibatch["valid"], minibatch["weight"])
         return {"value_loss": (1.0, loss)}, {"value": valid_mean(value.detach(), minibatch["valid"])}
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return minus the likelihood of the actions, the better ones weighing more."""
+        """Compute minus the advantage-weighted log-likelihood of the actions."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         weight = advantage_weight(minibatch["advantage"], self.config.temperature)
         loss = -valid_mean(weight * distribution.log_prob(minibatch["act"]), minibatch["valid"])
@@ -176,7 +176,7 @@ class IQL:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         for part in (self.policy, self.critic, self.value):
             part.update_normalization(columns["obs"], columns["valid"])
 
@@ -198,12 +198,12 @@ class IQL:
         return save_parts(self._parts())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
 
 
 def members_of(critic: QFunction | ChoiceQFunction, minibatch: Mapping[str, Any]) -> Tensor:
-    """Return what each critic says about the actions of a minibatch, [K, B]."""
+    """Return the Q-values of each critic for the actions of a minibatch, [K, B]."""
     if isinstance(critic, QFunction):
         values: Tensor = critic(minibatch["obs"], minibatch["act"])
         return values

@@ -35,7 +35,7 @@ class TD3BCConfig(TD3Config):
     critic_learning_rate: float = 3e-4
     """Of the Q-functions."""
     bc_alpha: float = 2.5
-    """How much the value counts beside the distance from the data; 0 is behaviour cloning."""
+    """Weight of the value against the distance from the data; 0 is behaviour cloning."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +44,7 @@ class TD3BCConfig(TD3Config):
 
 
 class TD3BC(TD3):
-    """TD3 whose actor is also judged by its distance from the data."""
+    """TD3 with the distance from the data in its actor loss."""
 
     Config: ClassVar[type[Any]] = TD3BCConfig
     summary = "TD3 that stays near a dataset, for real-valued actions"
@@ -68,13 +68,13 @@ class TD3BC(TD3):
         kind: CriticKind | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the parts of TD3."""
+        """Create TD3 with the distance in its actor loss."""
         config = config or TD3BCConfig()
         super().__init__(policy, critic, config, kind=kind, terms=terms)
         self.bc_alpha = config.bc_alpha
 
     def actor_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return minus the value, brought to the size of bc_alpha, and the distance."""
+        """Compute minus the value, scaled to bc_alpha, plus the distance."""
         distribution, _, _ = self.policy.act(minibatch["obs"], {}, {})
         valid = minibatch["valid"]
         action = distribution.mode()

@@ -1,4 +1,4 @@
-"""Learners from fresh rollouts: policy gradients, their relatives with teachers and experts, and DAgger.
+"""On-policy algorithms: policy gradients, their relatives with teachers and experts, and DAgger.
 
 ppo ─▶ estimator_ppo, gail, appo          with estimators, with an expert's steps, with an expert's motions
  │

@@ -2,8 +2,8 @@
 
     rollout [T, N] ──prepare──▶ GAE or n-step returns ──▶ -mean(log π · A) + c_v · value loss - c_e · entropy ──▶ step
 
-With `lam` = 1 an advantage looks to the end of the rollout, which is the n-step return of the paper with n up to T.
-`num_return_steps` looks at most that many steps ahead instead.
+With `lam` = 1 an advantage extends to the end of the rollout, which is the n-step return of the paper with n up to T.
+`num_return_steps` extends at most that many steps ahead instead.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class A2CConfig:
     gamma: float = 0.99
     """Discount per step."""
     lam: float = 1.0
-    """GAE's lambda: 0 trusts the values, 1 the rewards up to the rollout's end."""
+    """GAE's lambda: 0 uses the values, 1 the rewards up to the rollout's end."""
     num_return_steps: int = 0
-    """Look so many steps ahead, then trust the value; 0 means GAE with `lam` instead."""
+    """Steps of the return before bootstrapping from the value; 0 means GAE with `lam` instead."""
     value_loss_coef: float = 0.5
     """Weight of the value loss."""
     entropy_coef: float = 0.01
@@ -59,13 +59,13 @@ class A2CConfig:
     learning_rate: float = 7e-4
     """The learning rate."""
     max_grad_norm: float = 0.5
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     normalize_advantage: bool = False
-    """Give the advantages of each rollout mean 0 and standard deviation 1."""
+    """Normalise the advantages of each rollout to mean 0 and standard deviation 1."""
     optimizer_class_name: str = "RMSprop"
     """Which optimiser."""
     optimizer_eps: float = 1e-5
-    """What the optimiser adds to its denominator."""
+    """The optimiser's epsilon, added to its denominator."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -111,7 +111,7 @@ class A2C:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the policy's parameters into an updater; see `PPO` for mode and reduce."""
+        """Create the updater of the policy; see `PPO` for mode and reduce."""
         check_learner_parts("A2C", policy, config, A2CConfig)
         self.policy = policy
         self.config = config = config or A2CConfig()
@@ -125,15 +125,15 @@ class A2C:
 
     @property
     def num_updates_per_rollout(self) -> int:
-        """How many gradient steps one rollout is used for: one."""
+        """Number of gradient steps per rollout: one."""
         return 1
 
     def actor(self) -> PolicyActor:
-        """Return who collects: samples of the policy."""
+        """Return the actor that collects: samples of the policy."""
         return PolicyActor(self.policy)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
-        """Raise when the config looks further ahead than rollouts of this length go."""
+        """Raise when the config needs longer rollouts than these."""
         if self.config.num_return_steps > num_steps:
             raise ValueError(
                 f"num_return_steps={self.config.num_return_steps} looks further than a rollout of {num_steps} steps "
@@ -149,7 +149,7 @@ class A2C:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Targets:
-        """Value what followed each step and work out returns and advantages."""
+        """Compute next values, returns and advantages."""
         data = storage.data
         value, valid = data["policy"]["value"], data["valid"]
         following = next_values(self.policy, storage, last_obs, last_state)
@@ -175,7 +175,7 @@ class A2C:
             )
 
     def losses(self, targets: Targets) -> tuple[Losses, dict[str, Tensor]]:
-        """Return name → (weight, loss), and numbers for the log."""
+        """Return name → (weight, loss), and metrics."""
         output = run_whole(self.policy, targets)
         config = self.config
         return policy_gradient_losses(
@@ -183,12 +183,12 @@ class A2C:
         )
 
     def update(self, prepared: Targets, generator: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on the whole rollout; nothing is shuffled, so the generator is not asked."""
+        """Take one step on the whole rollout; nothing is shuffled, so the generator is not used."""
         return take_step(self.updater, self.losses, prepared)
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from stored columns, after the step."""
+        """Update the normalisers from stored columns, after the step."""
         with self.updater.pooled():
             self.policy.update_normalization(columns["obs"], columns["valid"])
 
@@ -197,6 +197,6 @@ class A2C:
         return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy and optimiser."""
+        """Restore a saved policy and optimiser."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])

@@ -1,13 +1,13 @@
-"""Adversarial PPO and adversarial teacher PPO: PPO with a `MotionPrior`, by the settings of st_rl.
+"""Adversarial PPO and adversarial teacher PPO: PPO with a `MotionPrior`, with the settings of st_rl.
 
     model = AmpActorCritic(…, amp_discriminator={…})
     APPO(model.policy, AMPLoader(clips), discriminator=model.discriminator)
     APPO(policy, EnvExpert(shape=(60,)), APPOConfig(prior=MotionPriorConfig(components=("ref_obs",), frames=1)))
     ATPPO(policy, teacher, expert)                          teacher PPO with a `MotionPrior`
 
-Functions that put parts together; what comes out is a `PPO`. With `ATPPO` the student learns what a teacher would do,
-and is rewarded for the task and for moving like the expert. Labels, motions and rewards are columns of their own: none
-takes the place of another.
+Functions that combine parts into a `PPO`. With `ATPPO` the student learns a teacher's actions, and is rewarded for the
+task and for moving like the expert. Labels, motions and rewards are columns of their own: none takes the place of
+another.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class APPOConfig:
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """Settings of PPO."""
     prior: MotionPriorConfig = field(default_factory=MotionPriorConfig)
-    """Settings of the motion prior; a discriminator that is handed over brings its own weights and penalty."""
+    """Settings of the motion prior; a discriminator that is passed in has its own weights and penalty."""
     mimic: MimicConfig | None = None
     """A reward for following the env's reference motion; None for none."""
 
@@ -74,7 +74,7 @@ class APPO:
         expert: an Expert, a loader of clips, a tensor [M, F] of motions, or an EnvExpert.
         discriminator: that of an `AmpActorCritic`; its `task_reward_lerp`, `style_reward_coef` and
             `discriminator_grad_pen` replace the weights of `config.prior`.
-        obs_spec: what the env gives, motions included; that of the policy where it is the same.
+        obs_spec: the env's observations, motions included; that of the policy where it is the same.
         """
         config = config or APPOConfig()
         added = motion_terms(policy, expert, config.prior, config.mimic, discriminator, obs_spec)
@@ -101,7 +101,7 @@ def motion_terms(
     discriminator: AMPDiscriminator | None = None,
     obs_spec: ObsSpec | None = None,
 ) -> list[Term]:
-    """Return the motion prior and, where it is wanted, the reward for following a reference."""
+    """Return the motion prior and, if configured, the reward for following a reference."""
     if discriminator is not None:
         prior = prior.of_discriminator(discriminator)
         own = {id(parameter) for parameter in policy.parameters()}
@@ -125,7 +125,7 @@ class ATPPOConfig:
     tppo: TPPOConfig = field(default_factory=TPPOConfig)
     """Settings of teacher PPO; those of PPO are in it."""
     prior: MotionPriorConfig = field(default_factory=MotionPriorConfig)
-    """Settings of the motion prior; a discriminator that is handed over brings its own weights and penalty."""
+    """Settings of the motion prior; a discriminator that is passed in has its own weights and penalty."""
     mimic: MimicConfig | None = None
     """A reward for following the env's reference motion; None for none."""
 

@@ -1,9 +1,9 @@
 """DAgger (Ross et al. 2011): collect with student and teacher, learn the teacher's labels; no rewards, no returns.
 
     rollout [T, N] ──prepare──▶ masks, memory ──▶ minibatches ──losses of the terms──▶ Updater ──▶ next iteration
-         └ the newest, or with `buffer_dilation_ratio` the newest few: labels do not go stale as ratios do
+         └ the newest, or with `buffer_dilation_ratio` the newest few: labels stay valid, unlike ratios
 
-What is learned is in the terms: `DAgger(policy, config, terms=[Distill(teacher), Estimation()])`. The critic stays as
+The losses are those of the terms: `DAgger(policy, config, terms=[Distill(teacher), Estimation()])`. The critic stays as
 it is.
 """
 
@@ -50,17 +50,17 @@ class DAggerConfig:
     learning_rate: float = 1e-3
     """The first learning rate; a scheduler moves it."""
     max_grad_norm: float = 1.0
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     optimizer_class_name: str = "Adam"
     """'Adam', 'AdamW', 'SGD' or 'RMSprop'."""
     lr_scheduler_class_name: str | None = None
-    """How the learning rate goes on from update to update, such as 'CosineAnnealingLR'; see `ops.schedules.RULES`."""
+    """How the learning rate changes from update to update, such as 'CosineAnnealingLR'; see `ops.schedules.RULES`."""
     lr_scheduler: Mapping[str, Any] = field(default_factory=dict)
     """Settings of that scheduler by torch's names; its unit is the update of one rollout."""
     use_mixed_precision: bool = False
     """Run the networks of the update in bfloat16."""
     buffer_dilation_ratio: float = 1.0
-    """How many rollouts are kept to learn from, 1 for the newest alone."""
+    """Number of rollouts to learn from, 1 for the newest alone."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -83,16 +83,16 @@ class DAggerConfig:
 
 
 class Gathered(NamedTuple):
-    """What is stored, ready to be cut into minibatches, [rows, N, …] each."""
+    """The stored rollouts, ready to be cut into minibatches, [rows, N, …] each."""
 
     columns: Mapping[str, Any]
     """As they were stored."""
     whole: dict[str, Any]
-    """What minibatches are made of."""
+    """The columns of minibatches."""
     initial_state: dict[str, Tensor]
     """The student's memory before the first row."""
     numbers: dict[str, Tensor]
-    """What the terms want logged."""
+    """The metrics of the terms."""
 
 
 class DAgger:
@@ -126,7 +126,7 @@ class DAgger:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the parameters of the policy and of the terms into an updater; arguments are those of PPO."""
+        """Create the updater of the policy and of the terms; the arguments are those of PPO."""
         if not terms:
             raise ValueError("DAgger learns what its terms say; give it terms=[Distill(teacher)]")
         self.policy, self.config = policy, config or DAggerConfig()
@@ -140,31 +140,31 @@ class DAgger:
         groups = {"policy": ParameterGroup(policy.parameters(), group), **self.terms.groups()}
         self.updater = Updater(groups, mode=self.terms.possible_mode(mode), reduce=reduce)
         self.iteration = torch.zeros((), dtype=torch.int64, device=groups["policy"].learning_rate.device)
-        """How many rollouts were learned from: where schedules are."""
+        """Number of rollouts learned from: the position of schedules."""
         name = config.lr_scheduler_class_name
         self._scheduler = learning_rate_rule(name, config.learning_rate, config.lr_scheduler) if name else None
         self._follow_schedules()
 
     @property
     def num_updates_per_rollout(self) -> int:
-        """How many gradient steps are taken after each rollout."""
+        """Number of gradient steps are taken after each rollout."""
         return self.config.num_learning_epochs * self.config.num_mini_batches
 
     @property
     def buffer_dilation_ratio(self) -> float:
-        """How many rollouts the storage should keep."""
+        """Number of rollouts the storage should keep."""
         return self.config.buffer_dilation_ratio
 
     def actor(self) -> PolicyActor:
-        """Return who collects; memories are stored where old rollouts, whose beginnings are forgotten, need them."""
+        """Return the actor that collects; memories are stored where old rollouts, cut at the start, need them."""
         return PolicyActor(self.policy, self.terms.acting(), store_state=self.config.buffer_dilation_ratio > 1.0)
 
     def storage_requirements(self) -> RolloutData:
-        """Return what a storage must keep for it: the newest few rollouts, as labels do not go stale."""
+        """Return what a storage must keep: the newest few rollouts, as labels stay valid."""
         return RolloutData(num_rollouts=self.config.buffer_dilation_ratio, takes_old=True)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
-        """Raise unless rollouts of this size can be cut into minibatches; any columns will do."""
+        """Raise unless rollouts of this size can be cut into minibatches; any columns are accepted."""
         padded = self.updater.mode.fixed_shapes
         check_minibatches(self.policy, self.terms, self.config.num_mini_batches, (num_steps, num_envs), padded=padded)
 
@@ -179,7 +179,7 @@ class DAgger:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Gathered:
-        """Put what is stored in order; there are no targets to work out."""
+        """Order the stored rows; there are no targets to compute."""
         state = {name: initial_state[name] for name in self.policy.state_spec()}
         if isinstance(storage, QueueRolloutStorage):
             storage.untie_buffer_loop()
@@ -214,7 +214,7 @@ class DAgger:
         )
 
     def compute_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the terms' losses, name → (weight, loss), and numbers for the log."""
+        """Return the terms' losses, name → (weight, loss), and metrics."""
         minibatch = self.terms.extend(minibatch)
         output = run_policy(self.policy, minibatch, mixed_precision=self.config.use_mixed_precision)
         losses = self.terms.losses(minibatch, output, {})
@@ -226,7 +226,7 @@ class DAgger:
     # -- the whole update ----------------------------------------------------------------------------------------------
 
     def update(self, prepared: Gathered, generator: torch.Generator) -> dict[str, Tensor]:
-        """Learn from what is stored; return the means over all minibatches, as tensors."""
+        """Update from the stored rollouts; return the means over all minibatches, as tensors."""
         self.updater.attach()
         progress = self.updater.run(self.compute_losses, self.minibatches(prepared, generator))
         groups = self.updater.groups
@@ -248,7 +248,7 @@ class DAgger:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from stored columns, after the last minibatch."""
+        """Update the normalisers from stored columns, after the last minibatch."""
         with self.updater.pooled():
             self.policy.update_normalization(columns["obs"], columns["valid"])
             self.terms.update_normalization(columns)
@@ -263,7 +263,7 @@ class DAgger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy, terms and optimisers."""
+        """Restore a saved policy, terms and optimisers."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])
         self.terms.load_state_dict(state["terms"])

@@ -1,6 +1,6 @@
 """PPO with the losses of the policy's estimators: `EstimatorPPO(policy)` is `PPO(policy, terms=[Estimation()])`.
 
-A policy that has a privilege adaptor beside the estimator gets a second `Estimation`, which trains the adaptor against
+A policy with a privilege adaptor and an estimator gets a second `Estimation`, which trains the adaptor against
 its own targets.
 """
 
@@ -27,7 +27,7 @@ KINDS = ("Estimate", "Adapt")
 def estimations(policy: Policy, estimation: Estimation | None = None) -> list[Estimation]:
     """Return one loss for each kind of predicting stage in the policy, all with the settings of the one given.
 
-    One that names a stage of its own is taken as it is.
+    One that names a stage is returned unchanged.
     """
     given = estimation or Estimation()
     if given.stage not in KINDS:
@@ -35,7 +35,7 @@ def estimations(policy: Policy, estimation: Estimation | None = None) -> list[Es
     stages = [each for part in (policy.trunk, policy.actor, policy.critic) for each in part.named_stages()]
     there = {name.rpartition("_")[2] for name, stage in stages if isinstance(stage, PredictStage)}
     found = [kind for kind in KINDS if kind in there]
-    # where there is none at all, the term itself says what is missing
+    # where there is none at all, the term itself raises
     return [replace(given, stage=name) for name in found] or [given]
 
 
@@ -45,7 +45,7 @@ class EstimatorPPOConfig(PPOConfig):
     """Settings of PPO with an estimator."""
 
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
-    """What is estimated, and how."""
+    """The estimator and its loss."""
 
 
 def build_estimator_policy(estimator: EstimatorConfig, config: PPOConfig, context: BuildContext) -> Policy:

@@ -1,4 +1,4 @@
-"""Generative adversarial imitation (Ho & Ermon 2016): PPO whose reward is a discriminator's score of its steps.
+"""Generative adversarial imitation (Ho & Ermon 2016): PPO with a discriminator's score of its steps as reward.
 
     expert's (s, a) ─┐
                      ├─▶ discriminator ─▶ reward of the policy's steps ─▶ PPO

@@ -60,7 +60,7 @@ def rollout_minibatches(
     """Return minibatches of columns [T, N, …] in a fresh order each epoch; `state` is the memory before the first step.
 
     Where a term gives trajectories another memory, minibatches are made of trajectories instead of env columns, and
-    'other_memory' tells which samples follow from one. `lasting` are columns that are not moved between updates.
+    'other_memory' marks the samples that follow from one. `lasting` are columns that are not moved between updates.
     """
     if state and terms.changes_memory:
         whole, state, there = _trajectories(whole, state)
@@ -85,7 +85,7 @@ def _trajectories(
 ) -> tuple[dict[str, Any], dict[str, Tensor], Tensor]:
     """Cut env columns at resets: (columns [T, n, …], memory before each trajectory [n, …], bool [T, n] what is there).
 
-    The first trajectory of an env goes on with its memory, the others begin with an empty one. What is not there is
+    The first trajectory of an env continues its memory, the others begin with an empty one. What is not there is
     zero: neither valid nor readable.
     """
     resets: Tensor = whole["resets"]
@@ -102,7 +102,7 @@ def _trajectories(
 
 @dataclass(frozen=True)
 class InSlots:
-    """A function of minibatches of a recurrent policy, run with room for all their trajectories.
+    """A function of minibatches of a recurrent policy, run with one column per trajectory.
 
     Libraries have one call for a whole window without resets, several times faster than a loop over steps. So every
     trajectory gets a column of its own; how many there are is read once per update, because shapes must be known.
@@ -111,7 +111,7 @@ class InSlots:
     function: Function
     num_slots: int
     as_written: bool = True
-    """The compiler would replace the library's call by a loop."""
+    """Not compiled: the compiler would replace the library's call by a loop."""
 
     def __call__(self, minibatch: Any) -> Any:
         """Evaluate the function."""
@@ -120,9 +120,9 @@ class InSlots:
 
 
 def in_slots(policy: Policy, function: Function, minibatches: ShuffledMinibatches) -> Function:
-    """Return the function with room for the trajectories of these minibatches; the host waits for the device here.
+    """Return the function with columns for the trajectories of these minibatches; syncs with the device.
 
-    Memory that runs windows with resets by kernels of its own needs no room: the function is returned as it is.
+    Memory with its own kernels for windows with resets needs none: the function is returned as it is.
 
     The number of slots is rounded up, so that the same shapes come again.
     """
@@ -138,9 +138,9 @@ def in_slots(policy: Policy, function: Function, minibatches: ShuffledMinibatche
 
 
 def run_policy(policy: Policy, minibatch: Mapping[str, Any], *, mixed_precision: bool = False) -> PolicyOutput:
-    """Return what the policy says about a minibatch now.
+    """Return the policy's present output on a minibatch.
 
-    A sample that does not count may still have been seen by the memory, so it is run unless it cannot be.
+    An invalid sample may still have reached the memory, so it is run if it is readable.
     """
     valid = minibatch["valid"]
     resets = minibatch["resets"] if valid.dim() == 2 else None
@@ -158,7 +158,7 @@ def run_policy(policy: Policy, minibatch: Mapping[str, Any], *, mixed_precision:
 
 
 def run_in_bfloat16(policy: Policy, device_type: str, run: Callable[[], PolicyOutput]) -> PolicyOutput:
-    """Return what `run` says with matrix products in bfloat16; every number of the result is float32 again."""
+    """Return the output of `run` with matrix products in bfloat16; the result is cast back to float32."""
     with torch.autocast(device_type, dtype=torch.bfloat16):
         output = run()
     parameters = {name: _full(value) for name, value in output.distribution.params().items()}

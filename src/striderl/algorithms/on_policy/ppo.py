@@ -1,14 +1,14 @@
 """Proximal policy optimisation (Schulman et al. 2017), as used on thousands of simulated robots.
 
-    rollout [T, N] ──prepare──▶ values of what followed, GAE ──▶ minibatches ──compute_losses──▶ Updater ─▶ after_update
-                                                                  │  flat rows, or whole env columns with memory
-                                                                  └─ ratio of the first minibatch is exactly 1
+    rollout [T, N] ──prepare──▶ next values, GAE ──▶ minibatches ──compute_losses──▶ Updater ─▶ after_update
+                                                      │  flat rows, or whole env columns with memory
+                                                      └─ ratio of the first minibatch is exactly 1
 
 Read it top to bottom: `prepare` once per rollout, `compute_losses` for each minibatch, `update` ties them together. The
-maths is in `striderl.ops`, running a gradient step in `striderl.execution`. What is learned beside it (novelty,
-estimators, symmetry) is handed over as `terms`: their rewards are added in `prepare`, their losses in `compute_losses`.
-`RolloutBatch` is what a rollout becomes before anything is learned from it; `StdFloor` keeps the standard deviation
-that a policy learns above a lower end, after each update.
+maths is in `striderl.ops`, running a gradient step in `striderl.execution`. Additional rewards and losses (novelty,
+estimators, symmetry) are passed as `terms`: their rewards are added in `prepare`, their losses in `compute_losses`.
+`RolloutBatch` is the prepared rollout that minibatches are cut from; `StdFloor` keeps the standard deviation
+that a policy learns above a lower bound, after each update.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from striderl.storage.rollout import RolloutStorage
 __all__ = ["PPO", "PPOConfig", "RolloutBatch"]
 
 LOWEST_RETURN_STD = 0.01
-"""Returns are never divided by less: after a long time without rewards, the first one would be a shock."""
+"""Lower bound of the returns' std: after a long time without rewards, the first one would be scaled up hugely."""
 
 _LASTING = frozenset({"obs", "valid", "dist", "memo"})
-"""What minibatches read from the storage itself, which stays where it is."""
+"""Columns that minibatches read from the storage itself, at fixed addresses."""
 _TARGETS = frozenset({"act", "log_prob", "value", "returns", "advantage", "resets", "readable"})
-"""What `_targets` makes of it: at the same place each time where it is recorded."""
+"""The outputs of `_targets`: at the same addresses each time where it is captured."""
 
 
 class PPO:
@@ -80,9 +80,9 @@ class PPO:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the parameters of the policy and of the terms into an updater.
+        """Create the updater of the policy and of the terms.
 
-        `mode` is how gradient steps are run; `reduce` sums a tensor over the processes that learn together.
+        `mode` is how gradient steps are run; `reduce` sums a tensor over all processes of a run.
         """
         check_learner_parts("PPO", policy, config, PPOConfig)
         self.policy = policy
@@ -102,7 +102,7 @@ class PPO:
             ValueNormalizer(shape, eps=LOWEST_RETURN_STD).to(device) if config.normalize_values else None
         )
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
-        """How many rollouts were learned from: where the learning-rate scheduler is."""
+        """Number of rollouts learned from: the position of the learning-rate scheduler."""
         self._targets_function: tuple[RolloutStorage, Callable[[dict[str, Any]], dict[str, Any]]] | None = None
         self._memory = tuple(policy.state_spec())
         self._std_floor = StdFloor(policy.head, config.clip_min_std)
@@ -112,19 +112,19 @@ class PPO:
 
     @property
     def num_updates_per_rollout(self) -> int:
-        """How many gradient steps one rollout is used for."""
+        """Number of gradient steps per rollout."""
         return self.config.num_learning_epochs * self.config.num_mini_batches
 
     def actor(self) -> PolicyActor:
-        """Return who collects: samples of the policy, with what terms do to them."""
+        """Return the actor that collects: samples of the policy, modified by the acting parts of terms."""
         return PolicyActor(self.policy, self.terms.acting())
 
     def storage_requirements(self) -> RolloutData:
-        """Return what a storage must keep for it: what terms read of the step after each step."""
+        """Return what a storage must keep: the components of the next observation that terms read."""
         return RolloutData(next_components=tuple(self.terms.following()))
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
-        """Raise unless rollouts of this size, and with these columns where they are given, fit the config."""
+        """Raise unless rollouts of this size, and with these columns if given, fit the config."""
         self.terms.check_rollout(num_envs, columns)
         if columns is not None:
             self.reward_groups.check(columns, self.terms.reward_names())
@@ -145,9 +145,9 @@ class PPO:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> RolloutBatch:
-        """Add the terms' rewards, value what followed each step and work out returns and advantages.
+        """Add the terms' rewards, and compute next values, returns and advantages.
 
-        Where steps are recorded, the result is good until the next call for this storage, which overwrites it.
+        Where it is captured as a CUDA graph, the next call for this storage overwrites the result.
         """
         data = storage.data
         valid, parts = data["valid"], self.terms.parts(data["policy"])
@@ -176,7 +176,7 @@ class PPO:
         )
 
     def _targets_of(self, storage: RolloutStorage) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """Return `_targets` of a storage as a function of the rest, fast where the mode can make it so."""
+        """Return `_targets` of a storage as a function of the rest, compiled or captured where the mode allows it."""
         if self._targets_function is None or self._targets_function[0] is not storage:
 
             def targets(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class PPO:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> dict[str, Any]:
-        """Return what `RolloutBatch` holds of a stored rollout and these rewards; nothing asks the device."""
+        """Return the tensors of `RolloutBatch` for a stored rollout and these rewards, without a device sync."""
         data = storage.data
         valid, said = data["valid"], data["policy"]["value"]
         following = next_values(self.policy, storage, last_obs, last_state)
@@ -273,7 +273,7 @@ class PPO:
         return value_loss(output.value, minibatch["value"], minibatch["returns"], clip, minibatch["valid"])
 
     def compute_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Any], dict[str, Tensor]]:
-        """Return (losses, inter_vars, stats): name → (weight, loss), what they were made of, numbers for the log.
+        """Return (losses, inter_vars, stats): name → (weight, loss), their intermediate tensors, metrics.
 
         The losses of the terms come last. inter_vars has 'minibatch' (with the samples that terms added), 'output' (of
         the policy), 'log_prob', 'ratio' and 'advantage', for subclasses that add losses of their own.
@@ -284,7 +284,7 @@ class PPO:
         advantage = minibatch["advantage"]
         if config.normalize_advantage_per_mini_batch:
             advantage = self.reward_groups.combined(advantage, counted)
-        # chosen before exp: what overflows in a sample that does not count would come back as zero times infinity
+        # selected before exp: an overflow in an invalid sample would come back as zero times infinity
         log_prob = torch.where(counted, output.distribution.log_prob(minibatch["act"]), minibatch["log_prob"])
         surrogate, ratio = clipped_surrogate(log_prob, minibatch["log_prob"], advantage, config.clip_param, counted)
         value = self.value_loss(output, minibatch)
@@ -306,7 +306,7 @@ class PPO:
         return losses, inter_vars, {"entropy": entropy.detach(), **stats}
 
     def _run(self, minibatch: Mapping[str, Any]) -> PolicyOutput:
-        """Return what the policy says about a minibatch now.
+        """Return the policy's present output on a minibatch.
 
         In bfloat16 (`use_mixed_precision`) the first ratio is 1 only as far as bfloat16 repeats the float32 of the
         rollout. An error in the mean counts in units of the std: with a std of 1 the worst of some hundred ratios was
@@ -318,7 +318,7 @@ class PPO:
     def _statistics(
         self, minibatch: Mapping[str, Any], output: PolicyOutput, ratio: Tensor, in_surrogate: Tensor
     ) -> dict[str, Tensor]:
-        """Return how far the policy has moved and how good the values are, on samples that were collected."""
+        """Return metrics of policy change and value quality, on collected samples."""
         counted = collected(minibatch)
         compared = counted & in_surrogate
         old = self.policy.head.from_params(minibatch["dist"])
@@ -333,7 +333,7 @@ class PPO:
     # -- the whole update ----------------------------------------------------------------------------------------------
 
     def update(self, prepared: RolloutBatch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Learn from a prepared rollout; return the means over all minibatches, as tensors."""
+        """Update from a prepared rollout; return the means over all minibatches, as tensors."""
         self.updater.attach()
         minibatches = self.minibatches(prepared, generator)
         function: Function = self._step_losses
@@ -352,21 +352,21 @@ class PPO:
         return numbers
 
     def _step_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return what the updater wants of a minibatch."""
+        """Return a minibatch as the updater takes it."""
         losses, _, stats = self.compute_losses(minibatch)
         return losses, stats
 
     def _rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
-        """Move the policy's learning rate towards the desired KL, where the config says so."""
+        """Adapt the policy's learning rate to the desired KL, if configured."""
         if self.config.schedule == "adaptive":
             rate = groups["policy"].learning_rate
             rate.copy_(adapted_learning_rate(rate, numbers["kl"], self.config.desired_kl))
 
     @torch.no_grad()
     def after_update(self, prepared: RolloutBatch) -> None:
-        """Do what comes after the last minibatch: lift the std, learn the returns' statistics, move the scheduler.
+        """Finish the update: apply the std floor, update the returns' statistics, step the scheduler.
 
-        `update` calls it last. The values of this rollout were said, and read, with the statistics from before it.
+        `update` calls it last. The values of this rollout were predicted, and read, with the statistics from before it.
         """
         self._std_floor.lift()
         if self.value_normalizer is not None:
@@ -383,7 +383,7 @@ class PPO:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from stored columns, after the last minibatch: the next first ratio is 1 again."""
+        """Update the normalisers from stored columns, after the last minibatch: the next first ratio is 1 again."""
         with self.updater.pooled():
             self.policy.update_normalization(columns["obs"], columns["valid"])
             self.terms.update_normalization(columns)
@@ -401,7 +401,7 @@ class PPO:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy, terms and optimisers."""
+        """Restore a saved policy, terms and optimisers."""
         saved = state["value_normalizer"]
         if bool(saved) != (self.value_normalizer is not None):
             raise ValueError(
@@ -424,43 +424,43 @@ class RolloutBatch(NamedTuple):
     """A rollout with its targets, [T, N, …] each; numbers are zero in samples that are not valid."""
 
     columns: Mapping[str, Any]
-    """What was stored."""
+    """The stored columns."""
     act: Any
-    """What was done: a tensor, or a dict of them."""
+    """The actions: a tensor, or a dict of them."""
     log_prob: Tensor
-    """Of the actions, when they were chosen."""
+    """Log-probabilities of the actions at collection."""
     value: Tensor
-    """What the critic said when the actions were chosen, in its own units: how far it moves is counted from here."""
+    """Values predicted at collection, in the critic's own units: value clipping is relative to them."""
     returns: Tensor
-    """What the critic should say; with `normalize_values` by the statistics it will be read with after the update."""
+    """The value targets; with `normalize_values` normalised by the statistics used after the update."""
     raw_returns: Tensor
-    """The returns in units of the reward, from which the normaliser of values learns."""
+    """The returns in units of the reward, which update the normaliser of values."""
     advantage: Tensor
     """How much better the actions were than expected; normalised, or one per value where minibatches do that."""
     resets: Tensor
-    """True where a new episode begins, before that step is consumed."""
+    """True where a new episode begins, before that step is processed."""
     readable: Tensor
     """False where a sample is not valid and its observation is not finite: no network may read it."""
     info: dict[str, Tensor]
-    """The info columns that terms asked for."""
+    """The info columns that terms read."""
     parts: dict[str, Any]
-    """What the acting parts of terms stored, by term."""
+    """The columns stored by the acting parts of terms, by term."""
     numbers: dict[str, Tensor]
-    """What the terms want logged of this rollout, such as the mean of each reward they added."""
+    """The terms' metrics of this rollout, such as the mean of each reward they added."""
     initial_state: dict[str, Tensor]
     """The policy's memory before the first step, [N, …] each; empty when it has none."""
     labels: Mapping[str, Any] = {}
-    """What terms made of the whole rollout for their losses, by term."""
+    """The terms' `labels` of the whole rollout, by term."""
 
 
-# -- a lower end of the standard deviation -----------------------------------------------------------------------------
+# -- a lower bound of the standard deviation ---------------------------------------------------------------------------
 
 
 class StdFloor:
-    """Brings the learned std of every Gaussian in a head up to a lowest one."""
+    """Clips the learned std of every Gaussian in a head from below."""
 
     def __init__(self, head: Head[Any], lowest: float | tuple[float, ...]) -> None:
-        """Find the Gaussians; a floor that none of them can have is an error."""
+        """Find the Gaussians; raise for a floor that none of them can have."""
         self._heads = [part for part in head.modules() if isinstance(part, GaussianHead)]
         self._lowest = lowest
         if not self._heads and lowest != PPOConfig.clip_min_std:
@@ -469,6 +469,6 @@ class StdFloor:
             per_entry(lowest, part.mean_layer.shape, "clip_min_std")
 
     def lift(self) -> None:
-        """Bring the std up."""
+        """Clip the std from below."""
         for part in self._heads:
             part.clip_std(min=self._lowest)

@@ -1,4 +1,4 @@
-"""Settings of PPO, by the names that robot-learning codes have for them.
+"""Settings of PPO, with the names used in rsl_rl.
 
 The defaults follow Stable-Baselines3 and learn as they are (`python benchmarks/learning.py --defaults`). rsl_rl's
 own belong to configs for its runners: `RSL_RL_DEFAULTS` in `training/experiment/runner_config.py`.
@@ -34,7 +34,7 @@ class PPOConfig:
     gamma: float = 0.99
     """Discount per step."""
     lam: float = 0.95
-    """GAE's lambda: 0 trusts the values, 1 the rewards."""
+    """GAE's lambda: 0 uses the values, 1 the rewards."""
     value_loss_coef: float = 0.5
     """Weight of the value loss; 0.5 to 1 is usual."""
     entropy_coef: float = 0.0
@@ -42,25 +42,25 @@ class PPOConfig:
     learning_rate: float = 3e-4
     """The first learning rate; the adaptive schedule or a scheduler moves it."""
     max_grad_norm: float = 0.5
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     use_clipped_value_loss: bool = False
     """Keep new values within clip_param of the old ones."""
     clip_min_std: float | tuple[float, ...] = 1e-15
-    """After each update, the learned standard deviation is brought up to this: one number, or one per action."""
+    """After each update, the learned standard deviation is raised to at least this: one number, or one per action."""
     optimizer_class_name: str = "Adam"
     """'Adam', 'AdamW', 'SGD' or 'RMSprop'."""
     schedule: str = "fixed"
     """'fixed', or 'adaptive': the learning rate follows desired_kl."""
     desired_kl: float = 0.01
-    """What the adaptive schedule aims at per minibatch."""
+    """The target KL of the adaptive schedule, per minibatch."""
     lr_scheduler_class_name: str | None = None
-    """How the learning rate goes on from update to update, such as 'CosineAnnealingLR'; see `ops.schedules.RULES`."""
+    """How the learning rate changes from update to update, such as 'CosineAnnealingLR'; see `ops.schedules.RULES`."""
     lr_scheduler: Mapping[str, Any] = field(default_factory=dict)
     """Settings of that scheduler by torch's names, such as {'T_max': 1000}; its unit is the update of one rollout."""
     normalize_advantage_per_mini_batch: bool = False
     """Normalise advantages over each minibatch instead of over the whole rollout."""
     normalize_values: bool = False
-    """Let the critic predict returns with mean 0 and standard deviation 1; their statistics are learned."""
+    """Let the critic predict returns with mean 0 and standard deviation 1; with running statistics."""
     use_mixed_precision: bool = False
     """Run the networks of the update in bfloat16; acting, log-probabilities and losses stay as they are."""
     reward_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class PPOConfig:
 
 
 def _as_tuples(config: PPOConfig) -> None:
-    """Take lists, as files have them, for tuples."""
+    """Convert lists, as read from files, to tuples."""
     lowest: object = config.clip_min_std
     if isinstance(lowest, list):
         object.__setattr__(config, "clip_min_std", tuple(lowest))
@@ -118,7 +118,7 @@ def _check_numbers(config: PPOConfig) -> None:
 
 
 def _check_scheduler(config: PPOConfig) -> None:
-    """Raise for a scheduler that does not exist, or that something else contradicts."""
+    """Raise for a scheduler that does not exist, or that conflicts with another setting."""
     name = config.lr_scheduler_class_name
     if not name:
         if config.lr_scheduler:

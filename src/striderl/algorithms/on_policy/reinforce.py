@@ -1,13 +1,13 @@
-"""REINFORCE (Williams 1992): make actions more likely in proportion to what was earned after them.
+"""REINFORCE (Williams 1992): make actions more likely in proportion to the return after them.
 
     loss = -mean(log π(a_t | s_t) · (R_t - b(s_t)))        R_t = r_t + gamma · r_{t+1} + …
 
-What is not known is the return of an episode that the rollout or the clock cuts off. There are two answers:
+The return of an episode that is cut by the end of the rollout or a time limit is unknown. There are two options:
 
-    baseline       V is learned and is the baseline b; a cut episode goes on with V of what followed (V(final_obs) at a
+    baseline       the baseline b is a learned V; a cut episode bootstraps from V of what followed (V(final_obs) at a
                    time-out). Every sample counts.
-    no baseline    nothing says what would have followed, so steps whose episode does not terminate within the rollout
-                   are left out: R_t is exact, without bias. `used_fraction` in the log says how many are left; with
+    no baseline    the rest is unknown, so steps of episodes that do not terminate within the rollout
+                   are left out: R_t is exact, without bias. the metric `used_fraction` is the share that is left; with
                    tasks that only time out it is 0, and nothing can be learned.
 
 The factor gamma^t in front of each term, which the theorem for discounted returns has, is left out, as everywhere.
@@ -57,7 +57,7 @@ class REINFORCEConfig:
     gamma: float = 0.99
     """Discount per step."""
     baseline: bool = True
-    """Learn a value, subtract it from the returns, and value cut episodes with it; see the top of the module."""
+    """Learn a value, subtract it from the returns, and bootstrap cut episodes with it; see the top of the module."""
     value_loss_coef: float = 1.0
     """Weight of the value loss; without a baseline there is none, and this stays as it is."""
     entropy_coef: float = 0.0
@@ -65,9 +65,9 @@ class REINFORCEConfig:
     learning_rate: float = 3e-4
     """The learning rate; much more makes one bad rollout undo what was learned."""
     max_grad_norm: float = 0.5
-    """The gradient is scaled down to this norm; 0 means never."""
+    """The gradient is clipped to this norm; 0 means never."""
     normalize_advantage: bool = True
-    """Give what multiplies the log-probabilities mean 0 and standard deviation 1 in each rollout."""
+    """Normalise the weights of the log-probabilities to mean 0 and standard deviation 1 in each rollout."""
     optimizer_class_name: str = "Adam"
     """Which optimiser."""
 
@@ -110,7 +110,7 @@ class REINFORCE:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Take the policy's parameters into an updater; without a baseline the critic's never move.
+        """Create the updater of the policy; without a baseline the critic is not updated.
 
         See `PPO` for mode and reduce.
         """
@@ -126,11 +126,11 @@ class REINFORCE:
 
     @property
     def num_updates_per_rollout(self) -> int:
-        """How many gradient steps one rollout is used for: one."""
+        """Number of gradient steps per rollout: one."""
         return 1
 
     def actor(self) -> PolicyActor:
-        """Return who collects: samples of the policy."""
+        """Return the actor that collects: samples of the policy."""
         return PolicyActor(self.policy)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
@@ -145,7 +145,7 @@ class REINFORCE:
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Targets:
-        """Work out discounted returns, and which samples have one."""
+        """Compute discounted returns, and which samples have one."""
         data = storage.data
         valid, terminated = data["valid"], data["terminated"]
         truncated = cut_before_invalid(data["truncated"], valid)
@@ -170,7 +170,7 @@ class REINFORCE:
             )
 
     def losses(self, targets: Targets) -> tuple[Losses, dict[str, Tensor]]:
-        """Return name → (weight, loss), and numbers for the log."""
+        """Return name → (weight, loss), and metrics."""
         config = self.config
         output = run_whole(self.policy, targets)
         value_coef = config.value_loss_coef if config.baseline else 0.0
@@ -178,12 +178,12 @@ class REINFORCE:
         return losses, {**stats, "used_fraction": targets.counts.to(torch.float32).mean()}
 
     def update(self, prepared: Targets, generator: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on the whole rollout; nothing is shuffled, so the generator is not asked."""
+        """Take one step on the whole rollout; nothing is shuffled, so the generator is not used."""
         return take_step(self.updater, self.losses, prepared)
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from stored columns, after the step."""
+        """Update the normalisers from stored columns, after the step."""
         with self.updater.pooled():
             self.policy.update_normalization(columns["obs"], columns["valid"])
 
@@ -192,7 +192,7 @@ class REINFORCE:
         return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved policy and optimiser."""
+        """Restore a saved policy and optimiser."""
         self.policy.load_state_dict(state["policy"])
         self.updater.load_state_dict(state["updater"])
 

@@ -1,4 +1,4 @@
-"""Several rewards, each with a value of its own: what is summed to which reward, and how advantages meet again.
+"""Several rewards, each with a value of its own: how rewards are grouped, and how advantages are combined.
 
     env reward ─┐                    V_task ──GAE──▶ A_task  ─ normalise ─ · w_task  ─┐
     upright ────┴─▶ group "task"                                                      ├─▶ advantage of the action
@@ -28,7 +28,7 @@ class RewardGroups:
     """Which rewards each value of a critic is of."""
 
     def __init__(self, groups: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], num_values: int) -> None:
-        """Take group → sources and group → weight; there must be a value for each group."""
+        """Set group → sources and group → weight; there must be a value for each group."""
         self.groups = dict(groups)
         self.weights = tuple(float(weights.get(name, 1.0)) for name in self.groups)
         if self.groups and len(self.groups) != num_values:
@@ -43,7 +43,7 @@ class RewardGroups:
                 raise ValueError(f"reward group {name!r} names a reward twice: {list(sources)}")
 
     def check(self, columns: Columns, added: Collection[str] | None) -> None:
-        """Raise for a source that cannot be there; `added` are the names of the terms' rewards, None if not known."""
+        """Raise for a source that does not exist; `added` are the names of the terms' rewards, None if not known."""
         info = columns["info"]
         assert isinstance(info, Mapping)
         for sources in self.groups.values():
@@ -78,7 +78,7 @@ class RewardGroups:
         return {f"reward_group_{name}": valid_mean(part, valid) for name, part in zip(self.groups, parts)}
 
     def value_numbers(self, value: Tensor, returns: Tensor, counted: Tensor) -> dict[str, Tensor]:
-        """Return how well the values explain the returns: the mean over all values, and that of each group."""
+        """Return the explained variance of the returns: the mean over all values, and that of each group."""
         explained = explained_variance(value, returns, counted)
         numbers = {"explained_variance": explained.mean()}
         if explained.dim() and self.groups:

@@ -1,10 +1,10 @@
-"""Teacher PPO and its relatives: PPO or DAgger with `Distill`, by the settings of st_rl.
+"""Teacher PPO and its relatives: PPO or DAgger with `Distill`, with the settings of st_rl.
 
     TPPO(policy, teacher)                                   PPO and distillation, the teacher acts ever less
     TPPO(policy, teacher, TPPOConfig(using_ppo=False))      DAgger
     EstimatorTPPO(policy, teacher)                          … with the losses of estimators and adaptors
 
-They put parts together; what comes out is a `PPO` or a `DAgger`.
+They combine parts into a `PPO` or a `DAgger`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _log = logging.getLogger(__name__)
 @suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class TPPOConfig:
-    """Settings of teacher PPO, by the names that st_rl has for them."""
+    """Settings of teacher PPO, with the names used in st_rl."""
 
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """Settings of PPO; without PPO, epochs, minibatches, optimiser and learning rate are taken from it."""
     label_action_with_critic_obs: bool = True
-    """Whether the teacher sees what only the student's critic sees."""
+    """Whether the teacher may read components of the student's critic alone."""
     teacher_act_prob: float | str = "exp"
     """How often the teacher acts: a number, or 'linear', 'exp' or 'tanh'."""
     update_times_scale: float = 100.0
@@ -100,7 +100,7 @@ class TPPOConfig:
         )
 
     def without_effect(self) -> list[str]:
-        """Return the settings that were changed and that nobody reads when PPO is not used."""
+        """Return the changed settings that have no effect without PPO."""
         shared = {each.name for each in fields(DAggerConfig)}
         usual = PPOConfig()
         changed = [name for name, value in vars(self.ppo).items() if value != vars(usual)[name] and name not in shared]
@@ -158,7 +158,7 @@ class EstimatorTPPOConfig(TPPOConfig):
     """Settings of teacher PPO with an estimator."""
 
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
-    """What is estimated, and how."""
+    """The estimator and its loss."""
 
 
 class EstimatorTPPO:

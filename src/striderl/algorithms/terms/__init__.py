@@ -1,4 +1,4 @@
-"""Terms: what is learned beside an algorithm, handed over in a list."""
+"""Terms: additional rewards and losses of an algorithm, passed as a list."""
 
 from __future__ import annotations
 

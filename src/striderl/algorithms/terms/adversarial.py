@@ -1,18 +1,18 @@
-"""`AdversarialReward`: a reward for what looks like the expert's (GAIL, Ho and Ermon 2016), on PPO and on replay alike.
+"""`AdversarialReward`: a reward for behaviour like the expert's (GAIL, Ho and Ermon 2016), on PPO and on replay alike.
 
     step ─▶ features ─▶ normalise ─▶ discriminator ─▶ score d ─▶ style reward, added to task_weight · env's
-    expert rows ─────▶ the same ───▶ the same ──────▶ loss: tell the two apart; penalty on the slope of what it sees
+    expert rows ─────▶ the same ───▶ the same ──────▶ loss: classify the two sides; gradient penalty on its input
 
-The reward is computed when steps are read, never stored: what the discriminator has learned is in it at once. The
-discriminator has an optimiser of its own and no part in the policy. One normaliser serves both sides; it learns once
-per iteration from raw features of both, and from neither when it is read.
+The reward is computed when steps are read, never stored: it always uses the present discriminator. The
+discriminator has an optimiser of its own and no part in the policy. One normaliser serves both sides; updated once
+per iteration from raw features of both, and not when it is read.
 
-Features that minibatches of a rollout do not show (what followed a step, ends) are made once, as `labels`, when the
-whole rollout is at hand, and travel with the samples.
+Features that minibatches of a rollout do not contain (next observations, ends) are computed once, as `labels`, when the
+whole rollout is available, and stored with the samples.
 
-With `absorbing` (Kostrikov et al. 2019) features have an indicator more. A task that ends goes on for ever in an
-absorbing state: zeros with the indicator 1, which the discriminator knows from both sides. The reward of a step that
-terminated has gamma / (1 - gamma) times the absorbing state's with it, so that ending is worth what the expert's is.
+With `absorbing` (Kostrikov et al. 2019) features have one more indicator. A task that ends continues for ever in an
+absorbing state: zeros with the indicator 1, which the discriminator gets from both sides. The reward of a step that
+terminated has gamma / (1 - gamma) times the absorbing state's with it, so that ending is worth the same on both sides.
 """
 
 from __future__ import annotations
@@ -70,23 +70,23 @@ class _Rows(NamedTuple):
     rows: Tensor
     """Raw features [B, F]."""
     counts: Tensor
-    """bool [B]: which of them count."""
+    """bool [B]: which of them are valid."""
     ended: Tensor
     """bool [B]: where the task ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdversarialTermConfig(AdversarialConfig):
-    """Settings of an adversarial reward by name: what is looked at, beside the rest."""
+    """Settings of an adversarial reward by name: with the features to read."""
 
     components: tuple[str, ...] = ("policy",)
     """Components or groups of the observation that the discriminator reads."""
     features: Literal["state_action", "state_pair"] = "state_action"
-    """What of a step it reads: the observation and the action, or the observations before and after."""
+    """The parts of a step it reads: the observation and the action, or the observations before and after."""
 
 
 class AdversarialReward(Term):
-    """Rewards likeness to an expert, and learns to tell it from the policy."""
+    """Rewards similarity to an expert, and trains the discriminator between expert and policy."""
 
     Config: ClassVar[type[Any]] = AdversarialTermConfig
     summary = "rewards steps that a discriminator takes for an expert's (--expert)"
@@ -119,7 +119,7 @@ class AdversarialReward(Term):
         device: torch.device | str = "cpu",
         name: str = "adversarial",
     ) -> None:
-        """Take what is looked at, the expert's side, and perhaps a network [..., F] to [...] of one's own."""
+        """Set the features, the expert, and optionally a custom network [..., F] to [...]."""
         self.config = config = config or AdversarialConfig()
         if expert.size != features.size:
             raise ValueError(f"the expert's rows have {expert.size} features, the policy's steps {features.size}")
@@ -129,7 +129,7 @@ class AdversarialReward(Term):
         self.expert = expert if isinstance(expert, EnvExpert) else expert.to(device)
         self.judge = Judge(features.size + int(config.absorbing), config, network).to(device)
         if not isinstance(self.expert, EnvExpert):
-            # as if one sample had been seen: the first thousands of both sides outweigh it
+            # a prior of one sample: the first thousands of both sides outweigh it
             self.judge.normalizer.update_from_moments(*self._expert_moments(self.expert), 1.0)
         group = GroupConfig(
             optimizer="AdamW" if config.weight_decay else "Adam",
@@ -150,23 +150,23 @@ class AdversarialReward(Term):
         return self._groups
 
     def columns(self) -> Mapping[str, TensorSpec]:
-        """Return the info columns that the features read, and the expert's where the env shows it."""
+        """Return the info columns that the features read, and the expert's where the env provides it."""
         expert = {self.expert.column: self.expert.spec} if isinstance(self.expert, EnvExpert) else {}
         return {**self.features.columns(), **expert}
 
     def following(self) -> tuple[str, ...]:
-        """Return what the features look at after a step."""
+        """Return the components that the features read after a step."""
         return self.features.following
 
     # -- the reward ----------------------------------------------------------------------------------------------------
 
     def reward_names(self) -> tuple[str, ...]:
-        """Return the style reward, and what brings the env's own to its weight where that is not 1."""
+        """Return the style reward, and a correction that weights the env's own reward if its weight is not 1."""
         return ("style_reward",) if self.config.task_weight == 1.0 else ("task_reward_correction", "style_reward")
 
     @torch.no_grad()
     def reward(self, read: Read) -> dict[str, Tensor]:
-        """Return the style reward, and what brings the env's own to its weight."""
+        """Return the style reward, and a correction that weights the env's own reward."""
         columns, config = read.columns, self.config
         steps = rollout_steps(columns, read.last_obs)
         rows, known = self._rows(steps)
@@ -197,7 +197,7 @@ class AdversarialReward(Term):
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def labels(self, read: Read) -> dict[str, Tensor]:
-        """Return the number of each step and, where minibatches would not show them, its features."""
+        """Return the number of each step and, where minibatches do not contain them, its features."""
         found = {"place": places(read.columns["valid"])}
         if not (self.features.following or self.config.absorbing):
             return found
@@ -235,7 +235,7 @@ class AdversarialReward(Term):
         return rows
 
     def _policy_side(self, minibatch: Mapping[str, Any], number: Tensor) -> tuple[Tensor, Tensor]:
-        """Return policy rows [B', F] and which of them count; `number` decides what is drawn."""
+        """Return policy rows [B', F] and which of them are valid; `number` seeds the draw."""
         rows, counts, ended = self._minibatch_rows(minibatch)
         if self.config.replay_size:
             valid = collected(minibatch).flatten()
@@ -245,7 +245,7 @@ class AdversarialReward(Term):
         return torch.cat([rows, self._absorbing_rows(len(rows))]), torch.cat([counts, counts & ended])
 
     def _minibatch_rows(self, minibatch: Mapping[str, Any]) -> _Rows:
-        """Return the samples' own features: from their labels, or made of what the samples show."""
+        """Return the samples' own features: from their labels, or computed from the samples."""
         counted, labels = collected(minibatch), self._labels_of(minibatch)
         if "rows" in labels:
             rows, counts, ended = labels["rows"], labels["known"] & counted, labels["ended"]
@@ -256,7 +256,7 @@ class AdversarialReward(Term):
         return _Rows(rows.reshape(-1, rows.shape[-1]), counts.flatten(), ended.flatten())
 
     def _labels_of(self, minibatch: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        """Return what `labels` made of these samples; samples of a replay have none."""
+        """Return the `labels` of these samples; samples of a replay have none."""
         found: Mapping[str, Tensor] = minibatch.get("labels", {}).get(self.name, {})
         return found
 
@@ -269,7 +269,7 @@ class AdversarialReward(Term):
         return _Rows(rows, own.counts | chosen, torch.where(chosen, drawn_ended, own.ended))
 
     def _expert_side(self, minibatch: Mapping[str, Any], number: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return expert rows [count, F] and which of them count; absorbing ones come as often as its tasks ended."""
+        """Return expert rows [count, F] and which of them are valid; absorbing ones are as frequent as its ends."""
         if isinstance(self.expert, EnvExpert):
             counted = collected(minibatch)
             shown = self.expert.rows(minibatch["info"], counted.shape).flatten(0, -2)
@@ -288,9 +288,9 @@ class AdversarialReward(Term):
         return torch.where(absorbs.unsqueeze(-1), self._absorbing_rows(count), plain), every
 
     def _number(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return a whole number, 0-d, that the minibatch and the number of the iteration decide, to draw by.
+        """Return a whole number, 0-d, derived from the minibatch and the iteration, as a seed for draws.
 
-        So the loss is a function of what is given, which can be captured and repeated, and nothing has to be counted.
+        So the loss is a pure function of its inputs, which can be captured and repeated, and nothing has to be counted.
         """
         labels = self._labels_of(minibatch)
         own = order_fingerprint(labels["place"]) if labels else fingerprint(minibatch)
@@ -303,11 +303,11 @@ class AdversarialReward(Term):
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> Losses:
-        """Return how badly the two sides are told apart, and the penalty; nothing here reaches the policy."""
+        """Return the discriminator loss and the penalty; no gradient reaches the policy."""
         config, judge, number = self.config, self.judge, self._number(minibatch)
         policy, counts = self._policy_side(minibatch, number)
         expert, there = self._expert_side(minibatch, number, len(policy))
-        # a side that has nobody in it teaches nothing, and neither does the other one alone
+        # if one side has no valid sample, neither side is used
         counts, there = counts & there.any(), there & counts.any()
         seen_policy, seen_expert = judge.seen(policy.detach(), counts), judge.seen(expert.detach(), there)
         of_policy, of_expert = judge.score(seen_policy), judge.score(seen_expert)
@@ -328,10 +328,10 @@ class AdversarialReward(Term):
     def _numbers_for_the_log(
         self, losses: Losses, policy: tuple[Tensor, Tensor], expert: tuple[Tensor, Tensor]
     ) -> Losses:
-        """Return the whole loss, mean scores and how often the sides are told apart, as losses without weight."""
+        """Return the whole loss, mean scores and the accuracy of the discriminator, as losses without weight."""
         total = sum((weight * loss.detach() for weight, loss in losses.values()), start=torch.zeros_like(policy[0][0]))
         means = [valid_mean(score, counts) for score, counts in (policy, expert)]
-        # the scores of a Wasserstein critic have no origin: what counts is the middle between the two sides
+        # the scores of a Wasserstein critic have no origin: the threshold is the middle between the two sides
         middle = 0.5 * (means[0] + means[1]) if self.config.loss == "wasserstein" else torch.zeros_like(means[0])
         right = valid_mean((policy[0] < middle).float(), policy[1]) + valid_mean(
             (expert[0] > middle).float(), expert[1]
@@ -345,7 +345,7 @@ class AdversarialReward(Term):
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normaliser learn from raw features of both sides, as much of each; keep policy samples."""
+        """Update the normaliser from raw features of both sides in equal parts; store policy samples."""
         steps = rollout_steps(columns)
         rows, counts = self._rows(steps)
         rows, counts = rows.reshape(-1, rows.shape[-1]), counts.flatten()
@@ -378,7 +378,7 @@ class AdversarialReward(Term):
         return dict(tree.copy(dict(self.judge.state_dict())))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         self.judge.load_state_dict(state)
 
 

@@ -1,14 +1,14 @@
-"""The discriminator of an adversarial reward: its settings, what it looks at, and everything of it that is saved.
+"""The discriminator of an adversarial reward: its settings, its features, and its saved state.
 
-StateAction     [ s | a ]         the expert's actions are given
-StatePair       [ s | s' ]        only its states are; s' never belongs to another episode
-InfoVector      info columns      the env makes the features itself
+StateAction     [ s | a ]         for experts with actions
+StatePair       [ s | s' ]        for experts with states alone; s' never belongs to another episode
+InfoVector      info columns      the env computes the features itself
 
-t        0     1     2 ┃   3          step 2 ended its episode: where the storage keeps what truly followed each
-follows  yes   yes   no    last_obs   step ('obs_next', as replays do and rollouts where a term asks for it), s' is
+t        0     1     2 ┃   3          step 2 ended its episode: where the storage keeps the true successor of each
+follows  yes   yes   no    last_obs   step ('obs_next', as replays do, and rollouts where a term needs it), s' is
                                       the final observation; without that column the pair (2, 3) does not exist
 
-raw features ─▶ normalise, zeros where they do not count ─▶ network ─▶ score
+raw features ─▶ normalise, zeros where they are invalid ─▶ network ─▶ score
 earlier          ring of raw policy features, the newest `replay_size` of them
 """
 
@@ -32,7 +32,7 @@ from striderl.networks.normalizers import Normalizer
 from striderl.ops.imitation import LOSSES, REWARDS, distance_from_slope, squared_slope
 
 PENALTIES = ("expert", "between")
-"""Where the slope of the score may count."""
+"""Where the gradient penalty may apply."""
 
 
 @suggests_fields
@@ -53,11 +53,11 @@ class AdversarialConfig:
     activation: str = "relu"
     """Its nonlinearity."""
     loss_weight: float = 1.0
-    """Weight of everything the discriminator learns from; 0 leaves it as it is."""
+    """Weight of the discriminator's losses; 0 leaves it as it is."""
     gradient_penalty: float = 1.0
     """Weight of the penalty on the slope of the score; 0 for none, 5 to 10 with 'least_squares'."""
     penalty_at: str = "expert"
-    """Where the slope counts: at 'expert' samples, or at points 'between' both sides, as with 'wasserstein'."""
+    """Where the penalty applies: at 'expert' samples, or at points 'between' both sides, as with 'wasserstein'."""
     wanted_slope: float = 0.0
     """The slope without a penalty; 1 with 'wasserstein'."""
     learning_rate: float = 3e-4
@@ -65,15 +65,15 @@ class AdversarialConfig:
     weight_decay: float = 0.0
     """Of the discriminator (AdamW)."""
     max_grad_norm: float = 0.0
-    """The discriminator's gradient is scaled down to this norm; 0 means never."""
+    """The discriminator's gradient is clipped to this norm; 0 means never."""
     absorbing: bool = False
-    """Let tasks that ended go on in an absorbing state."""
+    """Continue tasks that ended in an absorbing state."""
     gamma: float = 0.99
     """Discount of the absorbing state's rewards: that of the algorithm."""
     replay_size: int = 0
     """So many earlier policy samples are kept and drawn from; 0 keeps none."""
     replay_share: float = 0.5
-    """Which part of the policy samples is drawn from earlier ones; the rest are those of the minibatch."""
+    """Which share of the policy samples is drawn from earlier ones; the rest are those of the minibatch."""
     seed: int = 0
     """Decides which expert samples are drawn."""
 
@@ -95,37 +95,37 @@ class AdversarialConfig:
 
 
 class Steps(NamedTuple):
-    """Steps as features see them, […, …] each; columns that are not known are left out or None."""
+    """The inputs of features, […, …] each; unknown columns are left out or None."""
 
     obs: Mapping[str, Tensor]
-    """What was observed."""
+    """The observations."""
     act: Any
-    """What was done."""
+    """The actions."""
     following: Mapping[str, Tensor] | None
-    """What was observed after it; None when nothing says."""
+    """The next observations; None if unknown."""
     follows: Tensor
-    """bool: where `following` really is what followed."""
+    """bool: where `following` is the true successor."""
     terminated: Tensor | None
-    """bool: where the task ended; None when nothing says."""
+    """bool: where the task ended; None if unknown."""
     valid: Tensor
-    """bool: which steps count."""
+    """bool: which steps are valid."""
     info: Mapping[str, Tensor]
-    """What the env told beside it."""
+    """The info of the env."""
     parts: Mapping[str, Any]
-    """What the acting parts of terms stored with it, by their names; empty when nothing did."""
+    """The columns stored by the acting parts of terms, by their names; empty without any."""
 
 
 class Features(Protocol):
-    """Makes vectors of steps."""
+    """Computes feature vectors of steps."""
 
     @property
     def size(self) -> int:
-        """How many numbers there are per step."""
+        """Number of features per step."""
         ...
 
     @property
     def following(self) -> tuple[str, ...]:
-        """The components that are looked at after a step; empty when it is enough to see the step itself."""
+        """The components that are read after a step; empty when the step itself is enough."""
         ...
 
     def columns(self) -> Mapping[str, TensorSpec]:
@@ -137,7 +137,7 @@ class Features(Protocol):
         ...
 
     def __call__(self, steps: Steps) -> Tensor:
-        """Return raw features [..., size]; anything where they are not known."""
+        """Return raw features [..., size]; undefined where they are not known."""
         ...
 
 
@@ -147,7 +147,7 @@ class StateAction:
     following: tuple[str, ...] = ()
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, components: Sequence[str] = ("policy",)) -> None:
-        """Take which components or groups are looked at."""
+        """Set the components or groups to read."""
         if not isinstance(action_spec, (BoxSpec, DiscreteSpec)):
             raise TypeError(f"StateAction wants a box or one choice, found {type(action_spec).__name__}")
         self._spec, self._action = obs_spec.select(components), action_spec
@@ -180,7 +180,7 @@ class StatePair:
     """Components of the observation before and after a step."""
 
     def __init__(self, obs_spec: ObsSpec, components: Sequence[str] = ("policy",)) -> None:
-        """Take which components or groups are looked at."""
+        """Set the components or groups to read."""
         self._spec = obs_spec.select(components)
 
     @property
@@ -198,7 +198,7 @@ class StatePair:
         return {}
 
     def known(self, steps: Steps) -> Tensor:
-        """Return where what followed is known."""
+        """Return where the successor is known."""
         return steps.valid & steps.follows
 
     def __call__(self, steps: Steps) -> Tensor:
@@ -208,12 +208,12 @@ class StatePair:
 
 
 class InfoVector:
-    """Info columns that the env declares, in order; the env sees to windows and resets itself."""
+    """Info columns that the env declares, in order; the env handles windows and resets itself."""
 
     following: tuple[str, ...] = ()
 
     def __init__(self, columns: Mapping[str, TensorSpec]) -> None:
-        """Take name → spec of the columns."""
+        """Set name → spec of the columns."""
         self._columns = dict(columns)
 
     @property
@@ -242,10 +242,10 @@ def flat_state(obs: Mapping[str, Tensor], spec: ObsSpec) -> Tensor:
 
 
 def rollout_steps(columns: Mapping[str, Any], last_obs: Mapping[str, Tensor] | None = None) -> Steps:
-    """Return the steps of a rollout [T, N]; without `last_obs`, what followed the last step is not known.
+    """Return the steps of a rollout [T, N]; without `last_obs`, the last step has no successor.
 
-    A replay shows picked steps as a rollout of length one with `obs_next`, which holds final observations too; so does
-    a rollout that keeps what followed.
+    A replay gives sampled steps as a rollout of length one with `obs_next`, which holds final observations too; so does
+    a rollout that stores successors.
     """
     stored = columns.get("policy", {})
     if "obs_next" in columns:
@@ -253,7 +253,7 @@ def rollout_steps(columns: Mapping[str, Any], last_obs: Mapping[str, Tensor] | N
     obs, valid = columns["obs"], columns["valid"]
     last = {name: value[-1] for name, value in obs.items()} if last_obs is None else last_obs
     following = {name: torch.cat([value[1:], last[name].unsqueeze(0)]) for name, value in obs.items()}
-    # what follows a step that counts may be one that does not, whose observation may be anything
+    # a valid step may be followed by an invalid one with an arbitrary observation
     known = torch.full_like(valid[:1], last_obs is not None)
     follows = ~(columns["terminated"] | columns["truncated"]) & torch.cat([valid[1:], known])
     info = columns.get("info", {})
@@ -261,9 +261,9 @@ def rollout_steps(columns: Mapping[str, Any], last_obs: Mapping[str, Tensor] | N
 
 
 def minibatch_steps(minibatch: Mapping[str, Any]) -> Steps:
-    """Return the samples of a minibatch: of replay with what followed, of a rollout without.
+    """Return the samples of a minibatch: of replay with successors, of a rollout without.
 
-    Of samples over several steps, the first step is meant: 'single' holds what followed that one.
+    Of samples over several steps, the first step is used: 'single' holds its successor.
     """
     valid = minibatch["valid"]
     first = minibatch.get("single", minibatch)
@@ -283,9 +283,9 @@ def minibatch_steps(minibatch: Mapping[str, Any]) -> Steps:
 
 
 def mended(reward: Tensor, known: Tensor, done: Tensor) -> Tensor:
-    """Return rewards [T, N] with that of the step before, in the same episode, where a step's own is not known.
+    """Fill unknown rewards [T, N] with that of the step before in the same episode.
 
-    Without final observations nobody knows what the last step of an episode led to; a reward of 0 there would make
+    Without final observations the result of the last step of an episode is unknown; a reward of 0 there would make
     ends look worse than they are. The first steps of an episode, which have none before them, get 0.
     """
     before = torch.cat([torch.zeros_like(reward[:1]), reward[:-1]])
@@ -314,7 +314,7 @@ class Judge(nn.Module):
         self.register_buffer("num_absorbed", torch.zeros((), dtype=torch.int64))
 
     def seen(self, raw: Tensor, counts: Tensor) -> Tensor:
-        """Return normalised features [..., F]; zeros where they do not count, which may hold NaN."""
+        """Return normalised features [..., F]; zeros in invalid rows, which may hold NaN."""
         seen: Tensor = self.normalizer(torch.where(counts.unsqueeze(-1), raw, 0.0))
         return torch.where(counts.unsqueeze(-1), seen, 0.0)
 
@@ -326,22 +326,22 @@ class Judge(nn.Module):
     def slope_penalty(self, at: Tensor, wanted: float) -> Tensor:
         """Return (|d score/dx| - wanted)² at normalised features [B, F]; its gradient reaches the network."""
         if isinstance(self.network, AMPDiscriminator):
-            return distance_from_slope(self.network.slope(at.detach()), wanted)  # written out: no second backward pass
+            return distance_from_slope(self.network.slope(at.detach()), wanted)  # analytic: no second backward pass
         return squared_slope(self.score, at, wanted)
 
     def keep(self, rows: Tensor, ended: Tensor, counts: Tensor) -> None:
-        """Write rows [n, F] that count over the oldest; static shapes, so that no value has to come to the host."""
+        """Write valid rows [n, F] over the oldest; static shapes, so that there is no device sync."""
         size = self.earlier.shape[0]
         rows, ended, counts = rows[-size:], ended[-size:], counts[-size:]
         place = self.num_earlier + counts.cumsum(0) - 1
-        # a row that does not count is written to a place behind the ring, which is cut off
+        # an invalid row is written to a place behind the ring, which is cut off
         index = torch.where(counts, place % size, size)
         self.earlier.copy_(torch.cat([self.earlier, rows[:1]]).index_copy(0, index, rows)[:size])
         self.earlier_ended.copy_(torch.cat([self.earlier_ended, ended[:1]]).index_copy(0, index, ended)[:size])
         self.num_earlier += counts.sum()
 
     def draw_earlier(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (rows [B, F], ended [B], counts [B]) for uniform numbers [B]; none count while there are none."""
+        """Return (rows [B, F], ended [B], valid [B]) for uniform numbers [B]; none are valid in an empty ring."""
         there = self.num_earlier.clamp(max=self.earlier.shape[0])
         index = (numbers * there).long()
         counts = (there > 0).expand(len(numbers))

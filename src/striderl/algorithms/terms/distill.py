@@ -1,4 +1,4 @@
-"""`Distill`: learn what a frozen teacher would do, which also acts in some episodes.
+"""`Distill`: imitate a frozen teacher, which also acts in some episodes.
 
     PPO(policy, config, terms=[Distill(teacher)])       teacher-student PPO
     DAgger(policy, config, terms=[Distill(teacher)])    imitation alone
@@ -6,9 +6,9 @@
     acting   label, acted ──stored with the step──▶ minibatch['parts']['distill']
                                                      │ label    ─▶ distillation_loss    (student's mean against it)
                                                      │ latent   ─▶ distill_latent_scan  (student's latent against it)
-                                                     └ acted    ─▶ these samples leave the surrogate
+                                                     └ acted    ─▶ these samples are left out of the surrogate
 
-Labels and latents are made while acting, by a teacher that has no gradient: nothing of it runs in the update. Whether
+Labels and latents are made while acting, by a teacher without gradients: it does not run in the update. Whether
 the way of comparing fits student and teacher is checked before anything runs.
 """
 
@@ -52,11 +52,11 @@ from striderl.policies.policy import Policy, PolicyOutput
 
 MAX_LOG_PROB, KL = "max_log_prob", "kl"
 DISTILL_TARGETS = (*TARGETS, MAX_LOG_PROB, KL)
-"""What an action may be compared by: distances of `ops.imitation`, -log π(label), or KL(teacher ‖ student)."""
+"""How an action may be compared: distances of `ops.imitation`, -log π(label), or KL(teacher ‖ student)."""
 
 LEAVE, KEEP = "leave", "keep"
 TEACHER_SAMPLES = (LEAVE, KEEP)
-"""What becomes of samples in which the teacher acted."""
+"""How samples in which the teacher acted are treated."""
 
 
 @suggests_fields
@@ -73,7 +73,7 @@ class DistillConfig:
     update_times_scale: float = 100.0
     """Iterations in which the schedules fall most of their way."""
     label_action_with_critic_obs: bool = True
-    """Whether the teacher sees what only the student's critic sees; False restricts it to what the student sees."""
+    """Whether the teacher may read components of the student's critic alone; False restricts it to the student's."""
     action_labels_from_sample: bool = False
     """Whether labels are samples of the teacher; otherwise its most likely actions."""
     teacher_samples: str = LEAVE
@@ -128,7 +128,7 @@ class Distill(Term):
         return cls(context.load("teacher"), config)
 
     def __init__(self, teacher: Teacher | TeacherRouter, config: DistillConfig | None = None) -> None:
-        """Take a frozen teacher; what it observes is looked up when an algorithm takes this term."""
+        """Set the teacher; its components are looked up when an algorithm is built with this term."""
         if not isinstance(teacher, (Teacher, TeacherRouter)):
             raise TypeError(
                 f"Distill wants a Teacher or a TeacherRouter, found {type(teacher).__name__}; wrap a policy: "
@@ -149,7 +149,7 @@ class Distill(Term):
     # -- fitting a policy ----------------------------------------------------------------------------------------------
 
     def check(self, policy: Policy) -> None:
-        """Find the teacher's components in what the student's env gives, or say what does not fit."""
+        """Find the teacher's components in the student's observations, or raise."""
         config, device = self.config, next(policy.parameters()).device
         sight = Sight(policy.obs_spec, tuple(policy.actor_inputs), config.label_action_with_critic_obs)
         self._bound = bound = self.teacher.bound(sight, policy.action_spec, device)
@@ -171,7 +171,7 @@ class Distill(Term):
         )
 
     def acting(self) -> ActingPart | None:
-        """Return the part that labels and mixes; there is none before an algorithm has taken this term."""
+        """Return the part that labels and mixes; there is none before an algorithm is built with this term."""
         return self._acting
 
     def at(self, iteration: Tensor) -> None:
@@ -199,7 +199,7 @@ class Distill(Term):
         return losses
 
     def _error(self, stored: Mapping[str, Any], distribution: Distribution[Any], counted: Tensor) -> Tensor:
-        """Return how far the student is from the label of each sample, [..]."""
+        """Return the distance between student and label of each sample, [..]."""
         target = self.config.target
         if target == MAX_LOG_PROB:
             label = tree.map(lambda leaf: _or_zero(counted, leaf), stored["label"])
@@ -214,7 +214,7 @@ class Distill(Term):
 
     @torch.no_grad()
     def statistics(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> dict[str, Tensor]:
-        """Return who acted and, for real-valued actions, how far the student is from the labels."""
+        """Return how often the teacher acted and, for real-valued actions, the distance to the labels."""
         stored, counted = minibatch["parts"][self.name], collected(minibatch)
         numbers = {"teacher_acted": valid_mean(stored["acted"].float(), counted)}
         if not self._has_real_actions:
@@ -227,7 +227,7 @@ class Distill(Term):
         return numbers
 
     def numbers(self) -> dict[str, Tensor]:
-        """Return the knobs."""
+        """Return the scheduled weight and probability."""
         return {"teacher_act_prob": self._probability.clone(), "distillation_weight": self._weight.clone()}
 
     # -- saving --------------------------------------------------------------------------------------------------------
@@ -236,11 +236,11 @@ class Distill(Term):
         return () if self._bound is None else tuple(self._bound.policies)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the teachers' weights: a run goes on with them even if their files have changed since."""
+        """Return the teachers' weights: a run resumes with them even if their files have changed since."""
         return {"teachers": {str(at): tree.copy(dict(p.state_dict())) for at, p in enumerate(self._policies())}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the saved teachers; the knobs follow from the iteration."""
+        """Restore the saved teachers; scheduled values follow from the iteration."""
         policies, saved = self._policies(), state["teachers"]
         if len(saved) != len(policies):
             raise ValueError(f"{len(saved)} teachers were saved, this term has {len(policies)}")
@@ -253,12 +253,12 @@ def _side_stream(counted: Tensor, value: Tensor) -> Tensor:
 
 
 def _or_zero(counted: Tensor, value: Tensor) -> Tensor:
-    """Return zeros where samples do not count: what is stored there may be anything."""
+    """Return zeros in invalid samples, which may hold anything."""
     return torch.where(_side_stream(counted, value), value, torch.zeros_like(value))
 
 
 def _or_own(counted: Tensor, wanted: Tensor, own: Tensor) -> Tensor:
-    """Return what is wanted, and the student's own where samples do not count: no error and no gradient there."""
+    """Return the label, and the student's own output in invalid samples: no error and no gradient there."""
     return torch.where(_side_stream(counted, wanted), wanted, own.detach())
 
 

@@ -44,7 +44,7 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
 """Losses of torch.nn.functional between an estimate and a target of the same shape; cross_entropy of probabilities."""
 
 LOSS_NAMES = {"Estimate": "estimator_loss", "Adapt": "adaptor_loss"}
-"""What the losses of the stages are called in the log."""
+"""Names of the stages' losses in the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Estimation(Term):
 
     @classmethod
     def policy_stages(cls, config: EstimatorConfig, context: BuildContext) -> tuple[StageRecipe, ...]:
-        """Return the estimator that stands in front of the actor."""
+        """Return the estimator in front of the actor."""
         if not config.targets:
             raise ValueError(
                 "an estimator wants the components that it predicts: --algorithm.estimator.targets NAME … or "
@@ -124,7 +124,7 @@ class Estimation(Term):
 
     @property
     def name(self) -> str:
-        """The loss's name in the log, which tells the stages apart."""
+        """The loss's name in the log, different for each kind of stage."""
         return LOSS_NAMES.get(self.stage, f"{self.stage}_loss")
 
     def check(self, policy: Policy) -> None:
@@ -145,13 +145,13 @@ class Estimation(Term):
             if f"{path}/target" not in out.aux:
                 raise KeyError(f"{path} predicts something of which the observation has no true value to learn from")
             estimate, target = out.aux[f"{path}/estimate"], out.aux[f"{path}/target"]
-            # chosen before the loss: what overflows in a sample that does not count would spoil the gradient
+            # selected before the loss: an overflow in an invalid sample would spoil the gradient
             estimate, target = (torch.where(valid.unsqueeze(-1), each, 0.0) for each in (estimate, target))
             parts.append(valid_mean(_per_sample(self, estimate, target), valid))
         return {self.name: (self.weight, torch.stack(parts).sum())}
 
     def _means(self, path: str) -> bool:
-        """Tell whether a stage 'actor/1_Estimate' is meant."""
+        """Return whether `stage` covers the stage at a path such as 'actor/1_Estimate'."""
         return self.stage in (path, path.rpartition("_")[2])
 
 

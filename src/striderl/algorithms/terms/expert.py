@@ -1,12 +1,12 @@
-"""The expert of an adversarial reward: what is to be imitated, and how samples of it come to the discriminator.
+"""The expert of an adversarial reward: the data to imitate, and how it is sampled.
 
-    Expert       draw(numbers [B]) ─▶ motions [B, F]        clips, tensors: everything that can be drawn from at will
-    ExpertRows   the same, of rows of features that are at hand
-    EnvExpert    info['ref_motion'] [N, F]                  the env plays the clip and gives one motion per step
+    Expert       draw(numbers [B]) ─▶ motions [B, F]        clips, tensors: everything that can be sampled freely
+    ExpertRows   the same, of rows of features that are in memory
+    EnvExpert    info['ref_motion'] [N, F]                  the env runs the clip and gives one motion per step
 
 A motion is a window of frames laid side by side, oldest first: [frame t-1 | frame t], so F = frames · fields, in the
-raw units of the env's observation. Random numbers are handed in, so a draw is a function that can be captured and
-repeated. Whatever has these four names is an `Expert`; it need not import this module.
+raw units of the env's observation. Random numbers are passed in, so a draw is a function that can be captured and
+repeated. Any object with these four attributes is an `Expert`; it need not import this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from striderl.storage.replay.replay import Replay
 
 @runtime_checkable
 class Expert(Protocol):
-    """Somebody whose motions can be drawn."""
+    """A source of motions to sample from."""
 
     mean: Tensor
     """float64 [F]: of a drawn motion."""
@@ -52,7 +52,7 @@ class Expert(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvExpert:
-    """The env shows the expert: in each step, one motion per env in an info column."""
+    """The env provides the expert: in each step, one motion per env in an info column."""
 
     shape: tuple[int, ...]
     """Of the column for one env, [F] or [frames, fields]."""
@@ -104,7 +104,7 @@ class ClipFiles:
 
 
 def as_expert(given: Any) -> Expert | EnvExpert:
-    """Take an expert, such as a loader of clips, or a tensor [M, F] of motions."""
+    """Return an expert, such as a loader of clips, as it is, and a tensor [M, F] of motions as one."""
     if isinstance(given, (Expert, EnvExpert)):
         return given
     if isinstance(given, Tensor):
@@ -119,10 +119,10 @@ def as_expert(given: Any) -> Expert | EnvExpert:
 
 
 class ExpertRows:
-    """Features of expert steps [M, F], each drawn in proportion to its weight; not part of what is saved."""
+    """Features of expert steps [M, F], each drawn in proportion to its weight; not saved."""
 
     def __init__(self, features: Tensor, weight: Tensor | None = None, *, num_ends: int = 0) -> None:
-        """Take raw features, weights [M] (equal when None), and how many of these steps ended the task."""
+        """Store raw features, weights [M] (equal when None), and how many of these steps ended the task."""
         if features.dim() != 2 or not len(features):
             raise ValueError(f"expert features are [M, F] with at least one row, found {list(features.shape)}")
         if not bool(features.isfinite().all()):
@@ -157,7 +157,7 @@ class ExpertRows:
 
 
 def expert_rows(replay: Replay, features: Features) -> ExpertRows:
-    """Make expert rows of all steps of a dataset that count."""
+    """Make expert rows of all valid steps of a dataset."""
     every = replay.read.chronological()
     rows = replay.read.rows(every.index_select(0, replay.read.valid(every).nonzero().squeeze(1)))
     steps: Steps = minibatch_steps(rows)
@@ -166,16 +166,16 @@ def expert_rows(replay: Replay, features: Features) -> ExpertRows:
 
 
 def fingerprint(minibatch: Mapping[str, Any]) -> Tensor:
-    """Return a whole number, 0-d, that is another for other observations, other actions or another order of samples.
+    """Return a whole number, 0-d, that is a hash of observations, actions and the order of samples.
 
-    Of the observation, the smallest component is enough: looking at every pixel would cost more than what is learned.
+    Of the observation, the smallest component is enough: hashing every pixel would cost more than the update.
     """
     valid: Tensor = minibatch["valid"]
     total = torch.zeros((), dtype=torch.int64, device=valid.device)
     smallest = sorted(tree.leaves(dict(minibatch["obs"])), key=lambda leaf: leaf.numel())[:1]
     for leaf in tree.leaves([minibatch["act"], *smallest]):
         counted = torch.where(valid.view(*valid.shape, *[1] * (leaf.dim() - valid.dim())), leaf, 0)
-        # float32 keeps every bit of what is usual; numbers that differ beyond it do not matter here
+        # float32 is exact for usual inputs; smaller differences do not matter here
         total = total * 31 + _mixed(counted.float().view(torch.int32).flatten().long())
     return total
 
@@ -189,9 +189,9 @@ def places(like: Tensor) -> Tensor:
 
 
 def order_fingerprint(place: Tensor) -> Tensor:
-    """Return a whole number, 0-d, that is another for other steps or another order of them; 0 is nobody's place.
+    """Return a whole number, 0-d, that is a hash of steps and their order; no step has the place 0.
 
-    Unlike what was observed, places are whole numbers: eager and compiled runs, whose last bits differ, agree on them.
+    Unlike observations, places are whole numbers: eager and compiled runs, whose last bits differ, agree on them.
     """
     return _mixed(place.flatten())
 

@@ -1,11 +1,11 @@
-"""`Mimic`: a reward for being where a reference motion is at this very moment.
+"""`Mimic`: a reward for tracking a reference motion.
 
     the frame after the step ──┐
                                ├─▶ distance ─▶ 'exp'       weight · exp(-scale · mean squared difference)      0 to 1
     info['ref_motion'] ────────┘               'distance'  -weight · |difference|                      never positive
 
-Neither side depends on any parameter, so as a loss it would teach nobody; as a reward it is what the policy is paid
-for. With 'distance' every step costs something, and a policy that may end episodes early learns to: prefer 'exp' there.
+Neither side depends on any parameter, so as a loss it would have no gradient; it is a
+reward. With 'distance' every step has a cost; a policy that can end episodes early does so; prefer 'exp' there.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class MimicConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Mimic(Term):
-    """Rewards nearness to the reference that the env shows in each step."""
+    """Rewards closeness to the reference that the env provides in each step."""
 
     obs_spec: ObsSpec
-    """What the env gives."""
+    """The env's observations."""
     config: MimicConfig = field(default_factory=MimicConfig)
-    """How."""
+    """The settings."""
 
     capturable = True
 
@@ -81,7 +81,7 @@ class Mimic(Term):
 
     @property
     def reference(self) -> EnvExpert:
-        """What the env must show."""
+        """What the env must provide."""
         return EnvExpert(shape=(self._spec.size,), column=self.config.column)
 
     @property
@@ -93,7 +93,7 @@ class Mimic(Term):
         return {self.config.column: self.reference.spec}
 
     def following(self) -> tuple[str, ...]:
-        """Return what is compared: it is looked at after the step."""
+        """Return the compared components: they are read after the step."""
         return self._spec.names
 
     def reward_names(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Mimic(Term):
 
     @torch.no_grad()
     def reward(self, read: Read) -> dict[str, Tensor]:
-        """Return how near each step has come to the reference; an end whose state is not known like the step before."""
+        """Return the tracking reward of each step; an end with unknown final state gets that of the step before."""
         steps, columns, config = rollout_steps(read.columns, read.last_obs), read.columns, self.config
         assert steps.following is not None, "a rollout and a replay both know what followed"
         known = steps.valid & steps.follows

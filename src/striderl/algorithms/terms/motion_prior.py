@@ -2,7 +2,7 @@
 
     frames of the env's 'motion' components ─▶ window ─┐
                                                        ├─▶ one normaliser ─▶ discriminator ─▶ style reward, 0 to 1
-    clips, or what the env plays (`EnvExpert`) ────────┘
+    clips, or those of the env (`EnvExpert`) ──────────┘
     reward = task_weight · task + style_weight · style
 
 It is the adversarial reward of `adversarial.py` over windows of frames, which never cross a reset:
@@ -10,12 +10,12 @@ It is the adversarial reward of `adversarial.py` over windows of frames, which n
     t                  0    1    2 ┃  3    4        step 2 ended an episode; 3 frames
     frame before step  a    b    c ┃  p    q
     frame after step   b    c    d ┃  q    r        d is the final observation, not p
-    window             –   abc  bcd┃  –   pqr       a step whose episode has not had enough frames has none
+    window             –   abc  bcd┃  –   pqr       no window before an episode has enough frames
 
-The last two frames are those before and after a step. Earlier ones are remembered while acting, as part of the actor's
-memory: so they end with an episode, go on from one rollout to the next, and are saved. The motion that an episode ends
-with is scored, not the first one of the next episode: the rollout keeps what truly followed each step. Where the env
-gives no final observations, the last step is rewarded like the one before it and teaches the discriminator nothing.
+The last two frames are those before and after a step. Earlier ones are kept while acting, as part of the actor's
+memory: so they end with an episode, continue across rollouts, and are saved. The motion that an episode ends
+with is scored, not the first one of the next episode: the rollout keeps the true successor of each step. Where the env
+gives no final observations, the last step is rewarded like the one before it and is not used for the discriminator.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MotionPriorConfig(AdversarialConfig):
     weight_decay: float = 1e-3
     """Of the discriminator (AdamW)."""
     max_grad_norm: float = 1.0
-    """The discriminator's gradient is scaled down to this norm; 0 means never."""
+    """The discriminator's gradient is clipped to this norm; 0 means never."""
     replay_size: int = 100_000
     """So many earlier motions of the policy are kept and drawn from; 0 keeps none."""
 
@@ -101,7 +101,7 @@ class MotionWindow:
     """
 
     def __init__(self, obs_spec: ObsSpec, components: Sequence[str], frames: int, part: str) -> None:
-        """Take which components or groups make a frame; `part` is who remembers earlier frames."""
+        """Set the components or groups of a frame; `part` is the acting part that stores earlier frames."""
         self.spec, self.frames, self._part = obs_spec.select(components), frames, part
 
     @property
@@ -111,7 +111,7 @@ class MotionWindow:
 
     @property
     def num_earlier(self) -> int:
-        """How many frames must be remembered from before the step."""
+        """Number of frames to keep from before the step."""
         return max(self.frames - 2, 0)
 
     @property
@@ -148,19 +148,19 @@ class MotionWindow:
 
 
 class FrameMemory:
-    """The acting part that remembers frames; it leaves actions as they are."""
+    """The acting part that keeps frames; it leaves actions as they are."""
 
     def __init__(self, spec: ObsSpec, num_frames: int, name: str) -> None:
-        """Remember the last `num_frames` frames before each step."""
+        """Keep the last `num_frames` frames before each step."""
         self._spec, self._num_frames, self._name = spec, num_frames, name
 
     @property
     def name(self) -> str:
-        """Under which columns and memory are kept."""
+        """The name of its columns and memory."""
         return self._name
 
     def columns(self) -> Columns:
-        """Return the frames before the step, oldest first, and how many of them there really were."""
+        """Return the frames before the step, oldest first, and how many of them are real."""
         return {"frames": TensorSpec(shape=(self._num_frames, self._spec.size)), "count": TensorSpec(dtype="int64")}
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -168,14 +168,14 @@ class FrameMemory:
         return {}
 
     def initial_state(self, num_envs: int, device: torch.device) -> dict[str, Tensor]:
-        """Return that no frame was seen yet."""
+        """Return an empty memory."""
         frames = torch.zeros(num_envs, self._num_frames, self._spec.size, device=device)
         return {"frames": frames, "count": torch.zeros(num_envs, dtype=torch.int64, device=device)}
 
     def __call__(
         self, obs: Obs, state: Mapping[str, Tensor], actions: Any, distribution: Distribution[Any], noise: Noise
     ) -> Played:
-        """Store what is remembered, and remember the present frame."""
+        """Store the kept frames as columns, and append the present frame."""
         now = flat_state(obs, self._spec).unsqueeze(1)
         frames = torch.cat([state["frames"][:, 1:], now], dim=1)
         count = (state["count"] + 1).clamp(max=self._num_frames)
@@ -190,7 +190,7 @@ __all__ = ["MotionPrior", "MotionPriorConfig", "prior_expert"]
 
 
 def prior_expert(context: BuildContext, config: MotionPriorConfig) -> Any:
-    """Return the run's expert as motions: of a dataset, what was observed before and after each of its steps."""
+    """Return the run's expert as motions: of a dataset, the observations before and after each of its steps."""
     given = context.load("expert")
     if not isinstance(given, Replay):
         return given(config.frames) if isinstance(given, ClipFiles) else given
@@ -226,9 +226,9 @@ class MotionPrior(AdversarialReward):
         device: torch.device | str = "cpu",
         name: str = "motion_prior",
     ) -> None:
-        """Take what the env gives and whom to imitate: an Expert, a loader of clips, a tensor [M, F], or an EnvExpert.
+        """Set the env's observations and the expert: an Expert, a loader of clips, a tensor [M, F], or an EnvExpert.
 
-        network: a discriminator [..., F] to [...] of one's own, such as that of an `AmpActorCritic`; it must not be
+        network: a discriminator [..., F] to [...] of your own, such as that of an `AmpActorCritic`; it must not be
             part of the policy.
         """
         config = config or MotionPriorConfig()
@@ -245,5 +245,5 @@ class MotionPrior(AdversarialReward):
         self._memory = FrameMemory(window.spec, earlier, name) if earlier else None
 
     def acting(self) -> ActingPart | None:
-        """Return what remembers frames, where more than two are wanted."""
+        """Return the acting part that keeps frames, where more than two are needed."""
         return self._memory

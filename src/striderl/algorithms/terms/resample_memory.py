@@ -1,10 +1,10 @@
-"""`ResampleMemory`: begin some trajectories with a memory that nobody has had.
+"""`ResampleMemory`: begin some trajectories with a random memory.
 
-    trajectory   memory before its first step         what is learned from it
+    trajectory   memory before its first step         losses
     0            as in the rollout                    everything
     1            U(-1, 1) in every number             distillation and estimators only: actions came from another memory
 
-A student that only ever saw memories of good trajectories does not know what to do with others. The pieces of a rollout
+A student trained only on memories of good trajectories generalises badly to others. The pieces of a rollout
 between resets are the trajectories; they are cut apart and learned from one by one.
 """
 
@@ -29,7 +29,7 @@ class ResampleMemory(Term):
     changes_memory = True
 
     probability: float
-    """That a trajectory begins with random numbers."""
+    """Probability that a trajectory begins with a random memory."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

@@ -1,13 +1,13 @@
 """`RandomNetworkDistillation` (Burda et al. 2018): a reward for states that a network cannot predict yet.
 
-    obs components ─▶ normalise ─┬─▶ target f, random and frozen ──┐
-                                 └─▶ predictor f̂, learns to be f ──┴─▶ novelty |f - f̂|
+    obs components ─▶ normalise ─┬─▶ target f, random and frozen ─────┐
+                                 └─▶ predictor f̂, trained to match f ─┴─▶ novelty |f - f̂|
     t =      0     1     2     3 = last_obs
     novelty  n0    n1    n2    n3
-    reward   n1    n2'   n3           step 1 ended its episode: what followed it is not stored, so n1 stands for n2'
+    reward   n1    n2'   n3           step 1 ended its episode: its successor is not stored, so n1 stands for n2'
 
 The reward of a step is the novelty of the state it led to, divided by the spread of discounted novelty, times weight
-and step_dt. Normalisers learn after the update, so that rewards are a function of what was stored.
+and step_dt. Normalisers are updated after the update, so that rewards are a function of the stored data.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class RNDConfig:
     """Settings of random network distillation."""
 
     obs_components: tuple[str, ...] = ("policy",)
-    """Components or groups in which novelty counts."""
+    """Components or groups of which novelty is measured."""
     predictor_hidden_dims: tuple[int, ...] = (128, 128)
-    """Hidden layers of the network that learns."""
+    """Hidden layers of the predictor."""
     target_hidden_dims: tuple[int, ...] = (128, 128)
-    """Hidden layers of the network that stays as it is."""
+    """Hidden layers of the fixed target."""
     num_outputs: int = 1
-    """How many numbers the two networks give; 1 to 64 is usual."""
+    """Output size of both networks; 1 to 64 is usual."""
     activation: str = "elu"
     """The nonlinearity of both networks."""
     weight: float = 1.0
@@ -72,7 +72,7 @@ class RNDConfig:
     learning_rate: float = 1e-3
     """Of the predictor; the algorithm's schedule does not touch it."""
     max_grad_norm: float = 0.0
-    """The predictor's gradient is scaled down to this norm; 0 means never."""
+    """The predictor's gradient is clipped to this norm; 0 means never."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -124,7 +124,7 @@ class NoveltyNetworks(nn.Module):
 
 
 class RandomNetworkDistillation(Term):
-    """Reward novelty, and learn what is no longer new."""
+    """Reward novelty, and train the predictor."""
 
     capturable = True
 
@@ -140,7 +140,7 @@ class RandomNetworkDistillation(Term):
     def __init__(
         self, obs_spec: ObsSpec, num_envs: int, config: RNDConfig | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        """Make both networks for what the env gives, on the policy's device; the reward's spread is kept per env."""
+        """Build both networks on the policy's device; the reward's spread is kept per env."""
         self.config = config = config or RNDConfig()
         self.networks = NoveltyNetworks(obs_spec.select(config.obs_components), num_envs, config).to(device)
         self.num_envs = num_envs
@@ -171,7 +171,7 @@ class RandomNetworkDistillation(Term):
 
     @torch.no_grad()
     def reward(self, read: Read) -> dict[str, Tensor]:
-        """Return the novelty of what each step led to, scaled."""
+        """Return the scaled novelty of each step's next state."""
         data = read.columns
         self.check_envs(data["valid"].shape[1])
         now, last = self.networks.features(data["obs"]), self.networks.features(read.last_obs)
@@ -193,12 +193,12 @@ class RandomNetworkDistillation(Term):
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn and count the steps."""
+        """Update the normalisers and count the steps."""
         networks, valid = self.networks, columns["valid"]
         self.check_envs(valid.shape[1])
         features = networks.features(columns["obs"])
         if networks.reward_normalizer is not None:
-            # read with the statistics that the rewards of this rollout were made with
+            # read with the statistics used for the rewards of this rollout
             novelty = networks.novelty(features, valid & features.isfinite().all(dim=-1))
             networks.reward_normalizer.update(novelty, columns["terminated"] | columns["truncated"], valid)
         if networks.obs_normalizer is not None:
@@ -214,7 +214,7 @@ class RandomNetworkDistillation(Term):
         return dict(tree.copy(dict(self.networks.state_dict())))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved networks."""
+        """Restore saved networks."""
         self.networks.load_state_dict(state)
 
     def check_envs(self, num_envs: int) -> None:
@@ -225,7 +225,7 @@ class RandomNetworkDistillation(Term):
             )
 
     def check_replay(self) -> None:
-        """Raise for settings that want rollouts: samples of a replay have no envs and no order."""
+        """Raise for settings that need rollouts: samples of a replay have no envs and no order."""
         if self.config.normalize_reward:
             raise ValueError(
                 "RND on replay wants normalize_reward=False: the spread of discounted novelty is that of whole "

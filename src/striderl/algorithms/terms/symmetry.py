@@ -1,11 +1,11 @@
-"""`Symmetry`: what is right on the left side is right on the right side, mirrored.
+"""`Symmetry`: data augmentation and a mirror loss for left-right symmetric robots.
 
     minibatch of n samples ──extend──▶  [ s0 s1 … | s0* s1* … ]   2n samples, s* mirrored
-                                          collected   added: learned from with `augment`, else only for the mirror loss
+                                          collected   added: in all losses with `augment`, else in the mirror loss
 
     mirror loss = mean of (π(s*) - (π(s))*)²       (π(s))* is the target and gets no gradient
 
-A policy with memory reads whole sequences. What it remembers from before the sequence cannot be mirrored, so mirrored
+A policy with memory reads whole sequences. Its memory from before the sequence cannot be mirrored, so mirrored
 steps count from the first episode that begins inside the sequence; an empty memory counts as such a beginning.
 """
 
@@ -38,7 +38,7 @@ class MirrorTable:
     """Mirror a vector: entry i of the result is sign[i] · x[index[i]]. Shape: [.., size] -> the same."""
 
     def __init__(self, index: Sequence[int], sign: Sequence[float] | None = None) -> None:
-        """Take where each entry comes from, and +1 or -1 for each (all +1 by default)."""
+        """Set the source of each entry, and +1 or -1 for each (all +1 by default)."""
         self.index = tuple(int(each) for each in index)
         self.sign = tuple(float(each) for each in (sign if sign is not None else [1.0] * len(self.index)))
         if sorted(self.index) != list(range(len(self.index))):
@@ -89,7 +89,7 @@ class SymmetryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Symmetry(Term):
-    """Learn from mirrored samples, or make the policy act in a mirrored world as in this one, mirrored."""
+    """Learn from mirrored samples, or train the policy to be equivariant under mirroring."""
 
     capturable = True
     Config: ClassVar[type[Any]] = SymmetryConfig
@@ -127,7 +127,7 @@ class Symmetry(Term):
         return "symmetry"
 
     def check(self, policy: Policy) -> None:
-        """Raise unless everything the policy is given can be mirrored, and its actions compared."""
+        """Raise unless all inputs of the policy can be mirrored, and its actions compared."""
         spec = policy.obs_spec
         if isinstance(self.mirror_obs, Mapping):
             for name in [*spec, *self.mirror_obs]:
@@ -150,7 +150,7 @@ class Symmetry(Term):
             )
 
     def extend(self, minibatch: dict[str, Any]) -> dict[str, Any]:
-        """Put the mirrored samples behind the others."""
+        """Append the mirrored samples."""
         if not self.augment and self.mirror_loss_weight == 0.0:
             return minibatch
         valid = minibatch["valid"]
@@ -212,6 +212,6 @@ def _memory_is_known(minibatch: Mapping[str, Any]) -> Tensor:
 
 
 def _check_width(mirror: object, shape: tuple[int, ...], what: str) -> None:
-    """Raise when a table does not fit; what other functions do is their own business."""
+    """Raise when a table does not fit; other functions are not checked."""
     if isinstance(mirror, MirrorTable) and (not shape or shape[-1] != len(mirror.index)):
         raise ValueError(f"{what} has shape {list(shape)}, its MirrorTable is for {len(mirror.index)} entries")

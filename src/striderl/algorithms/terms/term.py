@@ -1,13 +1,13 @@
-"""`Term`: something that is learned beside the algorithm, handed over in a list: `PPO(policy, config, terms=[…])`.
+"""`Term`: an additional reward or loss of an algorithm, passed in a list: `PPO(policy, config, terms=[…])`.
 
     acting ─▶ rollout [T, N] ─▶ reward ─▶ added to the env's, which stays ─▶ GAE ─▶ minibatch ─▶ extend ─▶ policy
                      │                                                                 ▲            │
-                     └───▶ labels, made while the whole rollout is at hand ────────────┘            │
-                                       at, absorb ◀── after the last minibatch ◀── Updater ◀── losses
+                     └───▶ labels, computed from the whole rollout ────────────────────┘            │
+                         at, update_normalization ◀── after the last minibatch ◀── Updater ◀── losses
 
-A term may do any of this and leaves out the rest. `reward` and `labels` are functions of what was stored and of what
-the term has learned, and change nothing: called twice, they return the same. `TermList` is all terms of an algorithm;
-names that two of them share are an error.
+A term may implement any of this. `reward` and `labels` are functions of the stored columns and of the term's state,
+and change nothing: called twice, they return the same. `TermList` is all terms of an algorithm; names must be
+different.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from striderl.policies.policy import Policy, PolicyOutput
 
 
 class Read(NamedTuple):
-    """A whole rollout, as terms see it."""
+    """A whole rollout, as terms get it."""
 
     columns: Mapping[str, Any]
-    """What was stored, [T, N, …] each; 'obs_next' holds what truly followed, of components that terms asked for."""
+    """What was stored, [T, N, …] each; 'obs_next' holds true successors, of components that terms need."""
     last_obs: Mapping[str, Tensor]
-    """What was observed after the last step, [N, …] each."""
+    """The observations after the last step, [N, …] each."""
 
 
 class Term(ABC):
-    """One thing to learn beside the algorithm."""
+    """An additional reward or loss of an algorithm."""
 
     capturable: bool = False
     """Whether `extend` and `losses` may run inside a captured region: `check_capture` has passed on them."""
 
     changes_memory: bool = False
-    """Whether `memory` may begin trajectories with another memory; they are then learned from one by one."""
+    """Whether `memory` may begin trajectories with another memory; minibatches are then made of trajectories."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Under which its state is saved; different for every term of a list."""
+        """The name of its saved state; different for every term of a list."""
 
     @property
     def groups(self) -> Mapping[str, ParameterGroup]:
@@ -69,7 +69,7 @@ class Term(ABC):
         """Raise when this term cannot learn from samples of a replay, which are in no order."""
 
     def reward_names(self) -> tuple[str, ...] | None:
-        """Return what the rewards of `reward` are called, before there is a rollout; None when that is not known."""
+        """Return the names of the rewards of `reward`, before there is a rollout; None if unknown."""
         return () if type(self).reward is Term.reward else None
 
     def columns(self) -> Mapping[str, TensorSpec]:
@@ -77,14 +77,14 @@ class Term(ABC):
         return {}
 
     def following(self) -> tuple[str, ...]:
-        """Return the components of which a rollout keeps what truly followed each step, final observations included.
+        """Return the components of which a rollout stores true successors, final observations included.
 
         They are in `columns['obs_next']` where the env gives final observations; a replay has all of them anyway.
         """
         return ()
 
     def acting(self) -> ActingPart | None:
-        """Return what takes part in acting, under this term's name; its columns are in minibatches under 'parts'."""
+        """Return the acting part, under this term's name; its columns are in minibatches under 'parts'."""
         return None
 
     def in_surrogate(self, stored: Mapping[str, Any]) -> Tensor | None:
@@ -94,17 +94,17 @@ class Term(ABC):
     def memory(
         self, state: Mapping[str, Tensor], generator: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor] | None:
-        """Return another memory [n, …] for n trajectories to begin with, and bool [n] where it is another.
+        """Return another memory [n, …] for n trajectories to begin with, and bool [n] where it is used.
 
-        Samples that follow from another memory leave the surrogate; the draws come from the generator of the update.
+        Samples that follow from another memory are left out of the surrogate; draws use the update's generator.
         """
         return None
 
     def at(self, iteration: Tensor) -> None:  # noqa: B027  (most terms have no schedule)
-        """Set schedules for the rollout that comes next; `iteration` (0-d) is how many were learned from."""
+        """Set schedules for the next rollout; `iteration` (0-d) is the number of rollouts learned from."""
 
     def statistics(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> dict[str, Tensor]:
-        """Return numbers for the log about a minibatch, as 0-d tensors without gradient."""
+        """Return metrics about a minibatch, as 0-d tensors without gradient."""
         return {}
 
     def reward(self, read: Read) -> dict[str, Tensor]:
@@ -112,38 +112,38 @@ class Term(ABC):
         return {}
 
     def labels(self, read: Read) -> dict[str, Tensor]:
-        """Return name → column [T, N, …] that the losses want beside what minibatches of a rollout have.
+        """Return name → column [T, N, …] that the losses need besides the columns of minibatches.
 
-        Minibatches hold them under 'labels' and this term's name. Replay has no such moment: what samples show of a
-        step, its successor and its end must do there.
+        Minibatches hold them under 'labels' and this term's name. Replay has no labels: samples must hold the
+        step, its successor and its end there.
         """
         return {}
 
     def extend(self, minibatch: dict[str, Any]) -> dict[str, Any]:
-        """Return the minibatch, perhaps with further samples behind those that were collected.
+        """Return the minibatch, optionally with further samples after the collected ones.
 
-        Added samples that only this term wants are not 'valid', but 'readable'. 'collected' then tells which samples
-        are valid and were really collected: what is logged, and what is compared with the rollout, counts only those.
+        Added samples that only this term uses are not 'valid', but 'readable'. 'collected' then marks the samples that
+        are valid and were collected: metrics, and comparisons with the rollout, use only those.
         """
         return minibatch
 
     def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> Losses:
-        """Return name → (weight, loss) for a minibatch and what the policy says about it."""
+        """Return name → (weight, loss) for a minibatch and the policy's output."""
         return {}
 
     def update_normalization(self, columns: Mapping[str, Any]) -> None:  # noqa: B027  (most terms have no statistics)
-        """Let normalisers and schedules learn from stored columns [T, N, …], after the last minibatch."""
+        """Update normalisers and schedules from stored columns [T, N, …], after the last minibatch."""
 
     def numbers(self) -> dict[str, Tensor]:
-        """Return further numbers for the log, as 0-d tensors."""
+        """Return further metrics as 0-d tensors."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned but the optimisers' part, which the updater saves."""
+        """Return copies of the term's state without the optimisers', which the updater saves."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         if state:
             raise ValueError(f"term {self.name!r} has nothing to load, found {sorted(state)}")
 
@@ -192,19 +192,19 @@ class TermList:
         return found
 
     def check_rollout(self, num_envs: int, columns: Mapping[str, Any] | None) -> None:
-        """Raise when a term cannot use rollouts of so many envs, or wants an info column that is not there."""
+        """Raise when a term cannot use rollouts of so many envs, or needs an info column that is not stored."""
         for term in self._terms:
             term.check_envs(num_envs)
         if columns is not None:
             self.info(columns)
 
     def reward_names(self) -> tuple[str, ...] | None:
-        """Return what the terms' rewards are called; None when one of them cannot say."""
+        """Return the names of the terms' rewards; None if one is unknown."""
         named = [term.reward_names() for term in self._terms]
         return None if None in named else tuple(name for names in named for name in names or ())
 
     def info(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the info columns that the terms want, or say which one is not stored."""
+        """Return the info columns that the terms need, or raise with the one that is not stored."""
         found: dict[str, Any] = {}
         stored = columns["info"]
         for term in self._terms:
@@ -216,15 +216,15 @@ class TermList:
         return found
 
     def following(self) -> tuple[str, ...]:
-        """Return the components whose true successors the terms want stored, each once."""
+        """Return the components of which terms need true successors, each once."""
         return tuple(dict.fromkeys(name for term in self._terms for name in term.following()))
 
     def acting(self) -> list[ActingPart]:
-        """Return what takes part in acting."""
+        """Return the acting parts."""
         return [part for term in self._terms if (part := term.acting()) is not None]
 
     def parts(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the acting parts stored, by name, out of everything that the actor stored."""
+        """Return the columns of the acting parts, by name, out of all columns of the actor."""
         found: dict[str, Any] = {}
         for part in self.acting():
             if part.name not in stored:
@@ -234,7 +234,7 @@ class TermList:
         return found
 
     def in_surrogate(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return which valid samples the policy gradient uses; the very mask 'valid' where no term objects."""
+        """Return which valid samples the policy gradient uses; the mask 'valid' itself where no term excludes any."""
         counted: Tensor = minibatch["valid"]
         parts = minibatch.get("parts", {})
         for term in self._terms:
@@ -256,7 +256,7 @@ class TermList:
         return "eager"
 
     def memory(self, state: dict[str, Tensor], generator: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the memory that n trajectories begin with, and bool [n] where it is another than in the rollout."""
+        """Return the memory that n trajectories begin with, and bool [n] where it differs from the rollout."""
         other = torch.zeros_like(next(iter(state.values())).flatten(1)[:, 0], dtype=torch.bool)
         for term in self._terms:
             given = term.memory(state, generator)
@@ -270,7 +270,7 @@ class TermList:
             term.at(iteration)
 
     def statistics(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> dict[str, Tensor]:
-        """Return the numbers of all terms about a minibatch."""
+        """Return the metrics of all terms for a minibatch."""
         found: dict[str, Tensor] = {}
         for term in self._terms:
             _add(found, term.statistics(minibatch, out), "number")
@@ -306,7 +306,7 @@ class TermList:
         return found
 
     def numbers(self, rewards: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
-        """Return the mean of each reward over valid samples, and what the terms want logged."""
+        """Return the mean of each reward over valid samples, and the terms' metrics."""
         found = {name: valid_mean(reward, valid) for name, reward in rewards.items()}
         for term in self._terms:
             _add(found, term.numbers(), "number")
@@ -326,7 +326,7 @@ class TermList:
         return found
 
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let all terms learn their statistics."""
+        """Update the statistics of all terms."""
         for term in self._terms:
             term.update_normalization(columns)
 
@@ -335,7 +335,7 @@ class TermList:
         return {term.name: term.state_dict() for term in self._terms}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the saved state of every term."""
+        """Restore the saved state of every term."""
         wanted = {term.name for term in self._terms}
         if set(state) != wanted:
             raise ValueError(f"saved terms {sorted(state)} are not this algorithm's {sorted(wanted)}")
@@ -353,7 +353,7 @@ def _add(
 
 
 def _check_overrides(term: Term) -> None:
-    """Raise where a term overrides what is not asked of it as it is."""
+    """Raise where a term overrides a method that its other settings disable."""
     kind = type(term).__name__
     if overridden(term, Term, "in_surrogate") and term.acting() is None:
         raise TypeError(f"{kind}.in_surrogate would have no effect: it reads what acting() stores, which is None")

@@ -1,4 +1,4 @@
-"""Learners of the values of choices, from replay: DQN, its relatives that learn distributions, and DQN with memory.
+"""Q-learning for discrete actions: DQN, its relatives that learn distributions, and DQN with memory.
 
 dqn ─┬─▶ distributional      C51, QR-DQN, IQN, Rainbow
      └─▶ recurrent_dqn       R2D2

@@ -37,12 +37,12 @@ from striderl.policies.actor_policy import ActorConfig
 
 
 class Atoms:
-    """Learns a distribution over fixed returns; hand it to `q_policy` and `DQN`."""
+    """Learns a distribution over fixed returns; pass it to `q_policy` and `DQN`."""
 
     def __init__(
         self, *, low: float, high: float, num_atoms: int = 51, dueling: bool = False, noisy: bool = False
     ) -> None:
-        """Take the range of returns, and the form of the head."""
+        """Set the range of returns, and the form of the head."""
         self.low, self.high, self.num_atoms = low, high, num_atoms
         self.dueling, self.noisy = dueling, noisy
 
@@ -111,12 +111,12 @@ class C51(DQN):
 
 
 class Quantiles:
-    """Learns quantiles of the returns; hand it to `q_policy` and `DQN`."""
+    """Learns quantiles of the returns; pass it to `q_policy` and `DQN`."""
 
     def __init__(
         self, *, num_quantiles: int = 32, kappa: float = 1.0, dueling: bool = False, noisy: bool = False
     ) -> None:
-        """Take the number of quantiles, where the Huber loss becomes linear, and the form of the head."""
+        """Set the number of quantiles, where the Huber loss becomes linear, and the form of the head."""
         self.num_quantiles, self.kappa, self.dueling, self.noisy = num_quantiles, kappa, dueling, noisy
 
     def head(self, input_size: int, action_spec: DiscreteSpec) -> Head[Any]:
@@ -187,7 +187,7 @@ _FRACTIONS = ImplicitQuantileHead.FRACTIONS
 
 
 class ImplicitQuantiles:
-    """Learns the inverse distribution of the returns; hand it to `q_policy` and `DQN`."""
+    """Learns the inverse distribution of the returns; pass it to `q_policy` and `DQN`."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class ImplicitQuantiles:
         dueling: bool = False,
         noisy: bool = False,
     ) -> None:
-        """Take how many fractions are drawn on each side, at how many the policy looks, and the form of the head."""
+        """Set how many fractions are drawn on each side, how many the policy reads, and the form of the head."""
         self.num_fractions, self.num_targets = num_fractions, num_targets
         self.num_quantiles, self.embedding_size = num_quantiles, embedding_size
         self.kappa, self.dueling, self.noisy = kappa, dueling, noisy
@@ -225,7 +225,7 @@ class ImplicitQuantiles:
         }
 
     def targets(self, seen: Seen, choice: Tensor | None, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return samples [B, M] of what follows; the target, if it chooses, looks at the fixed fractions."""
+        """Return samples [B, M] of what follows; the target, if it chooses, reads the fixed fractions."""
         drawn: ReturnDistribution = seen({_FRACTIONS: minibatch["noise"]["target_fractions"]})
         quantiles = drawn.spread_of(seen().mode() if choice is None else choice)
         return td_target(minibatch["rew"].unsqueeze(-1), minibatch["discount"].unsqueeze(-1), quantiles)
@@ -320,7 +320,7 @@ class RainbowConfig(C51Config):
     """Settings of Rainbow: those of C51 with other defaults."""
 
     n_step: int = 3
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     prioritized: bool = True
     """Sample by TD error instead of uniformly."""
     alpha: float = 0.5

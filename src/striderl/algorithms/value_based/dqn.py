@@ -4,7 +4,7 @@
            ─▶ loss    mean_B weight · huber(Q(s, a) - y)
 
 `discount` is 0 where an episode terminated and gamma^n elsewhere, time limits included. Choices that a mask forbids in
-s' are never a*. What is learned about a choice is a part of its own, handed in as `kind`: its mean (`Means`, here), or
+s' are never a*. What is learned about a choice is passed in as `kind`: its mean (`Means`, here), or
 its distribution (`distributional.py`). `q_policy` makes the network that fits.
 """
 
@@ -57,17 +57,17 @@ class DQNConfig:
     gamma: float = 0.99
     """Discount per step."""
     n_step: int = 1
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     double: bool = True
     """Choose the next action with the learning network, value it with the target."""
     target_every: int = 100
-    """Gradient steps between two moves of the target network; values look one more n_step ahead with each move."""
+    """Gradient steps between two moves of the target network; each move extends the horizon of values by one n_step."""
     tau: float = 1.0
     """How far it moves; 1 makes it equal."""
     learning_rate: float = 5e-4
     """Of the Q-network; 1e-4 to 1e-3 is usual."""
     max_grad_norm: float = 10.0
-    """Gradients are scaled down to this norm; 0 means never."""
+    """Gradients are clipped to this norm; 0 means never."""
     epsilon: Ramp = field(default_factory=lambda: Ramp(start=1.0, end=0.05, num_steps=10_000))
     """Probability of a random action, over env steps."""
     prioritized: bool = False
@@ -89,14 +89,14 @@ class DQNConfig:
 
 
 class Judged(NamedTuple):
-    """What a kind says about the actions of a minibatch, [B] each."""
+    """The outputs of a kind for the actions of a minibatch, [B] each."""
 
     loss: Tensor
-    """How wrong the network is."""
+    """The loss."""
     value: Tensor
     """The Q-values of the actions."""
     error: Tensor
-    """How surprising each sample is: its priority."""
+    """The priority of each sample."""
 
 
 class QKind(Protocol):
@@ -107,23 +107,23 @@ class QKind(Protocol):
         ...
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers that one sample wants in one gradient step, besides those of noisy layers."""
+        """Return the random numbers that one sample needs in one gradient step, besides those of noisy layers."""
         ...
 
     def targets(self, seen: Seen, choice: Tensor | None, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the network should say, [B] or [B, M]; `seen(policy)` reads the next state with the target.
+        """Compute TD targets, [B] or [B, M]; `seen(policy)` reads the next state with the target.
 
         `choice` is the next action when it was chosen by the learning network, else the target chooses.
         """
         ...
 
     def judge(self, seen: Seen, minibatch: Mapping[str, Any]) -> Judged:
-        """Compare what the network says about the actions taken with the targets."""
+        """Compute the loss of the network for the actions taken against the targets."""
         ...
 
 
 class Seen(Protocol):
-    """A network on one side of the minibatch, ready to be asked."""
+    """A network bound to one side of the minibatch."""
 
     def __call__(self, extra: Mapping[str, Tensor] = ..., /) -> Any:
         """Return the head's distribution; `extra` are further components for the head."""
@@ -134,7 +134,7 @@ class Means:
     """Learns the mean of the returns: plain Q-learning."""
 
     def __init__(self, *, dueling: bool = False, noisy: bool = False, rescale: bool = False) -> None:
-        """Choose the form of the head; `rescale` learns h(Q) instead of Q, for returns of very different sizes."""
+        """Set the form of the head; `rescale` learns h(Q) instead of Q, for returns of very different sizes."""
         self.dueling, self.noisy, self.rescale = dueling, noisy, rescale
 
     def head(self, input_size: int, action_spec: DiscreteSpec) -> Head[Any]:
@@ -172,8 +172,8 @@ def q_policy(
 
 
 def build_q_network(context: BuildContext, kind: QKind, *, memory: bool = False) -> ActorPolicy:
-    """Build the Q-network of a run; its seed decides the first weights."""
-    head_settings(context.policy, context.action_spec)  # a setting of a head that is not there is refused
+    """Build the Q-network of a run; its seed sets the initial weights."""
+    head_settings(context.policy, context.action_spec)  # raises for a setting of a head that is not used
     config = actor_config(context.policy, context.obs_spec, {}, memory=memory)
     with context.seeded():
         return q_policy(context.obs_spec, context.action_spec, config, kind).to(context.device)
@@ -213,7 +213,7 @@ class DQN:
         actor: ExploringActor | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with.
+        """Create the updater of the network and copy it as the target; `kind` is what it was made with.
 
         `actor` collects instead of ε-greedy choices; the rewards of `terms` are added when samples are read.
         """
@@ -225,10 +225,10 @@ class DQN:
         self._actor = actor or BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
         self.terms = RewardTerms(terms, policy, config.mode)
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> ExploringActor:
-        """Return who collects: ε-greedy, and noisy where the head is."""
+        """Return the actor that collects: ε-greedy, and noisy where the head is."""
         return self._actor
 
     def view(self) -> View:
@@ -236,11 +236,11 @@ class DQN:
         return self.terms.view(self.config.n_step, self.config.gamma)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking."""
+        """Return a uniform or prioritized sampler."""
         return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the noise of the kind, and that of noisy layers for each of three looks at the networks."""
+        """Return the noise of the kind, and that of noisy layers for each of three forward passes."""
         noisy = self.policy.head.head_noise()
         looks = {f"{look}/{name}": spec for look in _LOOKS for name, spec in noisy.items()}
         return {**self.kind.noise(), **looks}
@@ -259,7 +259,7 @@ class DQN:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the network, and move the target when it is time."""
+        """Step the network, and move the target when it is due."""
         minibatch = cleaned(sample)
         minibatch |= {"weight": weight, "noise": noise}
         if self.config.prioritized:
@@ -276,7 +276,7 @@ class DQN:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the network should say about the actions taken."""
+        """Compute TD targets of the actions taken."""
         # forbidden choices have the least value there is
         choice = self._look("next", self.policy, minibatch)().values.argmax(dim=-1) if self.config.double else None
         return self.kind.targets(self._look("target", self.target.network, minibatch), choice, minibatch)
@@ -302,7 +302,7 @@ class DQN:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         self.terms.update_normalization(columns)
 
@@ -322,6 +322,6 @@ class DQN:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])

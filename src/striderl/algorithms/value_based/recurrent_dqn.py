@@ -5,7 +5,7 @@
     loss    mean over steps and sequences; priority of a sequence: η · largest + (1 - η) · mean error
 
 Every kind of DQN works (`Means(rescale=True)` is R2D2's own); so do double, dueling and noisy. The collecting actor
-stores its memory in the replay: `replay_state` says what and how often.
+stores its memory in the replay: `replay_state` defines what and how often.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RecurrentDQN:
         sequence: SequenceConfig | None = None,
         terms: Sequence[Term] = (),
     ) -> None:
-        """Take the network's parameters into an updater and copy it as the target; `kind` is what it was made with.
+        """Create the updater of the network and copy it as the target; `kind` is what it was made with.
 
         The rewards of `terms` are added when samples are read.
         """
@@ -72,10 +72,10 @@ class RecurrentDQN:
         self.num_updates = 0
         self._actor = BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
 
-    # -- what the trainer asks -----------------------------------------------------------------------------------------
+    # -- called by the trainer ----------------------------------------------------------------------------------------
 
     def actor(self) -> BehaviourActor:
-        """Return who collects: ε-greedy, with memory."""
+        """Return the actor that collects: ε-greedy, with memory."""
         return self._actor
 
     def view(self) -> View:
@@ -83,11 +83,11 @@ class RecurrentDQN:
         return SequenceView(self.sequence.length, burn_in=self.sequence.burn_in)
 
     def sampler(self, seed: int) -> Sampler:
-        """Return uniform or prioritized picking of where sequences start."""
+        """Return a uniform or prioritized sampler of the starts of sequences."""
         return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
 
     def replay_state(self) -> ReplayState:
-        """Return what the replay keeps of the actor's memory."""
+        """Return the spec of the actor's memory in the replay."""
         return ReplayState(self._actor.memory_columns(), self.sequence.state_every)
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -106,7 +106,7 @@ class RecurrentDQN:
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Step the network, and move the target when it is time."""
+        """Step the network, and move the target when it is due."""
         minibatch = self.minibatch(sample, weight, noise)
         numbers = self.updater.step(self.losses, minibatch)
         numbers |= self.terms.step(minibatch)
@@ -120,7 +120,7 @@ class RecurrentDQN:
     def minibatch(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """Return what the losses read, with the memories of both networks after the burn-in."""
+        """Return the inputs of the losses, with the memories of both networks after the burn-in."""
         clean, burn_in = self.terms.relabelled(cleaned(sample)), self.sequence.burn_in
         stored = policy_memory(clean["state"])
         return {
@@ -131,7 +131,7 @@ class RecurrentDQN:
         }
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return the loss of the actions taken in the steps that count."""
+        """Return the loss of the actions taken in the valid steps."""
         features, minibatch = self._forward(minibatch)
         judged = self.kind.judge(self._look("now", self.policy, features, minibatch), minibatch)
         loss = weighted_mean(judged.loss, minibatch["valid"], minibatch["weight"])
@@ -150,13 +150,13 @@ class RecurrentDQN:
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return what the network should say about the actions taken, [T · B] or [T · B, M]."""
+        """Compute TD targets of the actions taken, [T · B] or [T · B, M]."""
         _, with_targets = self._forward(minibatch)
         target: Tensor = with_targets["target"]
         return target
 
     def _look(self, look: str, policy: ActorPolicy, features: Tensor, minibatch: Mapping[str, Any]) -> Seen:
-        """Return a network's head on the steps, or on what followed their windows."""
+        """Return a network's head on the steps, or after their windows."""
         now = look == "now"
         obs, place = minibatch["obs" if now else "obs_next"], minibatch["here" if now else "there"]
         noisy = {name: minibatch["noise"][f"{look}/{name}"] for name in policy.head.head_noise()}
@@ -176,7 +176,7 @@ class RecurrentDQN:
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let the normalisers learn from samples."""
+        """Update the normalisers from samples."""
         self.policy.update_normalization(columns["obs"], columns["valid"])
         if len(self.terms):
             self.terms.update_normalization(single_steps(columns))
@@ -191,7 +191,7 @@ class RecurrentDQN:
         return {**save_parts(self._parts()), "num_updates": self.num_updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore a saved state."""
         load_parts(self._parts(), state)
         self.num_updates = int(state["num_updates"])
 
@@ -202,7 +202,7 @@ class R2D2Config(DQNConfig):
     """Settings of R2D2: those of DQN with other defaults, and those of sequences."""
 
     n_step: int = 3
-    """Rewards that are summed before the value is trusted."""
+    """Rewards that are summed before bootstrapping from the value."""
     prioritized: bool = True
     """Sample sequences by TD error instead of uniformly."""
     rescale: bool = True

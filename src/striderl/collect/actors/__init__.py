@@ -1,4 +1,4 @@
-"""What chooses the actions while experience is collected: policies, behaviours on top of them, noise in weights."""
+"""Actors, which choose the actions during collection: policies, behaviours on top of them, noise in weights."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Who chooses the actions while experience is collected.
+"""Actors: they choose the actions while experience is collected.
 
-An actor is a pure function with declared randomness: what it draws comes in as `noise`, what it remembers goes in and
-out as `state`, what it wants stored with the step comes out as columns. Policies with a behaviour on top are actors;
+An actor is a pure function with declared randomness: random numbers come in as `noise`, its memory goes in and
+out as `state`, what is stored with the step comes out as columns. Policies with a behaviour on top are actors;
 the two here need no network.
 
 `ActingPart`: what a term adds to the acting of a policy: other actions for some envs, columns, a memory of its own.
 
-policy ─▶ distribution ─▶ sample ─▶ part ─▶ part ─▶ the actions that are executed, and whose log-prob is stored
+policy ─▶ distribution ─▶ sample ─▶ part ─▶ part ─▶ the executed actions, of which the log-prob is stored
                                      │ columns 'distill/label' …   memory 'distill/…', fresh where an episode ended
 """
 
@@ -28,7 +28,7 @@ Noise = Mapping[str, Tensor]
 
 
 class ActorOutput(NamedTuple):
-    """What an actor decided for N envs."""
+    """The output of an actor for N envs."""
 
     actions: Any
     """A tensor [N, …], or a dict of them for dict action specs."""
@@ -47,7 +47,7 @@ class Actor(Protocol):
         ...
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers wanted for each env and step."""
+        """Return the random numbers needed for each env and step."""
         ...
 
     def initial_state(self, num_envs: int, device: torch.device) -> Any:
@@ -63,7 +63,7 @@ class RandomActor:
     """Chooses uniformly among the allowed actions; a direction without bounds gets a standard normal number."""
 
     def __init__(self, action_spec: ActionSpec, device: torch.device | str = "cpu") -> None:
-        """Keep the bounds on the device where actions are wanted; a first step elsewhere moves them there."""
+        """Keep the bounds on this device; a first step on another device moves them there."""
         self.action_spec = action_spec
         parts = action_spec.parts if isinstance(action_spec, DictActionSpec) else {"": action_spec}
         self._parts: dict[str, PlainActionSpec] = {f"random_action/{name}": part for name, part in parts.items()}
@@ -74,7 +74,7 @@ class RandomActor:
         }
 
     def columns(self) -> Columns:
-        """Return nothing: a random action needs no record."""
+        """Return nothing: a random action stores no columns."""
         return {}
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -152,10 +152,10 @@ class ScriptedActor:
 
 
 class Played(NamedTuple):
-    """What a part made of the actions of N envs."""
+    """The output of a part for N envs."""
 
     actions: Any
-    """What is executed; the given object itself where nothing is replaced."""
+    """The executed actions; the given object itself where nothing is replaced."""
     state: dict[str, Tensor]
     """The part's memory after this step, [N, …] each."""
     columns: dict[str, Any]
@@ -163,19 +163,19 @@ class Played(NamedTuple):
 
 
 class ActingPart(Protocol):
-    """Stands between the policy's sample and the env; like an actor, it is a pure function with declared randomness."""
+    """Runs between the policy's sample and the env; like an actor, it is a pure function with declared randomness."""
 
     @property
     def name(self) -> str:
-        """Under which its columns, its noise and its memory are kept."""
+        """The name of its columns, noise and memory."""
         ...
 
     def columns(self) -> Columns:
-        """Return what it stores with each step."""
+        """Return the columns it stores with each step."""
         ...
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers wanted for each env and step."""
+        """Return the random numbers needed for each env and step."""
         ...
 
     def initial_state(self, num_envs: int, device: torch.device) -> dict[str, Tensor]:

@@ -2,11 +2,11 @@
 
     obs ──policy──▶ distribution ──behaviour(obs, state, noise)──▶ action, state, columns
 
-A behaviour draws nothing: what it wants drawn is declared in `noise` and handed in. What it remembers (the walk of an
-Ornstein-Uhlenbeck process) goes in and out as `state`, [N, …] each, and starts anew with each episode. Its schedules
-are 0-d tensors, set between steps by `at(env_steps)`, so nothing here depends on the clock.
+A behaviour draws nothing: its random numbers are declared in `noise` and passed in. Its memory (the walk of an
+Ornstein-Uhlenbeck process) goes in and out as `state`, [N, …] each, and restarts with each episode. Its schedules
+are 0-d tensors, set between steps by `at(env_steps)`, so nothing here depends on time.
 
-A policy and a behaviour as an actor, for learners that replay: no values, no log-probabilities.
+A policy and a behaviour as an actor, for off-policy algorithms: no values, no log-probabilities.
 
 obs ──policy.act──▶ distribution ──behaviour──▶ action        the policy's memory before the step is stored when
                                                               sequences are to be replayed with it
@@ -35,14 +35,14 @@ _ACTION = "action"
 
 
 class Behaviour(ABC):
-    """Chooses actions from what the policy says."""
+    """Chooses actions from the policy's distribution."""
 
     def noise(self, head: Head[Any]) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers wanted for each env and step."""
+        """Return the random numbers needed for each env and step."""
         return {}
 
     def initial_state(self, num_envs: int, device: torch.device) -> State:
-        """Return what is remembered at the start of an episode."""
+        """Return its memory at the start of an episode."""
         return {}
 
     def at(self, env_steps: int) -> None:  # noqa: B027  (most behaviours have no schedule)
@@ -50,11 +50,11 @@ class Behaviour(ABC):
 
     @abstractmethod
     def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
-        """Return actions and what is remembered after the step."""
+        """Return actions and the memory after the step."""
 
 
 class Greedy(Behaviour):
-    """Plays the mode."""
+    """Acts with the mode."""
 
     def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
         """Return the mode."""
@@ -65,7 +65,7 @@ class Sample(Behaviour):
     """Draws from the distribution."""
 
     def noise(self, head: Head[Any]) -> Mapping[str, NoiseSpec]:
-        """Return what a sample of this head wants."""
+        """Return the noise for a sample of this head."""
         spec = head.noise_spec()
         return {_ACTION: spec} if isinstance(spec, NoiseSpec) else {f"{_ACTION}/{k}": v for k, v in spec.items()}
 
@@ -78,7 +78,7 @@ class EpsilonGreedy(Behaviour):
     """With probability ε an allowed action at random, else the mode."""
 
     def __init__(self, action_spec: ActionSpec, epsilon: float | Ramp) -> None:
-        """Take one number, or a ramp over env steps."""
+        """Set ε: one number, or a ramp over env steps."""
         if not isinstance(action_spec, DiscreteSpec):
             raise TypeError(f"EpsilonGreedy wants one discrete action, found {type(action_spec).__name__}")
         self.ramp = as_ramp(epsilon)
@@ -94,7 +94,7 @@ class EpsilonGreedy(Behaviour):
         self.epsilon.fill_(self.ramp.at(env_steps))
 
     def __call__(self, obs: Obs, state: State, dist: Distribution[Any], noise: Noise) -> tuple[Any, State]:
-        """Throw the coin for each env."""
+        """Choose between both for each env."""
         mode = dist.mode()
         other = self.random.act(obs, (), noise).actions
         if self.epsilon.device != mode.device:
@@ -106,7 +106,7 @@ class GaussianNoise(Behaviour):
     """The mode plus Gaussian noise, kept within the bounds."""
 
     def __init__(self, action_spec: ActionSpec, std: float | Ramp = 0.1) -> None:
-        """Take the standard deviation in units of half the range of each action; in plain units where unbounded."""
+        """Set the standard deviation in units of half the range of each action; in plain units where unbounded."""
         self.low, self.high, self.scale = box_bounds(action_spec, "GaussianNoise")
         self.ramp = as_ramp(std)
         self.std = torch.tensor(self.ramp.at(0))
@@ -134,11 +134,11 @@ class GaussianNoise(Behaviour):
 class SpreadNoise(Behaviour):
     """The mode plus Gaussian noise of a different strength in every env, evenly from `low` to `high`.
 
-    With many envs there are timid and bold ones at every moment, and no schedule is wanted.
+    With many envs all strengths occur at every step, and no schedule is needed.
     """
 
     def __init__(self, action_spec: ActionSpec, *, low: float = 0.001, high: float = 0.4) -> None:
-        """Take both ends of the standard deviation in units of half the range of each action."""
+        """Set both ends of the standard deviation in units of half the range of each action."""
         if not 0.0 <= low <= high:
             raise ValueError(f"SpreadNoise wants 0 <= low <= high, found {low} and {high}")
         self.action_low, self.action_high, self.scale = box_bounds(action_spec, "SpreadNoise")
@@ -168,7 +168,7 @@ class OrnsteinUhlenbeck(Behaviour):
     def __init__(
         self, action_spec: ActionSpec, sigma: float | Ramp = 0.2, *, theta: float = 0.15, dt: float = 0.01
     ) -> None:
-        """Take the strength of the noise in units of half the range of each action."""
+        """Set the strength of the noise in units of half the range of each action."""
         if theta <= 0.0 or dt <= 0.0:
             raise ValueError(f"OrnsteinUhlenbeck wants theta > 0 and dt > 0, found {theta} and {dt}")
         self.low, self.high, self.scale = box_bounds(action_spec, "OrnsteinUhlenbeck")
@@ -223,17 +223,17 @@ _POLICY, _BEHAVIOUR = "policy/", "behaviour/"
 
 
 class ExploringActor(Protocol):
-    """An actor whose exploration is led by how far the run is; `BehaviourActor` and `ParameterNoiseActor` are such."""
+    """An actor with an exploration schedule over env steps, such as `BehaviourActor` and `ParameterNoiseActor`."""
 
     random: bool
-    """Whether to act wholly at random."""
+    """Whether to act uniformly at random."""
 
     def columns(self) -> Columns:
         """Return what is stored with each step."""
         ...
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers wanted for each env and step."""
+        """Return the random numbers needed for each env and step."""
         ...
 
     def initial_state(self, num_envs: int, device: torch.device) -> Any:
@@ -249,16 +249,16 @@ class ExploringActor(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the exploration has learned, beside what belongs to envs."""
+        """Return the state of the exploration, except for the state per env."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with it."""
+        """Restore it."""
         ...
 
 
 class BehaviourActor:
-    """Acts with a policy under a behaviour; wholly at random while `random` is true."""
+    """Acts with a policy under a behaviour; uniformly at random while `random` is true."""
 
     def __init__(self, policy: Acting, behaviour: Behaviour, *, store_state: bool = False) -> None:
         """With `store_state`, the policy's memory before each step is stored, for replay of sequences."""
@@ -276,14 +276,14 @@ class BehaviourActor:
         return {_POLICY + name: spec for name, spec in self.policy.state_spec().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: schedules follow from how far the run is."""
+        """Return nothing: schedules follow from the number of env steps."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take nothing."""
+        """Do nothing."""
 
     def columns(self) -> Columns:
-        """Return the policy's memory, if it is wanted."""
+        """Return the policy's memory, if `store_state`."""
         return {"state": dict(self.policy.state_spec())} if self.store_state else {}
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -301,11 +301,11 @@ class BehaviourActor:
         }
 
     def graph_key(self) -> Hashable:
-        """Return what a recording of `act` is good for: steps at random, or all others."""
+        """Return the key of a captured `act`: random steps, or all others."""
         return self.random
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Run the policy, then the behaviour; or choose at random, the memory going on all the same."""
+        """Run the policy, then the behaviour; or choose at random, with the memory updated all the same."""
         before = _inner(state, _POLICY)
         seen = {**obs, **{name: noise[name] for name in self.policy.head.head_noise()}}
         distribution, after, _ = self.policy.act(seen, before, self.policy.decide(noise))

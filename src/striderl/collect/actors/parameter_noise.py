@@ -1,11 +1,11 @@
-"""Noise in the weights instead of on the actions (Plappert et al. 2018): an env sees one consistent, other policy.
+"""Noise in the weights instead of on the actions (Plappert et al. 2018): a consistent, perturbed policy acts.
 
     policy ──copy + std · noise──▶ perturbed policy ──behaviour──▶ action         drawn anew every so many env steps
        │                                 │
        └────────── distance ◀────────────┘      too near to the policy: std grows; too far: it shrinks
 
 The noise depends on seed and number of the draw. The perturbed weights are those of the policy when it was drawn, so
-they are part of what is saved: a resumed run plays on with the same ones. Layers of very different scale profit from
+they are part of what is saved: a resumed run acts with the same ones. Layers of very different scale profit from
 `layer_norm` or normalised observations, as one std serves them all.
 """
 
@@ -30,7 +30,7 @@ from striderl.policies.actor_policy import ActorPolicy
 
 
 class ParameterNoiseActor:
-    """Acts with a perturbed copy of the policy under a behaviour; hand it to an algorithm as `actor`."""
+    """Acts with a perturbed copy of the policy under a behaviour; pass it to an algorithm as `actor`."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ParameterNoiseActor:
         every: int = 1000,
         seed: int = 0,
     ) -> None:
-        """Keep the perturbed policy at this distance, and draw it anew every so many env steps.
+        """Keep the perturbed policy at this distance, and redraw it at this interval of env steps.
 
         For real-valued actions the distance is the root of the mean squared difference, in units of half the range; for
         choices it is the KL divergence between the softmax of both sets of Q-values.
@@ -70,7 +70,7 @@ class ParameterNoiseActor:
 
     @property
     def random(self) -> bool:
-        """Whether to act wholly at random."""
+        """Whether to act uniformly at random."""
         return self._inner.random
 
     @random.setter
@@ -78,7 +78,7 @@ class ParameterNoiseActor:
         self._inner.random = value
 
     def at(self, env_steps: int) -> None:
-        """Set the behaviour's schedules, and draw another policy when it is time."""
+        """Set the behaviour's schedules, and redraw the perturbed policy when it is due."""
         self._inner.at(env_steps)
         number = env_steps // self._every
         if number != self._number:
@@ -123,7 +123,7 @@ class ParameterNoiseActor:
 
     @torch.no_grad()
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Act with the perturbed policy, and note how far it is from the policy."""
+        """Act with the perturbed policy, and store its distance from the policy."""
         if self._number < 0:
             self.at(0)
         acted = self._inner.act(obs, state, noise)
@@ -146,7 +146,7 @@ class ParameterNoiseActor:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the perturbed weights, the strength and where the next draw is."""
+        """Return the perturbed weights, the strength and the number of the next draw."""
         perturbed = self._inner.policy
         assert isinstance(perturbed, ActorPolicy)
         return {
@@ -158,7 +158,7 @@ class ParameterNoiseActor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with them."""
+        """Restore them."""
         perturbed = self._inner.policy
         assert isinstance(perturbed, ActorPolicy)
         perturbed.load_state_dict(state["perturbed"])

@@ -19,7 +19,7 @@ from striderl.policies.stage import inner, outer
 _ACTION = "action"
 _STATE = "state"
 _TAKEN = ("trunk", "actor", "critic", _ACTION, _STATE, "log_prob", "value", "dist", "memo")
-"""What a part may not be called: the policy's own names."""
+"""Names that a part may not have: the policy's own."""
 
 
 class PolicyActor:
@@ -64,7 +64,7 @@ class PolicyActor:
         return own
 
     def graph_key(self) -> Hashable:
-        """Return what a recording of `act` is good for: all steps."""
+        """Return the key of a captured `act`: one for all steps."""
         return ()
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
@@ -85,7 +85,7 @@ class PolicyActor:
         return ActorOutput(actions, output.state, columns)
 
     def _with_parts(self, obs: Obs, state: Any, noise: Noise, output: PolicyOutput, acted: ActorOutput) -> ActorOutput:
-        """Let the parts act; what is stored is the log-probability of the actions that are executed in the end."""
+        """Run the parts; the stored log-probability is that of the actions executed in the end."""
         actions, new_state, columns = acted.actions, dict(acted.state), dict(acted.columns)
         for part in self.parts:
             played = part(obs, inner(state, part.name), actions, output.distribution, inner(noise, part.name))
@@ -98,7 +98,7 @@ class PolicyActor:
 
 
 class GreedyActor:
-    """Plays the mode of the policy's distribution and stores nothing: for evaluation."""
+    """Acts with the mode of the policy's distribution and stores nothing: for evaluation."""
 
     def __init__(self, policy: Acting) -> None:
         self.policy = policy
@@ -116,7 +116,7 @@ class GreedyActor:
         return self.policy.initial_state(num_envs, device)
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Play the most likely action."""
+        """Return the most likely action."""
         like = next(iter(obs.values()))
         stage_draws = self.policy.settled(like.new_zeros(like.shape[0]))
         distribution, state, _ = self.policy.act(obs, state, stage_draws)

@@ -4,8 +4,8 @@
                    │                         reset_one(row) for rows whose episode is new ──▶ agent
                    └─ {"fresh": [N], "row": [N]}
 
-An agent is told of new episodes by its row. The actor finds them in its own state: the collector puts the initial one
-back, in which `fresh` is true, wherever an episode starts, and the actor answers with false.
+An agent gets the row of each new episode. The actor finds them in its own state: the collector sets the initial one,
+in which `fresh` is true, wherever an episode starts, and the actor returns false.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from striderl.data.transition import Transition
 
 
 class AgentStep(NamedTuple):
-    """What an agent returns from `step`."""
+    """The result of an agent's `step`."""
 
     action: Any
     """[B, …], a tensor or an array."""
@@ -36,11 +36,11 @@ class AgentStep(NamedTuple):
 
 
 class SamplerAgent(Protocol):
-    """What is asked of an agent.
+    """The interface of an agent.
 
     It may also have `initialize(spaces, share_memory, global_B, env_ranks)`, `collector_initialize(global_B,
     env_ranks)`, `value(observation, prev_action, prev_reward)`, `reset()`, `reset_one(idx)`, `sample_mode(itr)`,
-    `eval_mode(itr)` and, to act for alternating halves, `toggle_alt()`; each is called where it is there.
+    `eval_mode(itr)` and, to act for alternating halves, `toggle_alt()`; each is called if it exists.
     """
 
     def step(self, observation: Any, prev_action: Tensor, prev_reward: Tensor) -> Any:
@@ -48,7 +48,7 @@ class SamplerAgent(Protocol):
 
 
 def is_actor(agent: object) -> bool:
-    """Tell whether an object follows our own `Actor` protocol."""
+    """Return whether an object follows our own `Actor` protocol."""
     return all(hasattr(agent, name) for name in ("act", "columns", "noise", "initial_state"))
 
 
@@ -83,14 +83,14 @@ class AgentActor:
         return {}
 
     def initial_state(self, num_envs: int, device: torch.device) -> Any:
-        """Return which rows these are, all fresh; groups of envs ask one after the other, first rows first."""
+        """Return which rows these are, all fresh; groups of envs call it one after the other, first rows first."""
         first = self._next_row
         self._next_row = (first + num_envs) % self._num_envs
         row = torch.arange(first, first + num_envs, device=device)
         return {"fresh": torch.ones_like(row, dtype=torch.bool), "row": row}
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Tell the agent who starts anew, and let it choose."""
+        """Pass new episodes to the agent, and return its actions."""
         if self._reset_one is not None:
             for row in state["row"][state["fresh"]].tolist():
                 self._reset_one(idx=row)
@@ -109,13 +109,13 @@ class AgentActor:
         return tree.map_with_path(lambda path, _: columns[path or "agent_info"], self._info)
 
     def inputs(self, obs: Obs) -> tuple[Any, Tensor, Tensor]:
-        """Return observation, previous action and previous reward in the agent's form."""
+        """Return observation, previous action and previous reward in the agent's layout."""
         return tree.map(obs.__getitem__, self._template), obs["prev_action"], obs["prev_reward"]
 
-    # -- the agent's other calls, each where it is there ---------------------------------------------------------------
+    # -- the agent's other calls, each if it exists --------------------------------------------------------------------
 
     def value(self, obs: Obs) -> Tensor:
-        """Return the agent's value of these observations, [N], without moving its memory on."""
+        """Return the agent's value of these observations, [N], without changing its memory."""
         if not callable(getattr(self.agent, "value", None)):
             raise TypeError(f"bootstrap_value wants an agent with value(…); {type(self.agent).__name__} has none")
         value = torch.as_tensor(self.agent.value(*self.inputs(obs)))
@@ -124,24 +124,24 @@ class AgentActor:
         return value
 
     def start(self, global_B: int, env_ranks: list[int]) -> None:
-        """Tell the agent which of all envs it acts for, forget all episodes and begin to sample."""
+        """Pass the agent its env indices, reset its episodes and start sampling mode."""
         if hasattr(self.agent, "collector_initialize"):
             self.agent.collector_initialize(global_B=global_B, env_ranks=env_ranks)
         self.reset()
         self.sample_mode(0)
 
     def reset(self) -> None:
-        """Let the agent forget all episodes."""
+        """Reset the agent's memory of all episodes."""
         if hasattr(self.agent, "reset"):
             self.agent.reset()
 
     def sample_mode(self, itr: int) -> None:
-        """Let the agent explore."""
+        """Switch the agent to exploration."""
         if hasattr(self.agent, "sample_mode"):
             self.agent.sample_mode(itr)
 
     def eval_mode(self, itr: int) -> None:
-        """Let the agent show what it can."""
+        """Switch the agent to evaluation."""
         if hasattr(self.agent, "eval_mode"):
             self.agent.eval_mode(itr)
 
@@ -182,7 +182,7 @@ def as_actor(agent: Any, obs_spec: ObsSpec, num_envs: int, *, agent_info: Any, a
 
 
 def value_of_next(actor: Actor, transition: Transition) -> Tensor:
-    """Return the value [N] of what really followed a step, by an agent's `value` or a policy's critic."""
+    """Return the value [N] of the true next observation of a step, by an agent's `value` or a policy's critic."""
     from striderl.collect.actors.policy_actor import PolicyActor
 
     if isinstance(actor, AgentActor):

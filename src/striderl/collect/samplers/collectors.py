@@ -55,7 +55,7 @@ from striderl.envs.vec_env import Obs, VecEnv
 
 
 class BaseCollector:
-    """Fills batches of samples; subclasses say what happens to an env whose episode ends."""
+    """Fills batches of samples; subclasses decide what happens when an episode ends."""
 
     mid_batch_reset: ClassVar[bool] = True
     """Whether the next episode starts in the same batch."""
@@ -136,14 +136,14 @@ class BaseCollector:
         return self._agent_inputs, list(self._tracker.infos)
 
     def start_agent(self) -> None:
-        """Tell the agent which envs it acts for, and let it begin."""
+        """Pass the agent its env indices and start it."""
         if isinstance(self.actor, AgentActor):
             self.actor.start(self.global_B, self.env_ranks)
 
     def collect_batch(
         self, agent_inputs: ArrayTuple, traj_infos: Sequence[TrajInfo], itr: int
     ) -> tuple[ArrayTuple, list[TrajInfo], list[TrajInfo]]:
-        """Fill the samples; return agent inputs and infos to go on with, and the infos of trajectories that ended."""
+        """Fill the samples; return agent inputs and infos for the next call, and the infos of ended trajectories."""
         if self._agent_inputs is None or agent_inputs is not self._agent_inputs:
             raise ValueError("collect_batch goes on where the envs stand: pass the agent_inputs that came last")
         if isinstance(self.actor, AgentActor):
@@ -159,7 +159,7 @@ class BaseCollector:
         return self._agent_inputs, list(self._tracker.infos), completed
 
     def reset_if_needed(self, agent_inputs: ArrayTuple) -> None:
-        """Do nothing: envs that wait for a reset got it at the end of `collect_batch`, and the inputs show it."""
+        """Do nothing: waiting envs were reset at the end of `collect_batch`."""
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class BaseCollector:
 
     @torch.no_grad()
     def _write_bootstrap_value(self) -> None:
-        """Store the value of what really followed the last step: of the final observation where an episode ended."""
+        """Store the value after the last step: of the final observation where an episode ended."""
         for start, transition in self._storage.last.items():
             value = value_of_next(self.actor, transition)
             self.samples.agent.bootstrap_value[0, start : start + len(value)] = value
@@ -225,10 +225,10 @@ CpuWaitResetCollector = GpuWaitResetCollector = WaitResetCollector
 
 
 class EvalCollector:
-    """Plays whole trajectories from fresh starts on envs of its own, and keeps their infos only.
+    """Runs whole trajectories from fresh starts on envs of its own, and keeps their infos only.
 
-    With `max_trajectories` each env plays its share of them, so short episodes are not preferred. Trajectories that
-    are under way when `max_T` is reached do not count.
+    With `max_trajectories` each env runs its share of them, so short episodes are not preferred. Trajectories that
+    are in progress when `max_T` is reached do not count.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class EvalCollector:
         return self.actor.agent_info(columns) if isinstance(self.actor, AgentActor) else named("AgentInfo", columns)
 
     def _shares(self) -> list[float]:
-        """Return how many trajectories each env has to play."""
+        """Return the number of trajectories for each env."""
         if self.max_trajectories is None:
             return [float("inf")] * self.env.num_envs
         each, rest = divmod(self.max_trajectories, self.env.num_envs)
@@ -304,7 +304,7 @@ def decorrelation_lengths(env: VecEnv, max_steps: int, seed: int) -> Tensor:
 
 @torch.no_grad()
 def decorrelate(env: VecEnv, max_steps: int, seed: int, follow: Callable[[Transition, Tensor], None]) -> Obs:
-    """Reset, take the random steps and return what is seen then, with 'prev_action' and 'prev_reward'.
+    """Reset, take the random steps and return the observations, with 'prev_action' and 'prev_reward'.
 
     `follow` is called after each step with the transition and with the envs for which it counts, bool [N].
     """

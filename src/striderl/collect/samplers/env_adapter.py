@@ -5,7 +5,7 @@ env.step(a) ─▶ EnvStep(observation, reward, done, env_info)  step(a) ─▶ 
                                                                         {fields of env_info}
 done                  env_info.timeout    env_info.traj_done      becomes
 True                  –                   –                       terminated
-True                  True                –                       truncated: the clock ended it; a dict with Gym's
+True                  True                –                       truncated: a time limit; a dict with Gym's
                                                                   'TimeLimit.truncated' means the same
 True                  –                   False                   terminated; the reset that follows goes on with
                                                                   the same game (a life was lost, not the game)
@@ -87,7 +87,7 @@ class PinnedBuilder:
 
 @dataclass(frozen=True)
 class BuiltEnv:
-    """Hands out an env that is already built."""
+    """Returns an env that is already built."""
 
     env: Any
 
@@ -113,7 +113,7 @@ def space_value(space: Any, observation: Any) -> Any:
 def gymnasium_space(space: Any, *, for_actions: bool = False) -> gymnasium.Space[Any]:
     """Return the Gymnasium space for one of rlpyt's (IntBox, FloatBox, Composite, GymSpaceWrapper), or it itself.
 
-    They are told by their class names: rlpyt itself need not be installed.
+    They are recognised by their class names: rlpyt itself need not be installed.
     """
     if isinstance(space, gymnasium.Space):
         return space

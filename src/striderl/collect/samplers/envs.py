@@ -25,7 +25,7 @@ from striderl.envs.workers.pool import WorkerConfig
 
 
 class EnvSpaces(NamedTuple):
-    """What an agent is told about its envs."""
+    """The spaces that an agent gets."""
 
     observation: Any
     """The env's own space, where it has one; otherwise our specs, nested like observations."""
@@ -35,7 +35,7 @@ class EnvSpaces(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvPlan:
-    """How many envs are wanted, and where."""
+    """The number of envs, and where they run."""
 
     num_envs: int
     """B."""
@@ -50,7 +50,7 @@ class EnvPlan:
 
 
 def make_sampler_env(EnvCls: Any, env_kwargs: Mapping[str, Any], plan: EnvPlan) -> tuple[VecEnv, EnvSpaces]:
-    """Build the envs, see the table at the top of this module, and say what an agent is told about them."""
+    """Build the envs, see the table at the top of this module, and return them with the spaces for an agent."""
     if _makes_vec_env(EnvCls):
         env = _own_vec_env(EnvCls, env_kwargs, plan)
         return env, env_spaces(env)
@@ -94,7 +94,7 @@ def as_vec_env(envs: Any) -> VecEnv:
 
 
 def env_spaces(env: VecEnv) -> EnvSpaces:
-    """Return what an agent is told about these envs."""
+    """Return the spaces of these envs for an agent."""
     from striderl.envs.gymnasium.rows import EnvRows
 
     if isinstance(env, EnvRows):
@@ -103,12 +103,12 @@ def env_spaces(env: VecEnv) -> EnvSpaces:
 
 
 def info_specs(env: VecEnv) -> dict[str, TensorSpec]:
-    """Return what samples keep as env_info, by name."""
+    """Return the specs of env_info in samples, by name."""
     return {name: spec for name, spec in env.info_spec.items() if name != "valid"}
 
 
 def action_tensor(env: VecEnv) -> TensorSpec:
-    """Return how an action is stored; samplers keep actions that are one tensor."""
+    """Return the spec of a stored action; samplers support actions that are one tensor."""
     if isinstance(env.action_spec, DictActionSpec):
         raise TypeError(
             f"samplers keep action and prev_action as one tensor; {type(env).__name__} takes a dict with "
@@ -143,7 +143,7 @@ def _makes_vec_env(EnvCls: Any) -> bool:
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except ValueError:  # some builtins do not tell
+    except ValueError:  # some builtins have no signature
         return {}
 
 
@@ -159,7 +159,7 @@ def _own_vec_env(EnvCls: Any, env_kwargs: Mapping[str, Any], plan: EnvPlan) -> V
 
 
 def _checked(env: VecEnv, plan: EnvPlan, name: str) -> VecEnv:
-    """Refuse envs that are too few, or that cannot go to the processes that were asked for."""
+    """Raise for envs that are too few, or that cannot run in the requested processes."""
     problem: Exception | None = None
     if env.num_envs != plan.num_envs:
         problem = ValueError(f"EnvCls {name} built {env.num_envs} envs, wanted {plan.num_envs}")

@@ -2,7 +2,7 @@
 
     SerialSampler        all envs in this process
     CpuSampler           envs in worker processes, the agent here acts for all of them at once
-    GpuSampler           the same, with observations handed to the agent on its GPU
+    GpuSampler           the same, with observations on the agent's GPU
     AlternatingSampler   the same in two halves: one is simulated while the agent acts for the other
 
     sampler = SerialSampler(EnvCls="CartPole-v1", env_kwargs={}, batch_T=16, batch_B=8)
@@ -10,8 +10,8 @@
     samples, traj_infos = sampler.obtain_samples(itr)        samples are the same memory every time
     sampler.shutdown()
 
-All give every env the same experience for the same seed. Words of rlpyt that differ here: samples are tensors that also
-tell `terminated`, `truncated` and `valid` apart; envs need not be rlpyt's, and agents may be actors of ours.
+All give every env the same experience for the same seed. Differences from rlpyt: samples are tensors that also
+have `terminated`, `truncated` and `valid`; envs need not be rlpyt's, and agents may be actors of ours.
 
 One step of everything, so that memory of the right shapes can be made before the first batch.
 """
@@ -93,7 +93,7 @@ __all__ = [
 
 
 class BaseSampler:
-    """Makes envs and a collector from a description, and hands over batches of samples."""
+    """Makes envs and a collector from a description, and returns batches of samples."""
 
     schedule: ClassVar[str] = "together"
     """In which order groups of envs are stepped, see `CollectorConfig`."""
@@ -121,7 +121,7 @@ class BaseSampler:
         *,
         workers: WorkerConfig | None = None,
     ) -> None:
-        """Take note; envs are built by `initialize`.
+        """Store the settings; envs are built by `initialize`.
 
         Args:
             EnvCls: a `VecEnv` class or a function that takes num_envs; or what makes a single env: a Gymnasium id,
@@ -188,7 +188,7 @@ class BaseSampler:
 
         Args:
             agent: an agent of rlpyt's kind, or one of our actors.
-            affinity: 'workers_cpus', a list with the processors of each worker, says how many workers there are and
+            affinity: 'workers_cpus', a list with the processors of each worker, sets the number of workers and
                 ties them to these; 'cuda_idx' is where a `GpuSampler` puts observations. Other entries are not ours.
             seed: everything random follows from it; None draws one, which is then in `self.seed`.
             bootstrap_value: keep the agent's value of what followed the last step, as `AgentSamplesBsv`.
@@ -216,7 +216,7 @@ class BaseSampler:
         return self.samples_pyt, completed
 
     def evaluate_agent(self, itr: int) -> list[TrajInfo]:
-        """Play on the evaluation envs, from starts that depend on the seed and `itr`, and return what was reached."""
+        """Evaluate on the evaluation envs, from starts that depend on the seed and `itr`, and return the infos."""
         if self._eval_collector is None:
             raise RuntimeError("evaluate_agent wants eval_n_envs of 1 or more, and initialize to be called first")
         traj_infos: list[TrajInfo] = self._eval_collector.collect_evaluation(itr)
@@ -246,7 +246,7 @@ class BaseSampler:
     ) -> dict[str, Any]:
         B = self.batch_spec.B
         env, spaces = self._make_env(self.env_kwargs, self._plan(B, affinity, rank * B))
-        action_tensor(env)  # refuses dict actions before anything else is built
+        action_tensor(env)  # raises for dict actions before anything else is built
         seed = self.seed if env.first_env_index == rank * B else derived_seed(self.seed, "rank", rank)
         env_ranks = list(range(rank * B, (rank + 1) * B))
         if not is_actor(agent) and hasattr(agent, "initialize"):
@@ -363,7 +363,7 @@ def _cpus(entry: int | Sequence[int]) -> tuple[int, ...]:
 def example_outputs(env: VecEnv, agent: Any, seed: int, agent_rows: int) -> tuple[dict[str, Any], Any]:
     """Take one random step; return examples of one env's data, and the specs of the agent_info, nested, or None.
 
-    The env is reset for it. An agent is asked for as many envs as it will act for at once, and forgets its episodes
+    The env is reset for it. The agent is called with as many envs as it acts for at once, and its episodes are reset
     before and after.
     """
     obs = env.reset(seed)

@@ -1,4 +1,4 @@
-"""What a sampler hands over: nested tuples of [T, B, …] tensors, in the same memory every time.
+"""The output of a sampler: nested tuples of [T, B, …] tensors, in the same memory every time.
 
     Samples
       .agent  AgentSamples   action, prev_action, agent_info          AgentSamplesBsv: and bootstrap_value [1, B]
@@ -8,7 +8,7 @@
     action               a_0     a_1     a_2            action[t] and prev_action[t + 1] are the same memory;
     prev_action  a_-1    a_0     a_1                    likewise reward and prev_reward
 
-After a reset the agent sees zeros as its previous action and reward. Row 0 says so; in the other rows that memory
+After a reset the agent gets zeros as its previous action and reward. Row 0 has them; in the other rows that memory
 holds the action that was taken, so `seen_by_agent(samples)` puts the zeros back for a loss that runs the agent again.
 An observation with the one component 'obs' is a tensor; others, and infos, are tuples with the components as fields,
 nested where names are like 'arm/joints'. Names that cannot be fields ('0', 'my-key') make a dict. No parts: None.
@@ -45,7 +45,7 @@ _METHODS = ("get", "items", "index", "count")
 
 
 class BatchSpec(NamedTuple):
-    """How much one batch holds."""
+    """The size of one batch."""
 
     T: int
     """Time steps."""
@@ -139,10 +139,10 @@ class SampleStorage:
     """Writes the collector's transitions into `Samples`, batch after batch into the same memory."""
 
     balanced = True
-    """Every env fills its column."""
+    """Every env must have the same number of steps."""
 
     def __init__(self, samples: ArrayTuple, *, wait_reset: bool, keep_finals: bool) -> None:
-        """Write into these samples, which hold tensors; `keep_finals` for those who ask for `final`."""
+        """Write into these samples, which hold tensors; `keep_finals` is needed for `final`."""
         self.samples = samples
         self.wait_reset, self.keep_finals = wait_reset, keep_finals
         self.num_steps, self.num_envs = samples.env.reward.shape
@@ -229,7 +229,7 @@ def _write(columns: Mapping[str, Tensor], loc: tuple[int, slice], values: Mappin
 
 
 def derived_seed(seed: int, purpose: str, *numbers: int) -> int:
-    """Return the seed for a purpose, and for an iteration or rank of it: 31 bits, which every env understands."""
+    """Return the seed for a purpose, and for an iteration or rank of it: 31 bits, which every env accepts."""
     sequence = np.random.SeedSequence([seed, stream_id(purpose), *numbers])
     return int(sequence.generate_state(1)[0] >> 1)
 

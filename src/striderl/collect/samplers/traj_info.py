@@ -1,11 +1,11 @@
-"""Trajectory infos: small objects that follow one episode each and are handed over when it ends.
+"""Trajectory infos: small objects that follow one episode each and are returned when it ends.
 
-    steps      t    0   1   2   3          TrajInfo of env 0        handed over
+    steps      t    0   1   2   3          TrajInfo of env 0        returned
     env 0           r   r  end  r    ──▶   step step step ────────▶ terminate(final observation)
                                            new ──▶ step …           goes on in the next batch
 
 Subclass `TrajInfo` to count something else. Fields that start with '_' are the object's own and are not logged.
-Episodes with a sample that is not valid are dropped: their return means nothing.
+Episodes with a sample that is not valid are dropped: their return is meaningless.
 
 Transitions of the collector in the form that trajectory infos follow.
 """
@@ -58,7 +58,7 @@ class TrajInfo(dict[str, Any]):
         self._cur_discount = 1.0
 
     def step(self, observation: Any, action: Any, reward: float, done: bool, agent_info: Any, env_info: Any) -> None:
-        """Take in one step: what was seen and done, and what came of it.
+        """Update with one step.
 
         Observation, action and infos are arrays of one env. Before the first batch, while actions are random, and for
         agents that have none, `agent_info` is None.
@@ -114,9 +114,9 @@ class TrajectorySteps:
     done: Array
     """Whether an episode ended in this step, bool."""
     ended: Array
-    """Whether the trajectory ended: the same, unless the env tells lives and games apart (`env_info.traj_done`)."""
+    """Whether the trajectory ended: the same, unless the env distinguishes lives and games (`env_info.traj_done`)."""
     valid: Array
-    """Whether the sample counts; an episode with one that does not is dropped."""
+    """Whether the sample is valid; an episode with an invalid one is dropped."""
     counted: Array
     """Whether the step belongs to a trajectory at all; false in columns that wait for a reset."""
     agent_info: Any
@@ -126,7 +126,7 @@ class TrajectorySteps:
 
 
 class TrajectoryTracker:
-    """Leads one trajectory info per env through the steps."""
+    """Updates one trajectory info per env with the steps."""
 
     def __init__(self, make_info: Callable[[], TrajInfo], num_envs: int) -> None:
         """Start a trajectory in every env."""
@@ -136,21 +136,21 @@ class TrajectoryTracker:
         kind = type(self.infos[0])
         self._plain = kind.step is TrajInfo.step
         self.wants_finals = kind.terminate is not TrajInfo.terminate
-        """Whether the infos look at final observations: most do not, and then nobody has to keep them."""
+        """Whether the infos read final observations: most do not, and then they need not be stored."""
 
     def resume(self, infos: Sequence[TrajInfo]) -> None:
-        """Go on with these infos, one per env."""
+        """Continue with these infos, one per env."""
         if len(infos) != len(self.infos):
             raise ValueError(f"wanted {len(self.infos)} trajectory infos, one per env, found {len(infos)}")
         self.infos = list(infos)
 
     def restart(self, envs: Sequence[int]) -> None:
-        """Drop the trajectories under way in these envs and start new ones."""
+        """Drop the trajectories in progress in these envs and start new ones."""
         for env in envs:
             self.infos[env], self._spoiled[env] = self._make_info(), False
 
     def advance(self, steps: TrajectorySteps) -> list[tuple[int, TrajInfo]]:
-        """Take in some steps; return (env, info) of every trajectory that ended, in the order in which they did."""
+        """Update with some steps; return (env, info) of every trajectory that ended, in the order in which they did."""
         return self._advance_together(steps) if self._plain else self._advance_one_by_one(steps)
 
     def _advance_one_by_one(self, steps: TrajectorySteps) -> list[tuple[int, TrajInfo]]:
@@ -172,7 +172,7 @@ class TrajectoryTracker:
         return completed
 
     def _advance_together(self, steps: TrajectorySteps) -> list[tuple[int, TrajInfo]]:
-        """Do what `TrajInfo.step` does for all envs at once, with the same arithmetic; many envs want it."""
+        """Do what `TrajInfo.step` does for all envs at once, with the same arithmetic; faster with many envs."""
         totals = np.array([self._totals(info) for info in self.infos])
         discount = np.array([info._discount for info in self.infos])
         completed: list[tuple[int, TrajInfo]] = []
@@ -228,7 +228,7 @@ def transition_steps(
 ) -> TrajectorySteps:
     """Return one transition [B, …] as steps [1, B, …].
 
-    `counted` [B] says for which envs it belongs to a trajectory, `agent_info` puts the actor's columns into its form.
+    `counted` [B] marks the envs for which it belongs to a trajectory, `agent_info` converts the actor's columns.
     """
     components = [name for name in transition.obs if name not in ("prev_action", "prev_reward")]
     arrays: Transition = tree.map(lambda leaf: tree.to_numpy(leaf)[None], transition._replace(next_state=()))

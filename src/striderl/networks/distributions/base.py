@@ -1,7 +1,7 @@
-"""What every action distribution offers, in closed form.
+"""The interface of every action distribution, in closed form.
 
-A distribution is a frozen bundle of tensors [..., event]: made by a head, asked a few questions, thrown away. Nothing
-is drawn inside it: noise is handed in as data, of the kind and shape that `noise_spec` names.
+A distribution is a frozen bundle of tensors [..., event]: made by a head for one call. Nothing
+is drawn inside it: noise is passed in as data, of the kind and shape that `noise_spec` names.
 
     features ─▶ head ─▶ distribution ─ sample(noise) ─▶ action ─ log_prob(action) ─▶ [...]
                              └─ params() ─▶ {"mean": …, "std": …} ─▶ storage ─▶ from_params ─▶ kl(new) ─▶ [...]
@@ -42,11 +42,11 @@ class Distribution(ABC, Generic[ActionT]):
 
     @abstractmethod
     def noise_spec(self) -> NoiseSpec | dict[str, NoiseSpec]:
-        """Return what `sample` wants drawn for one env and step."""
+        """Return the noise that `sample` needs for one env and step."""
 
     @abstractmethod
     def sample(self, noise: ActionT) -> ActionT:
-        """Return the action that this noise [..., *noise shape] stands for."""
+        """Return the action for this noise [..., *noise shape]."""
 
     @abstractmethod
     def mode(self) -> ActionT:
@@ -87,12 +87,12 @@ def _rebuilt(distribution: Distribution[Any], values: list[Any]) -> Distribution
 
 
 def register_distribution(kind: type[Distribution[Any]]) -> None:
-    """Let `striderl.data.tree` walk the parameters of a family: index, stack, move and compare distributions."""
+    """Let `striderl.data.tree` traverse the parameters of a family: index, stack, move and compare distributions."""
     tree.register(kind, tree.Container(_parameters, _rebuilt))
 
 
 def stretch(unit: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Map [0, 1] to [low, high]; the clamp takes back what rounding adds, because envs check their bounds."""
+    """Map [0, 1] to [low, high]; the clamp corrects rounding, because envs check their bounds."""
     return (low + (high - low) * unit).clamp(low, high)
 
 
@@ -117,7 +117,7 @@ class Hybrid(Distribution[dict[str, Tensor]]):
         return all(part.reparameterised for part in self.parts.values())
 
     def noise_spec(self) -> dict[str, NoiseSpec]:
-        """Want what each part wants."""
+        """Return the noise of each part."""
         specs: dict[str, NoiseSpec] = {}
         for name, part in self.parts.items():
             spec = part.noise_spec()

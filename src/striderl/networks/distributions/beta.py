@@ -7,7 +7,7 @@ proposals that Marsaglia and Tsang's test (2000) accepts:
     d = shape - 1/3,  v = (1 + z / (3 sqrt(d)))^3,  g = d v,  accepted where log U < z^2/2 + d - d v + d log v
 
 For shapes of at least 1 a proposal is accepted with probability 0.95 or more, so all five fail less than once in three
-million draws; then the first is taken, and no statistic can tell. Shapes below 1 are drawn as shape + 1 and brought
+million draws; then the first is taken, which no statistic detects. Shapes below 1 are drawn as shape + 1 and brought
 down by U^(1/shape).
 """
 
@@ -23,7 +23,7 @@ from striderl.data.noise import NoiseSpec
 from striderl.networks.distributions.base import Distribution, register_distribution, stretch, sum_event
 
 NUM_PROPOSALS = 5
-"""How many tries one Gamma number has."""
+"""Number of proposals per Gamma number."""
 
 _EDGE = 1e-6
 
@@ -41,7 +41,7 @@ class BetaDistribution(Distribution[Tensor]):
     high: Tensor
     """Upper bound; broadcasts to the event."""
     event_dims: int = 1
-    """How many of the last dimensions make up one action."""
+    """Number of trailing dimensions of one action."""
 
     @property
     def reparameterised(self) -> bool:
@@ -49,12 +49,12 @@ class BetaDistribution(Distribution[Tensor]):
         return False
 
     def noise_spec(self) -> NoiseSpec:
-        """Want, per entry and for each of the two Gamma numbers, proposals of two normals and one pair more."""
+        """Return, per entry and for each of the two Gamma numbers, proposals of two normals and one pair more."""
         event = tuple(self.alpha.shape[self.alpha.dim() - self.event_dims :])
         return beta_noise(event)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return a draw strictly inside the bounds, cut off from the graph."""
+        """Return a draw strictly inside the bounds, detached."""
         log_a = log_gamma_sample(self.alpha.detach(), noise[..., 0, :, :])
         log_b = log_gamma_sample(self.beta.detach(), noise[..., 1, :, :])
         # a ratio of exponentials: neither can overflow, and tiny shapes do not become 0 / 0

@@ -1,4 +1,4 @@
-"""Choices: one out of n, or several at once, with masks over what is allowed.
+"""Choices: one out of n, or several at once, with action masks.
 
 Logits are normalised once, when the distribution is made, over the allowed choices only. A forbidden choice has the
 log-probability `FORBIDDEN`: so small that its probability is exactly zero, yet finite, so that 0 * log 0 is 0 and no
@@ -6,7 +6,7 @@ gradient is NaN. A row whose mask allows nothing (padding, an env between episod
 must come out, and such rows are never used.
 
     logits  1.0   2.0   0.5        log-probabilities  -1.31  -0.31  FORBIDDEN        entropy, KL, samples
-    mask     1     1     0    ──▶  probabilities       0.27   0.73   0          ──▶  never see the third
+    mask     1     1     0    ──▶  probabilities       0.27   0.73   0          ──▶  ignore the third
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Categorical(Distribution[Tensor]):
         return self.log_probs.exp()
 
     def noise_spec(self) -> NoiseSpec:
-        """Want one Gumbel number per choice."""
+        """Return one Gumbel number per choice."""
         return NoiseSpec(shape=(self.log_probs.shape[-1],), kind="gumbel")
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class MultiDiscrete(Distribution[Tensor]):
         return False
 
     def noise_spec(self) -> NoiseSpec:
-        """Want one Gumbel number per alternative."""
+        """Return one Gumbel number per alternative."""
         return NoiseSpec(shape=(sum(self.nvec),), kind="gumbel")
 
     def sample(self, noise: Tensor) -> Tensor:

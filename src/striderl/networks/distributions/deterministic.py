@@ -20,7 +20,7 @@ class Deterministic(Distribution[Tensor]):
     value: Tensor
     """[..., *event]."""
     event_dims: int = 1
-    """How many of the last dimensions make up one action."""
+    """Number of trailing dimensions of one action."""
 
     @property
     def reparameterised(self) -> bool:
@@ -28,7 +28,7 @@ class Deterministic(Distribution[Tensor]):
         return True
 
     def noise_spec(self) -> NoiseSpec:
-        """Want nothing: noise of size zero."""
+        """Return noise of size zero."""
         return NoiseSpec(shape=(0,), kind="normal")
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Deterministic(Distribution[Tensor]):
         return sum_event(torch.zeros_like(self.value), self.event_dims)
 
     def kl(self, other: Deterministic) -> Tensor:
-        """Return zero where the actions are equal and infinity where they are not, which is what it is."""
+        """Return zero where the actions are equal and infinity where they are not, by definition."""
         differ = sum_event((self.value != other.value).to(self.value.dtype), self.event_dims) > 0
         return torch.where(differ, torch.inf, torch.zeros_like(differ, dtype=self.value.dtype))
 
@@ -83,7 +83,7 @@ class QValues(Distribution[Tensor]):
         return False
 
     def noise_spec(self) -> NoiseSpec:
-        """Want nothing: noise of size zero."""
+        """Return noise of size zero."""
         return NoiseSpec(shape=(0,), kind="normal")
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class QValues(Distribution[Tensor]):
         return self.values.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Return zero: what is executed is decided by the behaviour, which knows its probability."""
+        """Return zero: what is executed is decided by the behaviour, which has its probability."""
         return torch.zeros_like(self.values[..., 0])
 
     def entropy(self) -> Tensor:

@@ -16,7 +16,7 @@ from striderl.networks.distributions.base import Distribution, register_distribu
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 TANH_LIMIT = 1.0 - 1e-6
-"""Actions are taken back through tanh from at most this far: atanh(1 - 1e-6) = 7.25."""
+"""Actions are inverted through tanh up to this value: atanh(1 - 1e-6) = 7.25."""
 
 _NUM_NODES, _REACH = 65, 6.0
 
@@ -45,7 +45,7 @@ class DiagonalGaussian(Distribution[Tensor]):
     std: Tensor
     """[..., *event], positive."""
     event_dims: int = 1
-    """How many of the last dimensions make up one action."""
+    """Number of trailing dimensions of one action."""
 
     @property
     def reparameterised(self) -> bool:
@@ -53,7 +53,7 @@ class DiagonalGaussian(Distribution[Tensor]):
         return True
 
     def noise_spec(self) -> NoiseSpec:
-        """Want one standard normal number per entry."""
+        """Return one standard normal number per entry."""
         return NoiseSpec(shape=tuple(self.mean.shape[self.mean.dim() - self.event_dims :]), kind="normal")
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class SquashedGaussian(Distribution[Tensor]):
     high: Tensor
     """Upper bound; broadcasts to the event."""
     event_dims: int = 1
-    """How many of the last dimensions make up one action."""
+    """Number of trailing dimensions of one action."""
 
     @property
     def reparameterised(self) -> bool:
@@ -111,7 +111,7 @@ class SquashedGaussian(Distribution[Tensor]):
         return True
 
     def noise_spec(self) -> NoiseSpec:
-        """Want one standard normal number per entry."""
+        """Return one standard normal number per entry."""
         return NoiseSpec(shape=tuple(self.mean.shape[self.mean.dim() - self.event_dims :]), kind="normal")
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class SquashedGaussian(Distribution[Tensor]):
         return self.log_prob_of_value(scaled.clamp(-TANH_LIMIT, TANH_LIMIT).atanh())
 
     def log_prob_of_value(self, value: Tensor) -> Tensor:
-        """Return the log-density of the action whose value before tanh is known."""
+        """Return the log-density of an action from its value before tanh."""
         density = gaussian_log_prob(value, self.mean, self.std)
         return sum_event(density - self._log_slope(value), self.event_dims)
 

@@ -1,4 +1,4 @@
-"""What turns features into distributions of actions, or into values."""
+"""Heads: features to distributions of actions, or to values."""
 
 from __future__ import annotations
 

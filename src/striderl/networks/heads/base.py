@@ -1,4 +1,4 @@
-"""What turns features into a distribution of actions, and what keeps actions within the bounds of their spec."""
+"""Heads: features to a distribution of actions; and clipping of actions to the bounds of their spec."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Head(nn.Module, ABC, Generic[ActionT]):
 
     @abstractmethod
     def noise_spec(self) -> NoiseSpec | dict[str, NoiseSpec]:
-        """Return what a sample wants drawn for one env and step."""
+        """Return the noise of a sample for one env and step."""
 
     def head_noise(self) -> dict[str, NoiseSpec]:
-        """Return what `forward` reads from the observation as noise, by component; most heads read none.
+        """Return the noise components that `forward` reads from the observation; most heads read none.
 
-        Where it is not there the head is deterministic: in evaluation and in what is exported.
+        Without them the head is deterministic: in evaluation and when exported.
         """
         return {}
 
@@ -51,7 +51,7 @@ class Head(nn.Module, ABC, Generic[ActionT]):
 
     @abstractmethod
     def from_params(self, params: Mapping[str, Tensor]) -> Distribution[ActionT]:
-        """Make the distribution whose parameters were stored."""
+        """Make the distribution from stored parameters."""
 
 
 def read_mask(obs: Mapping[str, Tensor], component: str) -> Tensor | None:
@@ -66,7 +66,7 @@ def read_mask(obs: Mapping[str, Tensor], component: str) -> Tensor | None:
 class ActionClip(nn.Module):
     """Clip actions to the bounds of their spec, part by part; choices and parts without finite bounds pass.
 
-    For what leaves the library: an env, a user's own loop, an exported program. Storage and log-probabilities are of
+    For actions passed to an env, a user's own loop, an exported program. Storage and log-probabilities are of
     the action that was sampled.
     """
 

@@ -1,8 +1,8 @@
-"""Gaussian heads whose standard deviation can never be negative, zero, infinite or NaN.
+"""Gaussian heads with a standard deviation that is never negative, zero, infinite or NaN.
 
     raw parameter ─ NaN becomes the floor ─ clamp ─▶ ─ scalar: raw | log: exp(raw) | softplus: log(1 + exp(raw)) ─▶ std
 
-Clamping happens on every read, not after the optimiser step, so no minibatch ever sees a bad value; gradients that lead
+Clamping happens on every read, not after the optimiser step, so no minibatch ever uses a bad value; gradients that lead
 back inside the range still pass (`projected_clamp`), so a parameter that stepped out comes back.
 
 A clamp that cannot trap a parameter outside its range.
@@ -34,7 +34,7 @@ from striderl.networks.mlp import Nonlinearity, resolve_nn_activation
 
 
 class StdForm(NamedTuple):
-    """How a raw number stands for a standard deviation; both functions grow."""
+    """The map from a raw parameter to a standard deviation, and back; both are increasing."""
 
     to_std: Callable[[Tensor], Tensor]
     to_raw: Callable[[Tensor], Tensor]
@@ -107,11 +107,11 @@ class GaussianHead(Head[Tensor]):
         return DiagonalGaussian(mean, std.expand_as(mean), len(self.mean_layer.shape))
 
     def noise_spec(self) -> NoiseSpec:
-        """Want one standard normal number per action."""
+        """Return one standard normal number per action."""
         return NoiseSpec(shape=self.mean_layer.shape, kind="normal")
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store mean and std."""
+        """Return the columns of mean and std."""
         spec = TensorSpec(shape=self.mean_layer.shape)
         return {"mean": spec, "std": spec}
 
@@ -121,10 +121,10 @@ class GaussianHead(Head[Tensor]):
 
     @torch.no_grad()
     def clip_std(self, min: float | Sequence[float] | None = None, max: float | Sequence[float] | None = None) -> None:
-        """Bring the learned std into [min, max] (one number, or one per action) and mend a parameter that is NaN.
+        """Clip the learned std to [min, max] (one number, or one per action) and repair a NaN parameter.
 
         Limits beyond those the head was built with do not widen them. A state-dependent std has no parameter to
-        bring in; its limits are tightened instead, and saved with the rest.
+        clip; its limits are tightened instead, and saved with the rest.
         """
         shape, form, device = self.mean_layer.shape, STD_TYPES[self.std_type], self.raw_low.device
         low, high = self.raw_low, self.raw_high
@@ -143,7 +143,7 @@ class GaussianHead(Head[Tensor]):
 
 
 class SquashedGaussianHead(Head[Tensor]):
-    """Features to a tanh-squashed Gaussian on a bounded box; the std depends on the features unless told otherwise."""
+    """Features to a tanh-squashed Gaussian on a bounded box; the std depends on the features by default."""
 
     def __init__(
         self,
@@ -182,11 +182,11 @@ class SquashedGaussianHead(Head[Tensor]):
         return SquashedGaussian(inner.mean, inner.std, self.low, self.high, inner.event_dims)
 
     def noise_spec(self) -> NoiseSpec:
-        """Want one standard normal number per action."""
+        """Return one standard normal number per action."""
         return self.gaussian.noise_spec()
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store mean and std before the squashing."""
+        """Return the columns of mean and std before the squashing."""
         return self.gaussian.params_spec()
 
     def from_params(self, params: Mapping[str, Tensor]) -> SquashedGaussian:
@@ -194,7 +194,7 @@ class SquashedGaussianHead(Head[Tensor]):
         return SquashedGaussian(params["mean"], params["std"], self.low, self.high, self.low.dim())
 
     def clip_std(self, min: float | Sequence[float] | None = None, max: float | Sequence[float] | None = None) -> None:
-        """Bring the std before the squashing into [min, max], as `GaussianHead.clip_std` does."""
+        """Clip the std before the squashing to [min, max], as `GaussianHead.clip_std` does."""
         self.gaussian.clip_std(min, max)
 
 
@@ -249,6 +249,6 @@ def projected_clamp(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Clamp into [low, high], which broadcast to value; NaN becomes low and passes no gradient."""
     safe = torch.where(value.isnan(), low, value)
     if not (safe.requires_grad and torch.is_grad_enabled()):
-        return torch.minimum(torch.maximum(safe, low), high)  # what `forward` does, without the way there
+        return torch.minimum(torch.maximum(safe, low), high)  # what `forward` does, without the autograd overhead
     result: Tensor = _ProjectedClamp.apply(safe, low, high)  # type: ignore[no-untyped-call]
     return result

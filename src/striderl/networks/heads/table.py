@@ -1,4 +1,4 @@
-"""The other heads, and the one table that picks a head for an action spec."""
+"""The other heads, and the one table that selects a head for an action spec."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class BetaHead(Head[Tensor]):
         return BetaDistribution(alpha, beta, self.low, self.high, self.low.dim())
 
     def noise_spec(self) -> NoiseSpec:
-        """Want the proposals of two Gamma numbers per action."""
+        """Return the noise: the proposals of two Gamma numbers per action."""
         return beta_noise(self.layer.shape)
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store alpha and beta."""
+        """Return the columns of alpha and beta."""
         spec = TensorSpec(shape=self.layer.shape)
         return {"alpha": spec, "beta": spec}
 
@@ -83,11 +83,11 @@ class CategoricalHead(Head[Tensor]):
         return Categorical.from_logits(self.layer(features), read_mask(obs, self.mask))
 
     def noise_spec(self) -> NoiseSpec:
-        """Want one Gumbel number per choice."""
+        """Return one Gumbel number per choice."""
         return NoiseSpec(shape=(self.num_actions,), kind="gumbel")
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store the masked log-probabilities."""
+        """Return the column of masked log-probabilities."""
         return {"log_probs": TensorSpec(shape=(self.num_actions,))}
 
     def from_params(self, params: Mapping[str, Tensor]) -> Categorical:
@@ -110,11 +110,11 @@ class MultiDiscreteHead(Head[Tensor]):
         return MultiDiscrete.from_logits(self.layer(features), self.nvec, read_mask(obs, self.mask))
 
     def noise_spec(self) -> NoiseSpec:
-        """Want one Gumbel number per alternative."""
+        """Return one Gumbel number per alternative."""
         return NoiseSpec(shape=(sum(self.nvec),), kind="gumbel")
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store the masked log-probabilities in one row."""
+        """Return the column of masked log-probabilities, in one row."""
         return {"log_probs": TensorSpec(shape=(sum(self.nvec),))}
 
     def from_params(self, params: Mapping[str, Tensor]) -> MultiDiscrete:
@@ -151,11 +151,11 @@ class DeterministicHead(Head[Tensor]):
         return Deterministic(value, self.low.dim())
 
     def noise_spec(self) -> NoiseSpec:
-        """Want nothing: noise of size zero."""
+        """Return noise of size zero."""
         return NoiseSpec(shape=(0,), kind="normal")
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store the value."""
+        """Return the column of the value."""
         return {"value": TensorSpec(shape=self.layer.shape)}
 
     def from_params(self, params: Mapping[str, Tensor]) -> Deterministic:
@@ -171,7 +171,7 @@ class HybridHead(Head[dict[str, Tensor]]):
         if any("." in name for name in parts):
             raise ValueError(f"names of action parts cannot hold a dot, found {sorted(parts)}")
         self.names = tuple(parts)
-        # with a prefix, because a part may be called 'type' or 'values', which a module dict has for itself
+        # with a prefix, because a part may be called 'type' or 'values', which `ModuleDict` reserves
         self.parts = nn.ModuleDict({_key(name): part for name, part in parts.items()})
         self.mask_components = tuple(dict.fromkeys(name for part in parts.values() for name in part.mask_components))
 
@@ -180,7 +180,7 @@ class HybridHead(Head[dict[str, Tensor]]):
         return Hybrid({name: self.parts[_key(name)](features, obs) for name in self.names})
 
     def noise_spec(self) -> dict[str, NoiseSpec]:
-        """Want what each part wants."""
+        """Return the noise of each part."""
         specs: dict[str, NoiseSpec] = {}
         for name, part in self._heads().items():
             spec = part.noise_spec()
@@ -189,7 +189,7 @@ class HybridHead(Head[dict[str, Tensor]]):
         return specs
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store the parameters of all parts, named 'part/parameter'."""
+        """Return the columns of all parts, named 'part/parameter'."""
         return {
             f"{name}/{key}": spec for name, part in self._heads().items() for key, spec in part.params_spec().items()
         }
@@ -252,7 +252,7 @@ BOX_HEADS: dict[str, BoxHead] = {
 def head_for(action_spec: ActionSpec, input_size: int, *, box: str | BoxHead = "gaussian") -> Head[Any]:
     """Build the head for an action spec.
 
-    `box` picks the head of real-valued actions: a name of `BOX_HEADS`, or a function for settings of one's own, such
+    `box` selects the head of real-valued actions: a name of `BOX_HEADS`, or a function for your own settings, such
     as `lambda size, spec: GaussianHead(size, spec.shape, init_std=0.5)`.
     """
     if isinstance(action_spec, DictActionSpec):

@@ -1,13 +1,13 @@
 """Features to values: of a state, or of every choice in it.
 
-Noisy layers (Fortunato et al. 2018): exploration that is learned, with the noise handed in.
+Noisy layers (Fortunato et al. 2018): exploration that is learned, with the noise passed in.
 
     y = W x + b + e_out ⊙ ( S (e_in ⊙ x) + s )        e = sign(n) √|n| of standard normal numbers n, one row per sample
 
 Factorised noise needs no noisy weight matrix: two products do it with different noise for every row, so nothing is
 drawn in the layer and nothing is shared between envs. Without noise the layer is W x + b.
 
-Heads that say how returns are distributed for every choice; what is played is the best mean.
+Heads for the distribution of returns of every choice; the greedy choice has the best mean.
 
 features ─▶ [.., n, M]     atoms: M probabilities on fixed returns      quantiles: M returns of equal probability
          ─▶ [.., n]        their means: the Q-values
@@ -73,11 +73,11 @@ class QHead(Head[Tensor]):
         return QValues.from_values(self.layer.single(features, obs), read_mask(obs, self.mask))
 
     def noise_spec(self) -> NoiseSpec:
-        """Want nothing: noise of size zero."""
+        """Return noise of size zero."""
         return NoiseSpec(shape=(0,), kind="normal")
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store the Q-values."""
+        """Return the column of the Q-values."""
         return {"values": TensorSpec(shape=(self.num_actions,))}
 
     def from_params(self, params: Mapping[str, Tensor]) -> QValues:
@@ -128,11 +128,11 @@ class QLayer(nn.Module):
         self._noise_sizes = [input_size + out for out in sizes.values()] if noisy else []
 
     def noise(self) -> dict[str, NoiseSpec]:
-        """Return what one sample wants drawn; nothing without noisy layers."""
+        """Return the noise of one sample; none without noisy layers."""
         return {NOISE: NoiseSpec(shape=(sum(self._noise_sizes),), kind="normal")} if self._noise_sizes else {}
 
     def forward(self, features: Tensor, obs: Mapping[str, Tensor] = NO_OBS) -> Tensor:
-        """Return one row of `size` numbers per choice; noise is read from the observation, where it is."""
+        """Return one row of `size` numbers per choice; noise is read from the observation, if present."""
         outputs = dict(zip(self.layers, self._outputs(features, obs.get(NOISE))))
         leading = features.shape[:-1]
         advantage = outputs["advantage"].view(*leading, self.num_actions, self.size)
@@ -143,7 +143,7 @@ class QLayer(nn.Module):
     def single(self, features: Tensor, obs: Mapping[str, Tensor] = NO_OBS) -> Tensor:
         """Return one number per choice, [..., n], of a layer with `size` 1."""
         if len(self.layers) == 1 and not self._noise_sizes:
-            # as it is: two views there, and two back, are a tenth of a small network's time
+            # a special case: two views forward and two backward are a tenth of a small network's time
             values: Tensor = self.layers["advantage"](features)
             return values
         numbers: Tensor = self(features, obs)
@@ -163,7 +163,7 @@ class QLayer(nn.Module):
 
 @dataclass(frozen=True)
 class ReturnDistribution(QValues):
-    """Q-values with the distributions behind them."""
+    """Q-values with their distributions."""
 
     spread: Tensor
     """[..., n, M]: log-probabilities of atoms, or quantiles."""
@@ -191,11 +191,11 @@ class _SpreadHead(Head[Tensor]):
         return self.layer.noise()
 
     def noise_spec(self) -> NoiseSpec:
-        """Want nothing: noise of size zero."""
+        """Return noise of size zero."""
         return NoiseSpec(shape=(0,), kind="normal")
 
     def params_spec(self) -> dict[str, TensorSpec]:
-        """Store the Q-values."""
+        """Return the column of the Q-values."""
         return {"values": TensorSpec(shape=(self.num_actions,))}
 
     def from_params(self, params: Mapping[str, Tensor]) -> QValues:
@@ -266,8 +266,8 @@ class QuantileQHead(_SpreadHead):
 class ImplicitQuantileHead(_SpreadHead):
     """The return at any fraction (Dabney et al. 2018): features times an embedding of the fraction, then a layer.
 
-    Fractions come with the observation as `FRACTIONS` [..., M]; without them it looks at `num_quantiles` evenly spread
-    ones, so that what is played and exported does not depend on chance.
+    Fractions come with the observation as `FRACTIONS` [..., M]; without them it uses `num_quantiles` evenly spread
+    ones, so that acting and export are deterministic.
     """
 
     FRACTIONS = "head/fractions"

@@ -1,1 +1,1 @@
-"""The pure policy for people who write loops the old, stateful way."""
+"""The pure policy behind a stateful interface, for hand-written loops."""

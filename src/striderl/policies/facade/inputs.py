@@ -1,8 +1,8 @@
-"""What `StatefulPolicy` is given and what it shows: flat vectors in, named components out, and a look inside.
+"""Inputs of `StatefulPolicy`: flat vectors to named components; and access to latents and estimates.
 
     [.., num_obs] or {"joints": …, "scan": …} ─▶ {"joints": [.., 12], "scan": [.., 187]}
 
-The look inside a policy gives the latent of a component, the estimate, and the observation with its latents in place.
+Available are the latent of a component, the estimate, and the observation with its latents in place.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def named(observations: Observations, spec: ObsSpec, device: torch.device | None
 
 
 def lead_of(obs: Mapping[str, Tensor], spec: ObsSpec) -> tuple[int, ...]:
-    """Return the leading shape, [N] of a step or [T, B] of a minibatch; a component that is missing is named."""
+    """Return the leading shape, [N] of a step or [T, B] of a minibatch; raise with a missing component."""
     spec.require(obs)
     name = spec.names[0]
     return tuple(obs[name].shape[: obs[name].dim() - len(spec[name].shape)])
@@ -56,7 +56,7 @@ def as_dones(dones: Any) -> Tensor:
 
 
 def critic_view(policy: Policy, given: Observations, critic_given: Observations | None) -> Observations:
-    """Return what the critic sees: its own observations, else the actor's where they have the same layout."""
+    """Return the critic's observations: its own observations, else the actor's where they have the same layout."""
     if critic_given is not None:
         return critic_given
     actor, critic = _layout(policy.actor_inputs), _layout(policy.critic_inputs)
@@ -69,7 +69,7 @@ def critic_view(policy: Policy, given: Observations, critic_given: Observations 
 
 
 def check_truths(policy: Policy, obs: Mapping[str, Tensor]) -> None:
-    """Raise when the actor may have to read something true that was not given."""
+    """Raise when the actor may have to read a true value that was not given."""
     for _, stage in policy.actor.named_stages():
         missing = [name for name in stage.wanted_truths if name not in obs] if isinstance(stage, PredictStage) else []
         if missing:
@@ -80,14 +80,14 @@ def check_truths(policy: Policy, obs: Mapping[str, Tensor]) -> None:
 
 
 def _as_tensor(value: Any, what: str, device: torch.device | None) -> Tensor:
-    """Return a tensor as it is and an array as a tensor; float64, which numpy makes unasked, becomes float32."""
+    """Return a tensor as it is and an array as a tensor; float64, numpy's default, becomes float32."""
     if isinstance(value, Tensor):
         return value
     if not isinstance(value, np.ndarray):
         raise TypeError(
             f"{what} is a {type(value).__name__}; wanted a tensor or an array [.., size], or a dict of them"
         )
-    copied = torch.from_numpy(np.array(value))  # a copy, because what was given may be read-only
+    copied = torch.from_numpy(np.array(value))  # a copy, because the input may be read-only
     return copied.to(device, torch.float32 if copied.dtype == torch.float64 else copied.dtype)
 
 
@@ -102,13 +102,13 @@ def _text(spec: ObsSpec) -> str:
     return f"{spec.size} numbers (" + ", ".join(f"{name} {part.size}" for name, part in spec.items()) + ")"
 
 
-# -- a look inside -----------------------------------------------------------------------------------------------------
+# -- inside -----------------------------------------------------------------------------------------------------------
 
 
 def encoder_latent(policy: Policy, obs: Obs, component: str, *, critic: bool = False) -> Tensor:
     """Return the latent [.., size] of a component, as the actor's encoder makes it, or the critic's.
 
-    Only the component itself is needed; stages with a memory or with decisions are passed over.
+    Only the component itself is needed; stages with a memory or with decisions are skipped.
     """
     if component not in obs:
         raise KeyError(unknown("component", component, obs, where="the observation"))
@@ -127,7 +127,7 @@ def encoder_latent(policy: Policy, obs: Obs, component: str, *, critic: bool = F
 
 
 def estimates(aux: Mapping[str, Tensor], stage: str = "Estimate") -> Tensor:
-    """Return the flat estimate [.., K] of the policy's `Estimate` (or 'Adapt') stage from what a call gave as `aux`."""
+    """Return the flat estimate [.., K] of the policy's `Estimate` (or 'Adapt') stage from the `aux` of a call."""
     for key, value in aux.items():
         if key.endswith(f"_{stage}/estimate"):
             return value
@@ -144,7 +144,7 @@ def embedded_spec(policy: Policy) -> ObsSpec:
 def embed(policy: Policy, obs: Obs) -> dict[str, Tensor]:
     """Run the actor up to its last encoder and return the components, latents in place.
 
-    Only stages that keep and decide nothing may come before it: embedding has no memory to advance.
+    Only stages without memory and decisions may come before it: embedding has no memory to advance.
     """
     position = _after_encoders(policy.actor)
     shared = policy.trunk(StageInput(obs, NOTHING, NOTHING, whole=obs)).obs

@@ -1,4 +1,4 @@
-"""What `StatefulPolicy` keeps between calls, and hidden states as the tuples that older loops store.
+"""The memory of `StatefulPolicy` between calls, and hidden states as nested tuples for older loops.
 
 `FacadeMemory` is the memory of its envs, and the source of its random numbers. A policy keeps its memory in one flat
 dict with the env first; older libraries nest tuples and put the layers first:
@@ -41,7 +41,7 @@ class FacadeMemory:
     def at(
         self, part: str, hidden_states: Any, masks: Tensor | None, resets: Tensor | None, lead: tuple[int, ...]
     ) -> dict[str, Tensor]:
-        """Return the state that a call begins with: what was given for a minibatch, else what is kept."""
+        """Return the state that a call begins with: the given one for a minibatch, else the kept one."""
         if not self.policy.state_spec():
             return {}
         if hidden_states is not None:
@@ -62,7 +62,7 @@ class FacadeMemory:
         return self.state
 
     def reset(self, dones: Any) -> None:
-        """Forget the envs where `dones` [N], of any dtype, is not zero; without it forget all."""
+        """Reset the envs where `dones` [N], of any dtype, is not zero; all without it."""
         if dones is None:
             self.state = {}
             return
@@ -114,12 +114,12 @@ def from_hidden_states(policy: Policy, hidden_states: Any) -> dict[str, Tensor]:
 
 
 def actor_state(policy: Policy, hidden: Any) -> dict[str, Tensor]:
-    """Return the flat state of the actor's hidden states; an `ActorCriticHiddenState` is asked for its actor."""
+    """Return the flat state of the actor's hidden states; of an `ActorCriticHiddenState`, its actor's."""
     return _unpack(policy.actor, "actor", hidden.actor if isinstance(hidden, ActorCriticHiddenState) else hidden)
 
 
 def critic_state(policy: Policy, hidden: Any) -> dict[str, Tensor]:
-    """Return the flat state of the critic's hidden states; an `ActorCriticHiddenState` is asked for its critic."""
+    """Return the flat state of the critic's hidden states; of an `ActorCriticHiddenState`, its critic's."""
     return _unpack(policy.critic, "critic", hidden.critic if isinstance(hidden, ActorCriticHiddenState) else hidden)
 
 

@@ -1,4 +1,4 @@
-"""A model whose `act` or `evaluate` was overridden, as the pure policy that algorithms run.
+"""A model with an overridden `act` or `evaluate`, as the pure policy that algorithms run.
 
     class Mine(ActorCritic):
         def act(self, observations, **kwargs):                 policy_of(Mine(…)) ─▶ RoutedPolicy
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def policy_of(model: StatefulPolicy, *, deterministic: bool = False) -> Policy:
     """Return the policy of a model, routed through the methods that its class overrides.
 
-    With `deterministic` for users that play the mode of the distribution, which would not call `act_inference`.
+    With `deterministic` for callers that use the mode of the distribution, which would not call `act_inference`.
     """
     if deterministic and overridden(model, StatefulPolicy, "act_inference"):
         raise TypeError(
@@ -56,7 +56,7 @@ class RoutedPolicy(Policy):
         self.flat = True
         """Whether the model is given flat vectors, or dicts of components."""
         self.sampled: Any = None
-        """What the model's `act` returned last."""
+        """The last output of the model's `act`."""
 
     @property
     def model(self) -> StatefulPolicy:
@@ -85,7 +85,7 @@ class RoutedPolicy(Policy):
         resets: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
-        """Run the model's `act`; keep what it sampled."""
+        """Run the model's `act`; keep its sample."""
         if not self._acts:
             return super().act(obs, state, stage_draws, resets, valid)
         seen, model, more = masked(obs, valid), self.model, self._decisions(stage_draws)
@@ -132,7 +132,7 @@ class RoutedPolicy(Policy):
 
     @contextmanager
     def _memory(self, state: Mapping[str, Tensor]) -> Iterator[Any]:
-        """Let the model remember this state, and afterwards what it remembered before."""
+        """Set the model's state inside this context, and restore it afterwards."""
         memory = self.model._memory
         before, memory.state = memory.state, dict(state)
         try:

@@ -1,9 +1,9 @@
-"""`StatefulPolicy`: a policy that remembers its last call, for loops written the old way.
+"""`StatefulPolicy`: a policy that keeps the state of its last call, for hand-written loops.
 
     model.act(obs) ─▶ actions            keeps distribution, memory and decisions of the step
     model.get_actions_log_prob(actions), model.action_mean, model.action_std, model.entropy      of that distribution
     model.evaluate(critic_obs) ─▶ values [.., 1]
-    model.reset(dones)                   forgets the finished envs
+    model.reset(dones)                   resets the memory of finished envs
 
 Observations are flat [.., num_obs] tensors in the order of the policy's components, or dicts of components. A call is a
 step, and advances the memory, unless `hidden_states` are given: then it is a minibatch, either of padded trajectories
@@ -63,13 +63,13 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("is_recurrent", "get_hidden_states", "set_hidden_states", "detach_hidden_states"), _MEMORY),
     "device": "it is where the policy's parameters are; move the model with to(device)",
 }
-"""What a subclass may not override, with the reason and what to do instead."""
+"""Methods that a subclass may not override, with the reason and the alternative."""
 _OLD_PARTS = ("std", "log_std", "memory_a", "memory_c")
 """Parts of rsl_rl's classes that have another place here."""
 
 
 class StatefulPolicy:
-    """A thin shell around a pure policy that keeps what the last call gave."""
+    """A thin wrapper around a pure policy that keeps the outputs of the last call."""
 
     policy: Policy
 
@@ -78,7 +78,7 @@ class StatefulPolicy:
         refuse_overrides(cls, REFUSED)
 
     def __init__(self, policy: Policy, *, seed: int | None = None, companions: Sequence[nn.Module] = ()) -> None:
-        """Wrap a policy; without a seed, torch's global generator gives one, so `torch.manual_seed` governs it.
+        """Wrap a policy; without a seed, torch's global generator gives one, so `torch.manual_seed` controls it.
 
         Companions are moved and set to training along with the policy, and are no part of it otherwise.
         """
@@ -156,7 +156,7 @@ class StatefulPolicy:
     ) -> Any:
         """Return sampled actions.
 
-        `stage_draws` are the decisions to repeat (`model.stage_draws` of the step), `critic_observations` are wanted by
+        `stage_draws` are the decisions to repeat (`model.stage_draws` of the step), `critic_observations` are needed by
         adaptors whose actor may read the truth.
         """
         self._act(observations, critic_observations, masks, hidden_states, resets=resets, stage_draws=stage_draws)
@@ -179,7 +179,7 @@ class StatefulPolicy:
         """Return values [.., 1], or [.., V] of a critic with several.
 
         A critic whose stages decide repeats the decisions in `stage_draws`; without it those of the last `act`, which
-        are wanted for the same envs, and before the first `act` those of deterministic inference.
+        must be of the same envs, and before the first `act` those of deterministic inference.
         """
         obs = named(critic_observations, self.policy.critic_inputs, self.device)
         lead = lead_of(obs, self.policy.critic_inputs)
@@ -247,7 +247,7 @@ class StatefulPolicy:
         return self.distribution.log_prob(actions)
 
     def clip_std(self, min: float | Sequence[float] | None = None, max: float | Sequence[float] | None = None) -> None:
-        """Bring the learned standard deviation into [min, max], one number or one per action."""
+        """Clip the learned standard deviation to [min, max], one number or one per action."""
         head = self.policy.head.inner if isinstance(self.policy.head, ModeHead) else self.policy.head
         if not isinstance(head, (GaussianHead, SquashedGaussianHead)):
             raise TypeError(f"clip_std wants a Gaussian head; a {type(head).__name__} has no standard deviation")
@@ -272,7 +272,7 @@ class StatefulPolicy:
     ) -> Tensor:
         """Return the flat estimate [.., K], of the last call or of given observations; memory stays.
 
-        `stage="Adapt"` asks for that of the privilege adaptor.
+        `stage="Adapt"` returns that of the privilege adaptor.
         """
         if observations is None:
             return estimates(self._aux, stage)
@@ -319,11 +319,11 @@ class StatefulPolicy:
         return bool(self.policy.state_spec())
 
     def start(self, num_envs: int) -> None:
-        """Begin with an empty memory of so many envs; otherwise the first step does."""
+        """Create an empty memory for this number of envs; otherwise the first step does."""
         self._memory.state = self.policy.initial_state(num_envs)
 
     def reset(self, dones: Any = None) -> None:
-        """Forget the envs where `dones` [N], a tensor, an array or a list, is not zero; without it forget all."""
+        """Reset the envs where `dones` [N], a tensor, an array or a list, is not zero; all without it."""
         self._memory.reset(dones)
 
     def get_hidden_states(self) -> Any:
@@ -331,18 +331,18 @@ class StatefulPolicy:
         return tuples.to_hidden_states(self.policy, self._memory.state) if self._memory.state else None
 
     def set_hidden_states(self, hidden_states: Any) -> None:
-        """Put a memory back that `get_hidden_states` returned; None forgets everything."""
+        """Restore a memory that `get_hidden_states` returned; None resets everything."""
         self._memory.state = {} if hidden_states is None else tuples.from_hidden_states(self.policy, hidden_states)
 
     def detach_hidden_states(self) -> None:
-        """Cut the memory off from the graph that computed it."""
+        """Detach the memory from its autograd graph."""
         self._memory.state = {name: value.detach() for name, value in self._memory.state.items()}
 
     # -- like a module -------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return next(self.policy.parameters()).device
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -406,7 +406,7 @@ class StatefulPolicy:
         stage_draws: Mapping[str, Tensor] | None = None,
         greedy: bool = False,
     ) -> None:
-        """Run the actor and keep what it gives."""
+        """Run the actor and keep its outputs."""
         obs = named(observations, self.policy.actor_inputs, self.device)
         lead = lead_of(obs, self.policy.actor_inputs)
         if critic_observations is not None:

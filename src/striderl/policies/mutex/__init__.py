@@ -1,1 +1,1 @@
-"""Several trained policies behind one, chosen by what is seen ahead."""
+"""Several trained policies behind one, chosen by the obstacle ahead."""

@@ -2,7 +2,7 @@
 
 Each takes run folders (`sub_policy_paths`), ready policies (`sub_policies` with `sub_action_scales`), or both, the
 ready ones first; `load_sub_policy` reads run folders that are not st_rl's, such as those of `striderl train`. They
-differ in who chooses: the caller; the obstacle that is engaged; or that and whether the way leads up or down.
+differ in the selection: by the caller; by the engaged obstacle; or by that and whether the way leads up or down.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ActorCriticFieldMutex(StatefulMutex):
         """Join policies; the settings are those of `MutexConfig` and `FieldSelection`.
 
         `cmd_vel_mapping` is {policy: velocity or (low, high)}. `cmd_scales`, one number or one per policy, defaults to
-        the scales that the run folders say, and to 1 for ready policies.
+        the scales of the run folders, and to 1 for ready policies.
         """
         sizes = _sizes(
             num_actor_obs, num_critic_obs, num_actions, obs_segments, critic_obs_segments, privileged_obs_segments
@@ -131,7 +131,7 @@ class ActorCriticClimbMutex(StatefulMutex):
     """As `ActorCriticFieldMutex`, with a policy of its own for jumping down, which is the last one."""
 
     JUMP_OBSTACLE_ID = 3
-    """The policy that jumps, counted from 0, unless `jump_obstacle_id` says otherwise."""
+    """The policy that jumps, counted from 0, unless `jump_obstacle_id` is set."""
 
     @explicit
     def __init__(
@@ -167,7 +167,7 @@ class ActorCriticClimbMutex(StatefulMutex):
     ) -> None:
         """Join policies; without a `jump_down_policy_path` the last of the ready `sub_policies` jumps down.
 
-        `jump_down_vel=None` lets it take the velocity command of the policy that jumps up, if that has one.
+        `jump_down_vel=None` gives it the velocity command of the policy that jumps up, if that has one.
         """
         sizes = _sizes(
             num_actor_obs, num_critic_obs, num_actions, obs_segments, critic_obs_segments, privileged_obs_segments
@@ -262,7 +262,7 @@ def _reset_rule(rule: str | bool) -> str:
 def _cmd_scales(
     given: Scale | None, subs: Sequence[SubPolicy], commanded: Sequence[int] | Mapping[int, Velocity]
 ) -> float | tuple[float, ...]:
-    """Return what velocities are multiplied by, per policy: as given, else as the runs say."""
+    """Return what velocities are multiplied by, per policy: as given, else from the runs."""
     if not commanded:
         if given is not None:
             raise ValueError(f"cmd_scales={given} has no effect without velocity commands; give cmd_vel_mapping")

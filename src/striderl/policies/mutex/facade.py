@@ -1,6 +1,6 @@
-"""`StatefulMutex`: a mutex that remembers its last call, for loops written the old way.
+"""`StatefulMutex`: a mutex that keeps the state of its last call, for hand-written loops.
 
-    model.act_inference(obs) ─▶ actions [N, A]        model.reset(dones) forgets the finished envs
+    model.act_inference(obs) ─▶ actions [N, A]        model.reset(dones) resets finished envs
 
 Observations are flat [N, num_obs] tensors in the order of the components, or dicts of components. Nothing is learned
 here, so no graph is kept. `model.policy` is the pure `MutexPolicy`.
@@ -35,18 +35,18 @@ REFUSED: Mapping[str, str] = dict.fromkeys(
     ),
     "agents, teachers and savers run model.policy, a MutexPolicy; give it another selection, or wrap the model",
 )  # fmt: skip
-"""What a subclass may not override."""
+"""Methods that a subclass may not override."""
 
 
 class StatefulMutex:
-    """A thin shell around `MutexPolicy` that keeps memory, drawn commands and the last distribution."""
+    """A thin wrapper around `MutexPolicy` that keeps memory, drawn commands and the last distribution."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         refuse_overrides(cls, REFUSED)
 
     def __init__(self, policy: MutexPolicy, *, seed: int | None = None) -> None:
-        """Wrap a mutex; without a seed, torch's global generator gives one, so `torch.manual_seed` governs it."""
+        """Wrap a mutex; without a seed, torch's global generator gives one, so `torch.manual_seed` controls it."""
         self.policy = policy
         self.state: dict[str, Tensor] = {}
         self._memo: dict[str, Tensor] | None = None
@@ -61,7 +61,7 @@ class StatefulMutex:
     def act_inference(self, observations: Observations, policy_selection: Tensor | None = None) -> Tensor:
         """Return the deterministic actions of one step.
 
-        `policy_selection`, an index [N] or one-hot [N, K], takes the place of what the observation says.
+        `policy_selection`, an index [N] or one-hot [N, K], replaces the selection by the observation.
         """
         self._act(observations, policy_selection)
         actions: Tensor = self.distribution.mode()
@@ -186,7 +186,7 @@ class StatefulMutex:
 
     @property
     def cmd_vel_current(self) -> Tensor:
-        """The velocity commands [N, K] of the last call; those of policies without a command mean nothing."""
+        """The velocity commands [N, K] of the last call; those of policies without a command are meaningless."""
         return self._seen("command")
 
     def _seen(self, name: str) -> Tensor:
@@ -214,7 +214,7 @@ class StatefulMutex:
         )
 
     def reset(self, dones: Any = None) -> None:
-        """Forget the envs where `dones` [N], a tensor, an array or a list, is not zero; without it forget all.
+        """Reset the envs where `dones` [N], a tensor, an array or a list, is not zero; all without it.
 
         They lose the memory of all sub-policies and the smoothing, and draw new velocity commands at their next step.
         """
@@ -297,7 +297,7 @@ class StatefulMutex:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return self.policy.action_ratio.device
 
     def parameters(self) -> Iterator[nn.Parameter]:

@@ -6,10 +6,10 @@
          ├─▶ …                                                                                             sum ─▶ action
          └─▶ last action * env_scale / scale_K, its command ─▶ policy K ─▶ * scale_K / env_scale * weight_K ─┘
 
-Each policy is shown its own velocity command, and the last action in its own units:
+Each policy gets its own velocity command, and the last action in its own units:
 
     proprioception of the env     [ … |  0.4  | … | a_0 … a_11 ]          a in units of env_action_scale
-    as policy i is shown it       [ … | v_i s | … | a * env_scale / scale_i ]
+    as policy i gets it           [ … | v_i s | … | a * env_scale / scale_i ]
                                         9           the last 12
 
 State of one env: the memory of every policy's actor, `recent` and `command`. All of it begins as zeros and is reset by
@@ -42,7 +42,7 @@ from striderl.policies.stage import Memo, Obs, State, inner, outer
 
 
 class _Step(NamedTuple):
-    """What one step gives."""
+    """The outputs of one step."""
 
     mean: Tensor
     """[N, *action]."""
@@ -55,7 +55,7 @@ class _Step(NamedTuple):
 class MutexPolicy(nn.Module):
     """Sub-policies, their action scales, and the rule that chooses; see the picture at the top of this module.
 
-    All sub-policies run on all envs, so shapes never change and memories can go on while another one acts. They act as
+    All sub-policies run on all envs, so shapes never change and memories stay up to date. They act as
     in inference, without exploration inside; the action is a Gaussian where all of theirs are,
     with the spread of the sum of independent ones, and deterministic otherwise. There is no critic.
     """
@@ -87,7 +87,7 @@ class MutexPolicy(nn.Module):
     # -- what is declared ----------------------------------------------------------------------------------------------
 
     def state_spec(self) -> dict[str, TensorSpec]:
-        """Return what one env's memory is made of; it starts as zeros."""
+        """Return the spec of one env's memory; it starts as zeros."""
         own = {"recent": TensorSpec(shape=(self.config.smoothing_len, self.num_policies))}
         if self.inputs.draws:
             own["command"] = TensorSpec(shape=(self.num_policies,))
@@ -104,7 +104,7 @@ class MutexPolicy(nn.Module):
         return {"command": TensorSpec(shape=(self.num_policies,))} if self.inputs.draws else {}
 
     def noise(self) -> dict[str, NoiseSpec]:
-        """Return the random numbers wanted for each env and step; only those of first steps are used."""
+        """Return the random numbers needed for each env and step; only those of first steps are used."""
         return {"command": NoiseSpec(shape=(self.num_policies,), kind="uniform")} if self.inputs.draws else {}
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ class MutexPolicy(nn.Module):
     ) -> tuple[Distribution[Any], dict[str, Tensor], dict[str, Tensor]]:
         """Act on one step [N, …] or on a sequence [T, N, …]; returns (distribution, state, aux).
 
-        `selection` [.., K], one-hot, takes the place of what the observation says. Nothing given is changed.
+        `selection` [.., K], one-hot, replaces the selection by the observation. Nothing given is changed.
         """
         self.obs_spec.require(obs)
         name, spec = next(iter(self.obs_spec.items()))
@@ -195,7 +195,7 @@ class MutexPolicy(nn.Module):
         return self.config.selection.choose(obs, self.num_policies)
 
     def _command(self, state: State, stage_draws: Memo) -> Tensor:
-        """Return the velocity commands [N, K]: what the memo says at first steps, then what was kept."""
+        """Return the velocity commands [N, K]: the drawn ones at first steps, then the kept ones."""
         recent = state["recent"]
         if not self.inputs.draws:
             return self.inputs.fixed.expand(recent.shape[0], -1)
@@ -222,7 +222,7 @@ class MutexPolicy(nn.Module):
         variances: list[Tensor] = []
         for index, distribution in enumerate(acted):
             share = weight[:, index].view(-1, *[1] * len(self.action_spec.shape)) * self.action_ratio[index]
-            # a policy that does not act may say anything, NaN included: choose, do not multiply by zero
+            # a policy that does not act may return anything, NaN included: select, do not multiply by zero
             means.append(torch.where(share != 0, distribution.mode() * share, 0.0))
             if isinstance(distribution, DiagonalGaussian):
                 variances.append(torch.where(share != 0, (distribution.std * share).square(), 0.0))
@@ -312,7 +312,7 @@ class MutexInputs(nn.Module):
         return self.low + (self.high - self.low) * shared
 
     def seen_by(self, index: int, obs: Obs, command: Tensor) -> dict[str, Tensor]:
-        """Return what policy `index` sees in a step [N, …]; `command` [N, K] are velocities."""
+        """Return the observation of policy `index` in a step [N, …]; `command` [N, K] are velocities."""
         return self.with_command(index, self.with_last_action(index, obs), command)
 
     def with_last_action(self, index: int, obs: Obs) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Sub-policies of a mutex: ready ones, and trained ones out of their run folders.
 
-A run folder says what its policy is and in which units it acts:
+A run folder holds the class of its policy and the units of its actions:
 
     config.json   ["policy"]                                   arguments of the policy class
                   ["policy"]["class_name"], ["runner"]["policy_class_name"]      the class, when it is not given
@@ -61,17 +61,17 @@ SUB_POLICY_CLASSES: dict[str, type[StatefulPolicy]] = {
     "VisualDeterministicAC": VisualDeterministicAC,
     "VisualDeterministicRecurrent": VisualDeterministicRecurrent,
 }
-"""What a run folder's policy may be."""
+"""The classes that a run folder's policy may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvSizes:
-    """What every policy class is told about the env."""
+    """The sizes and specs that every policy class gets."""
 
     num_actor_obs: int | ObsSpec
-    """How many numbers the actor sees, or their spec."""
+    """How many numbers the actor reads, or their spec."""
     num_critic_obs: int | ObsSpec | None
-    """How many numbers the critic sees, or their spec; None when it sees what the actor does."""
+    """How many numbers the critic reads, or their spec; None when they are the actor's."""
     num_actions: int | ActionSpec
     """How many actions there are, or their spec."""
     obs_segments: Segments | None
@@ -87,11 +87,11 @@ class SubPolicy(NamedTuple):
     action_scale: Scale
     """What its env multiplied actions by."""
     cmd_scale: float | None
-    """What its env multiplied velocity commands by in the observation; None when its run does not say."""
+    """What its env multiplied velocity commands by in the observation; None if its run has none."""
 
 
 LoadSubPolicy = Callable[[Path], SubPolicy]
-"""Reads the folder of a run that says itself what its policy is."""
+"""Reads the folder of a run that describes its own policy."""
 
 
 def ready_policies(
@@ -113,9 +113,9 @@ def trained_policies(
     sizes: EnvSizes,
     load: LoadSubPolicy | None = None,
 ) -> list[SubPolicy]:
-    """Return the policies of run folders; `class_names` is one for all, one for each, or empty: what the runs say.
+    """Return the policies of run folders; `class_names` is one for all, one for each, or empty: those of the runs.
 
-    With `load`, that is what reads the folders, and there are no class names.
+    With `load`, that function reads the folders, and there are no class names.
     """
     if load is not None:
         if class_names:
@@ -141,7 +141,7 @@ def _trained_policy(folder: Path, class_name: str, sizes: EnvSizes) -> SubPolicy
         "obs_segments": settings.pop("obs_segments", sizes.obs_segments),
         "critic_obs_segments": _critic_segments(settings, folder) or sizes.critic_obs_segments,
     }
-    # the arguments are data out of a file; the class answers an unknown one by name
+    # the arguments are data out of a file; the class raises for unknown ones by name
     build: Any = SUB_POLICY_CLASSES[name]
     model: StatefulPolicy = build(sizes.num_actor_obs, sizes.num_critic_obs, sizes.num_actions, **segments, **settings)
     load_exactly(model.policy, weights, source=str(folder))

@@ -1,4 +1,4 @@
-"""Settings of `MutexPolicy`, what can be wrong with the policies it is given, and which of them acts.
+"""Settings of `MutexPolicy`, checks of its policies, and the selection of the one that acts.
 
 The choice is read from an observation component, one-hot over the policies:
 
@@ -132,7 +132,7 @@ class MutexConfig:
     smoothing_len: int = 1
     """The action is the mean over this many last choices; 1 switches at once."""
     reset_non_selected: str = "all"
-    """Whose memory is reset when it was not chosen within the smoothing: 'all'; 'when_skill', where policy 0 was not
+    """Which policies' memory is reset when not chosen within the smoothing: 'all'; 'when_skill', where policy 0 was not
     chosen either, and never that of policy 0; or 'none'."""
     cmd_vel: Mapping[int, Velocity] = field(default_factory=dict)
     """Velocity commands by policy, put in the place of the observed one; a range is drawn per env at its reset."""
@@ -179,7 +179,7 @@ def scale_tensor(scale: Scale, shape: tuple[int, ...], what: str) -> Tensor:
 def check_sub_policies(
     obs_spec: ObsSpec, sub_policies: Sequence[Policy], action_scales: Sequence[Scale]
 ) -> tuple[int, ...]:
-    """Return the action shape that all policies share; raise when they do not fit together or do not see enough."""
+    """Return the action shape that all policies share; raise when they do not fit together or lack observations."""
     if not sub_policies or len(sub_policies) != len(action_scales):
         raise ValueError(
             f"a mutex wants at least one policy and one action scale for each, found {len(sub_policies)} policies and "

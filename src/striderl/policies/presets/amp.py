@@ -1,4 +1,4 @@
-"""Policies for adversarial motion priors: `discriminator` is built beside the policy, never inside it.
+"""Policies for adversarial motion priors: `discriminator` is a separate module, never a part of the policy.
 
 It is no part of the policy's parameters, state dict or export: it has its own optimiser and its own section of a
 checkpoint, and a policy that was trained with one loads where there is none.
@@ -18,7 +18,7 @@ from striderl.policies.stages import Remember
 
 
 class AmpActorCritic(StatefulPolicy):
-    """`ActorCritic` with a discriminator beside it."""
+    """`ActorCritic` with a separate discriminator."""
 
     @explicit
     def __init__(
@@ -53,7 +53,7 @@ class AmpActorCritic(StatefulPolicy):
 
 
 class AmpActorCriticRecurrent(StatefulPolicy):
-    """`ActorCriticRecurrent` with a discriminator beside it."""
+    """`ActorCriticRecurrent` with a separate discriminator."""
 
     @explicit
     def __init__(
@@ -94,7 +94,7 @@ class AmpActorCriticRecurrent(StatefulPolicy):
 
 
 class EncoderAmpActorCriticRecurrent(StatefulPolicy):
-    """`EncoderActorCriticRecurrent` with a discriminator beside it."""
+    """`EncoderActorCriticRecurrent` with a separate discriminator."""
 
     @explicit
     def __init__(

@@ -1,4 +1,4 @@
-"""From the arguments of seed-style classes to recipes, and the plain classes: actor, critic, both, and with memory.
+"""From the arguments of st_rl's classes to recipes, and the plain classes: actor, critic, both, and with memory.
 
 The other presets only put these parts together.
 """
@@ -31,7 +31,7 @@ Settings = Mapping[str, Any]
 Stages = tuple[StageRecipe, ...]
 NONE: Settings = {}
 HIDDEN = (256, 256, 256)
-"""Hidden layers of actor and critic unless told otherwise."""
+"""Hidden layers of actor and critic by default."""
 
 
 def compose(
@@ -69,7 +69,7 @@ def compose(
             activation=activation,
             head_settings=head,
             deterministic=deterministic,
-            flatten_images=True,  # these classes name what they encode; weights of older libraries fit them
+            flatten_images=True,  # these classes name the components they encode; weights of older libraries fit them
         ),
     )
 

@@ -3,7 +3,7 @@
 The critic's components stay as they are (`critic_encoder_component_names=None`), are encoded by the actor's weights
 ('shared'), or by networks of its own (a list of names). Encoders end in `encoder_output_size` units with nonlinearity.
 
-For students that see (`VisualDeterministicAC`) an image becomes a latent, and the actor plays its mean; the critic sees
+For visual students (`VisualDeterministicAC`) an image becomes a latent, the actor returns its mean; the critic reads
 its own components as they are. `embed_visual_latent` and `act_with_embedded_latent` split the step where the image has
 been encoded.
 """
@@ -128,11 +128,11 @@ class EncoderActorCriticRecurrent(StatefulPolicy):
         )
 
 
-# -- students that see -------------------------------------------------------------------------------------------------
+# -- visual students --------------------------------------------------------------------------------------------------
 
 
 VISUAL = {"channels": (64, 64), "kernel_sizes": (3, 3), "strides": (1, 1), "hidden_sizes": (256,)}
-"""The visual encoder unless `visual_kwargs` says otherwise."""
+"""The visual encoder unless `visual_kwargs` is set."""
 
 
 def _encode(spaces: Spaces, component: str, settings: Settings, size: int) -> Encode:

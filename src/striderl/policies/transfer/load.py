@@ -1,10 +1,10 @@
-"""Load weights into a policy that observes other things than the one that saved them, by the names of components.
+"""Load weights into a policy with other observation components than the saved one, by component name.
 
     saved with   joints [2] | command [1]                  first layer   [ j j c ]
     loaded into  command [1] | joints [2] | scan [3]       first layer   [ c j j 0 0 0 ]       new="zero"
 
-What both have is copied to where this policy has it; columns of new components are zeroed, so that the policy acts as
-it did, or kept as they are; what is gone is left behind. The rest must be equal. Everything is worked out before
+Components in both are copied to their new place; columns of new components are zeroed, so that the policy acts as
+it did, or kept as they are; removed components are dropped. The rest must be equal. Everything is computed before
 anything is written: a load that raises has changed nothing. `TransferReport` lists what happened to each weight.
 
 The policy that saved the weights is built again so that its layout can be read. Best is that policy itself, or its
@@ -34,14 +34,14 @@ from striderl.policies.stages import NormalizeObs, Override
 
 
 class WeightDifference(NamedTuple):
-    """One thing that does not fit."""
+    """One mismatch."""
 
     what: str
     """The component or parameter."""
     old: str
-    """What the source has."""
+    """The value in the source."""
     new: str
-    """What the policy has."""
+    """The value in the policy."""
 
 
 class TransferError(ValueError):
@@ -50,7 +50,7 @@ class TransferError(ValueError):
     def __init__(
         self, differences: Sequence[WeightDifference], hint: str = "", *, columns: tuple[str, str] = ("old", "new")
     ) -> None:
-        """Compose the table; `columns` are the words above the second and the third column."""
+        """Compose the table; `columns` are the headings of the second and the third column."""
         self.differences = tuple(differences)
         rows = [WeightDifference("", *columns), *self.differences]
         wide = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -97,11 +97,11 @@ def shape_text(value: Tensor | Iterable[int]) -> str:
 
 
 Source = Policy | ObsSpec | Spaces | tuple[ObsSpec, PolicyConfig]
-"""Who saved the weights: the policy; what it observed (as a spec, or as sizes and segments); or that and its config."""
+"""The source of the weights: the policy; its observation (a spec, or sizes and segments); or that and its config."""
 
 
 def source_spec(source: Source) -> ObsSpec:
-    """Return what the source observed."""
+    """Return the observation spec of the source."""
     if isinstance(source, Policy):
         return source.obs_spec
     if isinstance(source, tuple):
@@ -110,7 +110,7 @@ def source_spec(source: Source) -> ObsSpec:
 
 
 def source_policy(policy: Policy, source: Source) -> Policy:
-    """Return a policy with the layout of the source; its weights mean nothing."""
+    """Return a policy with the layout of the source; its weights are arbitrary."""
     if isinstance(source, Policy):
         return source
     if isinstance(source, tuple):
@@ -134,12 +134,12 @@ def source_policy(policy: Policy, source: Source) -> Policy:
 
 
 def _built(old: ObsSpec, policy: Policy, config: PolicyConfig) -> Policy:
-    with torch.random.fork_rng(devices=[]):  # nobody's random numbers change because weights were loaded
+    with torch.random.fork_rng(devices=[]):  # loading weights does not change any random stream
         return Policy(old, policy.action_spec, config)
 
 
 def _seen(old: ObsSpec, now: ObsSpec, whole: ObsSpec) -> tuple[str, ...]:
-    """Return what a list saw: of what it sees now, what there was, and of what is gone, the same groups."""
+    """Return a list's old components: its present ones that existed, and removed ones of the same groups."""
     groups = {component.group for component in now.values()}
     return tuple(name for name in old if name in now or (name not in whole and old[name].group in groups))
 
@@ -208,7 +208,7 @@ __all__ = [
 ]
 
 NEW = ("zero", "keep")
-"""What columns of new components become."""
+"""How columns of new components are set."""
 
 _HINT = (
     "Give the policy that saved these weights as the source, or (its observation spec, its config), "
@@ -217,7 +217,7 @@ _HINT = (
 
 
 class HasStateDict(Protocol):
-    """A module, or a stateful shell around one."""
+    """A module, or a stateful wrapper around one."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the weights by name."""
@@ -227,13 +227,13 @@ class HasStateDict(Protocol):
 def load_misaligned_state_dict(
     policy: Policy, state_dict: Mapping[str, Tensor], source: Source, *, new: str = "zero"
 ) -> TransferReport:
-    """Load weights that were saved with other observation components; `source` says what was observed then.
+    """Load weights that were saved with other observation components; `source` is the observation at that time.
 
-    `new` says what the columns of components become that the source did not have: 'zero' or 'keep'.
+    `new` sets the columns of components that the source did not have: 'zero' or 'keep'.
     """
     if new not in NEW:
         raise ValueError(unknown("choice", new, NEW, where="new"))
-    # before the source is built: what its stages say about a component of another shape is harder to read
+    # before the source is built: errors of its stages about a component of another shape are harder to read
     differences = _component_differences(source_spec(source), policy.obs_spec)
     if differences:
         raise TransferError(differences)
@@ -291,7 +291,7 @@ def _component_differences(old: ObsSpec, new: ObsSpec) -> list[WeightDifference]
 
 
 def _content_differences(policy: Policy, state_dict: Mapping[str, Tensor]) -> list[WeightDifference]:
-    """Return what is missing, superfluous or of another shape in a state dict; `policy` says what should be there."""
+    """Return what is missing, superfluous or of another shape in a state dict; `policy` is the reference."""
     wanted, where = policy.state_dict(), places(policy)
     found: list[WeightDifference] = []
     for name, value in wanted.items():
@@ -318,7 +318,7 @@ class _Shared(NamedTuple):
 
 
 class _Move:
-    """Works out the new values of all parameters, and what does not fit."""
+    """Works out the new values of all parameters, and the mismatches."""
 
     def __init__(self, policy: Policy, old: Policy, state_dict: Mapping[str, Tensor], *, zero: bool) -> None:
         self.obs_spec, self.old_obs_spec, self.zero = policy.obs_spec, old.obs_spec, zero
@@ -343,7 +343,7 @@ class _Move:
                 self._kept.append(name)
 
     def report(self) -> TransferReport:
-        """Return what was done."""
+        """Return the report."""
         return TransferReport(
             copied=tuple(name for name in self.values if name not in self._rearranged),
             rearranged=tuple(self._rearranged),

@@ -21,7 +21,7 @@ from striderl.policies.run_reader import WEIGHTS
 from striderl.policies.transfer.load import TransferError, TransferReport, WeightDifference, shape_text, write
 
 LISTS = ("actor", "critic")
-"""Whose encoders can be replaced."""
+"""The lists with encoders that can be replaced."""
 
 
 def part_names(policy: Policy) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def policy_from_rsl_rl(
 ) -> Policy:
     """Build the policy that a checkpoint describes and load it; all sizes are read from the weights.
 
-    The checkpoint does not say which activation it was trained with, nor what the numbers of its observations are.
+    The checkpoint contains neither the activation nor the meaning of its observations.
     """
     if foreign.std is None:
         raise ValueError(
@@ -72,7 +72,7 @@ def policy_from_rsl_rl(
 
 
 def load_rsl_rl(policy: Policy, foreign: ForeignPolicy, *, critic: bool = True) -> None:
-    """Load a checkpoint into a policy of the same architecture; every difference is named before anything changes."""
+    """Load a checkpoint into a policy of the same architecture; raise for every difference before anything changes."""
     translated = translate(policy, foreign, critic=critic)
     state = policy.state_dict()
     differences = [

@@ -1,4 +1,4 @@
-"""A ring of experience on tensors, and everything that reads and writes it.
+"""A ring buffer of experience on tensors, with its readers and writers.
 
 replay ─▶ writer ─▶ rows ◀─ reader ◀─ views                   what a step is shown as
             │        │        └─ samplers ─ sum_tree          which steps

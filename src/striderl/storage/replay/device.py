@@ -1,12 +1,12 @@
-"""Sampling from a replay as a part of a recording: what changes from step to step lies in tensors.
+"""Sampling from a replay inside a CUDA graph: what changes from step to step lies in tensors.
 
     host, now and then                            device, in every step
-    block of uniform numbers [K, B] ──copy──▶     numbers [K, B]  row [1] ─▶ numbers[row] ─▶ rows picked ─▶ view ─▶ data
+    block of uniform numbers [K, B] ──copy──▶     numbers [K, B]  row [1] ─▶ numbers[row] ─▶ row index ─▶ view ─▶ data
     how many steps there are        ──fill──▶     total, size                                           row += 1
 
-A recording reads addresses and never asks the host, so the numbers of the next K draws are laid out in memory that
-stays, and which of them is next is a number on the device. They are those that `Replay.sample` would use: sampling in
-a recording and sampling step by step may be mixed, and a saved run goes on the same either way.
+A graph reads fixed addresses and never syncs with the host, so the numbers of the next K draws lie in memory that
+stays, and which of them is next is a number on the device. They are those that `Replay.sample` would use: sampling
+in a graph and step by step may be mixed, and a saved run resumes the same either way.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from striderl.storage.replay.samplers import Uniform
 
 
 class DeviceCursor:
-    """How far a ring of equally far envs is, as tensors; what a `ReplayReader` asks of a `RingCursor`."""
+    """The step counts of a ring of equally far envs, as tensors; has what a `ReplayReader` reads of a `RingCursor`."""
 
     even = True
 
     def __init__(self, cursor: RingCursor, device: torch.device) -> None:
-        """Stand where the cursor stands."""
+        """Copy the cursor's counts."""
         self.num_envs, self.rows = cursor.num_envs, cursor.rows
         self.total = torch.zeros((), dtype=torch.int64, device=device)
-        """How many steps every env has written."""
+        """Number of steps every env has written."""
         self.size = torch.zeros((), dtype=torch.int64, device=device)
-        """How many of them are alive."""
+        """Number of them that are stored."""
         self._version = -1
         self.follow(cursor)
 
     def follow(self, cursor: RingCursor) -> None:
-        """Stand where the cursor stands now; nothing waits for the device."""
+        """Copy the cursor's counts again, without a device sync."""
         if cursor.version != self._version:
             self.total.fill_(cursor.total)
             self.size.fill_(cursor.size)
@@ -48,13 +48,13 @@ class DeviceCursor:
 
 
 class RowsAhead:
-    """Blocks [K, …] of which a recording takes one row after the other.
+    """Blocks [K, …] of which a CUDA graph reads one row after the other.
 
-    The host puts a new block in when the last one is used up, or when it wants another row than the next.
+    The host loads a new block when the last one is used up, or when another row than the next is needed.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Hold nothing yet."""
+        """Start empty."""
         self.row = torch.zeros(1, dtype=torch.int64, device=device)
         """The row that is taken next."""
         self.blocks: dict[str, Tensor] = {}
@@ -64,7 +64,7 @@ class RowsAhead:
 
     @torch.no_grad()
     def load(self, of: Any, blocks: dict[str, Tensor], row: int) -> None:
-        """Have these blocks, known by `of`, with this row as the next one."""
+        """Load these blocks, identified by `of`, with this row as the next one."""
         if of != self._of:
             if not self.blocks:
                 self.blocks = {name: block.clone() for name, block in blocks.items()}
@@ -81,16 +81,16 @@ class RowsAhead:
         return {name: block.index_select(0, self.row).squeeze(0) for name, block in self.blocks.items()}
 
     def advance(self) -> None:
-        """Go on to the next row, on the device: a part of the recording."""
+        """Advance to the next row, on the device, inside the graph."""
         self.row.add_(1)
 
     def advanced(self) -> None:
-        """Know on the host that the recording was played."""
+        """Advance the host's counter after a replay of the graph."""
         self._next += 1
 
 
 class DeviceSampler:
-    """Samples from a replay with uniform picking, on the device alone; see the picture at the top of this module."""
+    """Samples uniformly from a replay, on the device alone; see the picture at the top of this module."""
 
     def __init__(self, replay: Replay, batch_size: int) -> None:
         """Prepare; the replay's sampler is `Uniform` and its envs are equally far."""
@@ -103,7 +103,7 @@ class DeviceSampler:
         self._numbers = RowsAhead(device)
 
     def ready(self) -> None:
-        """Follow the host, which knows how far the envs and the draws are; before each play, without waiting."""
+        """Copy the host's step and draw counts before each graph replay, without a sync."""
         self._cursor.follow(self.replay.cursor)
         of, block, row = self._sampler.block(self.batch_size)
         self._numbers.load(of, {"numbers": block}, row)
@@ -118,17 +118,17 @@ class DeviceSampler:
         return (read.rows(index) if view is None else view(read, index)), index
 
     def advance(self) -> None:
-        """Go on to the next draw, on the device: a part of the recording."""
+        """Advance to the next draw, on the device, inside the graph."""
         self._numbers.advance()
 
     def advanced(self) -> None:
-        """Know on the host that the recording was played: the sampler goes on too."""
+        """Advance the host's counter and the sampler after a replay of the graph."""
         self._numbers.advanced()
         self._sampler.skip()
 
 
 class DeviceRows:
-    """The rows of an arena as a `ReplayReader` reads them, by torch alone: on the CPU numpy would do it."""
+    """The rows of an arena as a `ReplayReader` reads them, with torch alone (on the CPU the reader uses numpy)."""
 
     fast = False
 
@@ -151,8 +151,8 @@ class DeviceRows:
 
 
 def device_reader(replay: Replay, cursor: DeviceCursor) -> ReplayReader:
-    """Return a reader of the same rows that asks tensors how far the ring is, and torch alone for rows."""
-    # both have what a reader asks for while envs are equally far: even, total, size, rows, num_envs; gather, one, flat
+    """Return a reader of the same rows that takes the ring's counts from tensors and reads rows with torch alone."""
+    # both have what a reader uses while envs are equally far: even, total, size, rows, num_envs; gather, one, flat
     follows = cast(RingCursor, cursor)
     steps, frames, finals = (
         cast(PackedRows, DeviceRows(rows)) for rows in (replay.steps, replay.frames, replay.finals)

@@ -2,7 +2,7 @@
 
     row number = place · N + env        places go round, see ring.py
     next: + N, stays at the newest step and where an episode ended
-    prev: - N, stays at the oldest step, at the start of an episode and after a step that must not count
+    prev: - N, stays at the oldest step, at the start of an episode and after an invalid step
 
 While all envs are equally far, the oldest and newest places are plain numbers; otherwise they are looked up per env.
 
@@ -14,9 +14,9 @@ Which episode each step of a ring belongs to, and where it begins and ends; for 
     first[0] = 0   last[0] = 2         tables [R, N]: the numbers of the first and the newest step of an episode
     first[1] = 3   last[1] = 5         episode e uses place e mod R; as many cannot be alive at once
 
-Everything is updated with each step by scatters over the envs, so no GPU is asked whether an episode ended.
+Everything is updated with each step by scatters over the envs, without a GPU sync.
 
-The memory of a recurrent actor beside a ring, stored before every k-th place.
+The memory of a recurrent actor in a second ring, stored before every k-th place.
 
     place    0   1   2   3   4   5   6   7        k = 3
     state    s0          s3          s6           s_i: the memory before the step at place i
@@ -76,7 +76,7 @@ class ReplayReader:
     # -- walking -------------------------------------------------------------------------------------------------------
 
     def position(self, index: Tensor) -> Tensor:
-        """Return how many steps alive of the same env are older, int64 like index; `size` or more in rows not alive."""
+        """Return the number of older stored steps of the same env, int64 like index; `size` or more in unused rows."""
         if self.cursor.even:
             base = (self.cursor.total - self.cursor.size) % self.cursor.rows * self.num_envs
             position = (index - base) % self.num_rows
@@ -85,25 +85,25 @@ class ReplayReader:
         return (index // self.num_envs - first.index_select(0, index % self.num_envs)) % self.cursor.rows
 
     def size_of(self, index: Tensor) -> Tensor | int:
-        """Return how many steps of these rows' envs are alive."""
+        """Return the number of stored steps of these rows' envs."""
         if self.cursor.even:
             return self.cursor.size
         return self._env_tensors()[1].index_select(0, index % self.num_envs)
 
     def alive(self, index: Tensor) -> Tensor:
-        """Tell which rows hold a step, bool like index."""
+        """Return which rows hold a step, bool like index."""
         return self.position(index) < self.size_of(index)
 
     def newest(self, index: Tensor) -> Tensor:
-        """Tell which rows are the newest step of their env, bool like index."""
+        """Return which rows are the newest step of their env, bool like index."""
         return self.position(index) == self.size_of(index) - 1
 
     def done(self, index: Tensor) -> Tensor:
-        """Tell at which of these steps an episode ended, bool like index."""
+        """Return at which of these steps an episode ended, bool like index."""
         return self._terminated.index_select(0, index) | self._truncated.index_select(0, index)
 
     def valid(self, index: Tensor) -> Tensor:
-        """Tell which of these steps count, bool like index."""
+        """Return which of these steps count, bool like index."""
         return self._valid.index_select(0, index)
 
     def next(self, index: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class ReplayReader:
         return self.frames.gather(index)
 
     def obs_next(self, index: Tensor) -> dict[str, Any]:
-        """Read what really followed these steps, [B, …] each: where an episode ended, its final observation."""
+        """Read the true next observations of these steps, [B, …] each: the final one where an episode ended."""
         return self._mended(self.frames.gather(index + self.num_envs, "wrap"), index, self.done(index))
 
     def flags(self, index: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class ReplayReader:
     def rows(self, index: Tensor, last: Tensor | None = None) -> dict[str, Any]:
         """Read all columns of these steps with `obs` and `obs_next`, [B, …] each.
 
-        `obs_next` is what followed `last`, which is `index` unless told.
+        `obs_next` is what followed `last`, which is `index` by default.
         """
         if self._arrays:
             rows = index.numpy()
@@ -172,7 +172,7 @@ class ReplayReader:
         words: NDArray[np.uint32] | None,
         leave_out: frozenset[str] = frozenset(),
     ) -> dict[str, Any]:
-        """Return `steps`, which were taken at `rows`, with `obs`, and `obs_next` from after `last`; where `fast`.
+        """Return `steps`, which were taken at `rows`, with `obs`, and `obs_next` from after `last`; only if `fast`.
 
         `words` are the flags of `last`, None where no episode ends there. The columns in `leave_out` are None.
         """
@@ -187,13 +187,13 @@ class ReplayReader:
         return data
 
     def _mended(self, following: dict[str, Any], index: Tensor, done: Tensor) -> dict[str, Any]:
-        """Put final observations where an episode ended."""
+        """Insert final observations where an episode ended."""
         return _where(done, self.finals.gather(index), following)
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
     def row_of(self, numbers: NDArray[np.float64] | Tensor) -> Tensor:
-        """Turn uniform numbers in [0, 1) into rows that are alive, each as likely as any other; int64 [B]."""
+        """Map uniform numbers in [0, 1) to stored rows, each equally likely; int64 [B]."""
         cursor = self.cursor
         if not cursor.even:
             return self._uneven_row_of(torch.as_tensor(numbers), len(cursor))
@@ -217,7 +217,7 @@ class ReplayReader:
         return (first.index_select(0, env) + step) % self.cursor.rows * self.num_envs + env
 
     def chronological(self) -> Tensor:
-        """Return all rows alive, env by env, each in the order of time, int64 [n]."""
+        """Return all stored rows, env by env, each in the order of time, int64 [n]."""
         first, sizes = self.cursor.first_alive, self.cursor.sizes
         parts = [
             (start + np.arange(size)) % self.cursor.rows * self.num_envs + env
@@ -226,7 +226,7 @@ class ReplayReader:
         return torch.from_numpy(np.concatenate(parts)).to(self.device)
 
     def _env_tensors(self) -> tuple[Tensor, Tensor]:
-        """Return the place of the oldest step and the number alive of each env, on the device."""
+        """Return the place of the oldest step and the number of stored steps of each env, on the device."""
         if self._version != self.cursor.version:
             first = torch.from_numpy(self.cursor.first_alive % self.cursor.rows).to(self.device)
             self._per_env = (first, torch.from_numpy(self.cursor.sizes).to(self.device))
@@ -248,10 +248,10 @@ def _where(condition: Tensor, yes: dict[str, Any], no: dict[str, Any]) -> dict[s
 
 
 class EpisodeTable:
-    """The bounds of all episodes alive."""
+    """The bounds of all stored episodes."""
 
     def __init__(self, rows: int, num_envs: int, device: torch.device) -> None:
-        """Make room for a ring [rows, num_envs]."""
+        """Allocate a ring [rows, num_envs]."""
         self._rows, self._num_envs = rows, num_envs
         self._episode = torch.zeros(rows * num_envs, dtype=torch.int64, device=device)
         self._first = torch.zeros(rows * num_envs, dtype=torch.int64, device=device)
@@ -260,7 +260,7 @@ class EpisodeTable:
         self._fresh = torch.ones(num_envs, dtype=torch.bool, device=device)
 
     def add(self, number: Tensor, env: Tensor, ends: Tensor) -> None:
-        """Count step `number` [n] of these envs [n]; `ends` [n] tells whether the episode ends with it."""
+        """Count step `number` [n] of these envs [n]; `ends` [n]: the episode ends with it."""
         current = self._current.index_select(0, env)
         place = current % self._rows * self._num_envs + env
         fresh = self._fresh.index_select(0, env)
@@ -271,7 +271,7 @@ class EpisodeTable:
         self._fresh[env] = ends
 
     def cut(self, env: Tensor) -> None:
-        """Let the next step of these envs begin an episode."""
+        """Start a new episode with the next step of these envs."""
         open_ = ~self._fresh.index_select(0, env)
         self._current[env] = self._current.index_select(0, env) + open_
         self._fresh[env] = True
@@ -286,7 +286,7 @@ class EpisodeTable:
         return {name: value.clone() for name, value in self._tables().items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Hold saved tables."""
+        """Restore saved tables."""
         for name, value in self._tables().items():
             value.copy_(state[name])
 
@@ -307,7 +307,7 @@ class StateRows:
     """States [ceil(R / k), N, …]."""
 
     def __init__(self, columns: Columns, rows: int, num_envs: int, every: int, placement: Placement) -> None:
-        """Keep the state before every place that is a multiple of `every`."""
+        """Store the state before every place that is a multiple of `every`."""
         if every < 1:
             raise ValueError(f"state_every is at least 1, found {every}")
         self.every = every
@@ -328,13 +328,13 @@ class StateRows:
         return fitted
 
     def put(self, fitted: list[Tensor], place: int, envs: slice) -> None:
-        """Keep the memory before the step at this place, if it is one of those that are kept."""
+        """Store the memory before the step at this place, if it is a multiple of `every`."""
         if place % self.every == 0:
             for column, value in zip(self.packed.columns, fitted):
                 column.view[place // self.every, envs] = value
 
     def clear(self, envs: slice, place: int) -> None:
-        """Let the step at this place start from zero."""
+        """Set the memory before the step at this place to zero."""
         if place % self.every == 0:
             for column in self.packed.columns:
                 column.view[place // self.every, envs] = 0

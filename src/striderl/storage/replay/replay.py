@@ -1,4 +1,4 @@
-"""A ring of experience on tensors: what to store, how to pick, how to view it.
+"""A ring of experience on tensors: what to store, how to sample, how to view it.
 
                env 0   env 1   env 2         capacity 12 = 4 steps of 3 envs; a ring of 4 + 1 rows
     row 0    │ s a r │ s a r │ s a r │       row index = row · 3 + env
@@ -23,25 +23,25 @@ be sampled as soon as it is in.
     obs, act, rew, terminated, truncated, valid, info, policy, obs_next     always (`OneStep`, the default)
     discount                       `NStep(n, gamma)`: target = rew + discount · V(obs_next); 0 where terminated
     obs, obs_next [B, k, …]        `FrameStack(k)`
-    [T, B, …], resets, valid, learn, state    `SequenceView(length, burn_in=…)`; wants Replay(state=…, state_every=k)
-    relabelled goals and rewards   `Hindsight(reward, …)`; wants Replay(episodes=True)
+    [T, B, …], resets, valid, learn, state    `SequenceView(length, burn_in=…)`; needs Replay(state=…, state_every=k)
+    relabelled goals and rewards   `Hindsight(reward, …)`; needs Replay(episodes=True)
 
-Samples that must not count have `valid` false; they are in a uniform batch (weight means by it) and never in a
-prioritized one. An algorithm that wants other targets walks itself:
+Invalid samples have `valid` false; they are in a uniform batch (weight means by it) and never in a
+prioritized one. An algorithm that needs other targets walks along episodes itself:
 
     read = replay.read
     later = read.next(index)       one step on, staying at the newest step and at the end of an episode
     earlier = read.prev(index)     one step back, staying at the oldest step and at the start of an episode
     read.rows(index)               the columns of these steps with obs_next; read.columns(index): without observations
 
-Random numbers depend on (seed, number of the draw) only and are the same on every device. Nothing here asks a GPU for
-a value. `state_dict` holds tensors and numbers; a replay in files saves where it stands, the files keep the rest.
+Random numbers depend on (seed, number of the draw) only and are the same on every device. Nothing here syncs
+with a GPU. `state_dict` holds tensors and numbers; a replay in files saves its position, the files keep the rest.
 
-Saving a replay and going on with it, without pickle.
+Saving and restoring a replay, without pickle.
 
 In memory, the state holds the rows in use. In files, the data stays where it is: the files are flushed, and the state
-holds where the ring stood and how often it was saved. A mark beside the files says how far they have been written, so
-that after a crash the rows that were overwritten since the last save are known and dropped:
+holds the ring's position and how often it was saved. A mark next to the files stores how far they were written, so
+that after a crash the rows that were overwritten since the last save are dropped:
 
     saved at step 100, capacity 60, files written up to step 130     steps 40 … 99 were alive, 40 … 70 are overwritten
                                                                      alive after loading: 71 … 99
@@ -69,20 +69,20 @@ from striderl.storage.replay.writer import SMALL, Mark, PlainAdd, StepWriter
 
 @dataclass(frozen=True, slots=True)
 class ReplaySample:
-    """What `Replay.sample` returns."""
+    """The result of `Replay.sample`."""
 
     data: dict[str, Any]
     """The columns of a step, and what the view adds; see the top of this module."""
     index: Tensor
-    """Which rows were picked, int64 [B]; for `Replay.read`."""
+    """The sampled rows, int64 [B]; for `Replay.read`."""
     weight: Tensor | None
-    """Importance weights of a prioritized pick, float32 [B], the largest of them 1; None for a uniform one."""
+    """Importance weights of prioritized sampling, float32 [B], the largest of them 1; None for a uniform one."""
     handle: SampleHandle
-    """Hand it back to `Replay.update_priorities`."""
+    """Pass it to `Replay.update_priorities`."""
 
 
 class View(Protocol):
-    """How picked rows are shown."""
+    """Turns sampled rows into columns."""
 
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
         """Return columns for these rows."""
@@ -93,7 +93,7 @@ class Replay:
     """Experience of N envs in a ring; see the picture at the top of this module."""
 
     balanced = False
-    """Envs may deliver different numbers of steps."""
+    """Whether envs must have the same number of steps."""
 
     @renamed_arguments({"picker": "sampler"})
     def __init__(
@@ -109,9 +109,9 @@ class Replay:
         state_every: int = 1,
         episodes: bool = False,
     ) -> None:
-        """Make room for `capacity` steps, the same number of each env, with the columns of `transition_columns`.
+        """Allocate `capacity` steps, the same number of each env, with the columns of `transition_columns`.
 
-        `sampler` is `Uniform()` and `view` is `OneStep()` unless told. With `state` (such as `policy.state_spec()`) the
+        `sampler` is `Uniform()` and `view` is `OneStep()` by default. With `state` (such as `policy.state_spec()`) the
         actor's memory is kept before every `state_every`-th place; with `episodes` the bounds of episodes are kept.
         """
         if num_envs < 1 or capacity < num_envs:
@@ -146,7 +146,7 @@ class Replay:
 
     @property
     def capacity(self) -> int:
-        """How many steps there is room for."""
+        """Number of steps that fit."""
         return self.steps_per_env * self.num_envs
 
     def __len__(self) -> int:
@@ -155,10 +155,10 @@ class Replay:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def add(self, transition: Transition, envs: slice | None = None) -> None:
-        """Take the next step of these envs (a range; all by default). A step that does not fit changes nothing.
+        """Add the next step of these envs (a range; all by default). A step that does not fit changes nothing.
 
-        Where the env gives no final observation, a terminated step is followed by its own observation, which no target
-        uses, and a truncated one does not count (`valid` false), because what followed it is unknown.
+        Without a final observation from the env, a terminated step is followed by its own observation, which no target
+        uses, and a truncated one is invalid (`valid` false), because its next observation is unknown.
         """
         if envs is None or (envs.start == 0 and envs.stop == self.num_envs):
             if self._plain is not None and self.cursor.even and self._plain.add(transition):
@@ -173,16 +173,16 @@ class Replay:
             return None
         return PlainAdd(self.read, None if isinstance(self.sampler, Uniform) else self.sampler)
 
-    # -- writing as a part of a recording: where to is known to the device alone ---------------------------------------
+    # -- writing inside a CUDA graph: the place is a tensor on the device -------------------------------------------
 
     def first_place(self) -> int:
         """Return the row of the next step of all envs."""
         return self.cursor.total % self.cursor.rows
 
     def room(self) -> int:
-        """Return how many steps of each env may be recorded: as many as there is room for, none if it takes more.
+        """Return how many steps of each env a CUDA graph may write; 0 where the host must write something too.
 
-        What is kept beside steps (memory, bounds of episodes, files) is written by the host, and so are envs that are
+        Recurrent memory, bounds of episodes and files are written by the host, and so are envs that are
         not equally far.
         """
         extras = self.mark is not None or self.states is not None or self.episodes is not None
@@ -214,7 +214,7 @@ class Replay:
         return (place + 1) % self.cursor.rows
 
     def count_steps(self, num_steps: int) -> None:
-        """Know that so many steps of all envs were written, and let the sampler know."""
+        """Count steps of all envs that a graph has written, and update the sampler."""
         for _ in range(num_steps):
             place = self.first_place()
             valid = self.steps.arena.data["valid"][place]
@@ -223,11 +223,11 @@ class Replay:
             self.cursor.advance(None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied or pickled: arrays and tensors that share memory here would not in the copy."""
+        """Raise when copied or pickled: arrays and tensors that share memory here would not in the copy."""
         raise TypeError("a Replay is not copied or pickled; make another one and load this one's state_dict() into it")
 
     def cut(self, envs: slice | None = None) -> None:
-        """End the episodes that are under way in these envs: what comes next does not follow them.
+        """End the running episodes of these envs: the next step does not follow them.
 
         Call it when envs were reset from outside. The newest step becomes truncated, with the observation that followed
         it as its final one.
@@ -250,7 +250,7 @@ class Replay:
             self.episodes.cut(self._env_index[envs])
 
     def clear(self) -> None:
-        """Forget all steps; the memory stays, and the random numbers go on."""
+        """Drop all steps; the memory stays allocated, and the random stream continues."""
         zeros = np.zeros(self.num_envs, np.int64)
         self.cursor.set(zeros, zeros)
         self.sampler.keep(torch.zeros(self.read.num_rows, dtype=torch.bool, device=self.read.device))
@@ -262,7 +262,7 @@ class Replay:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def sample(self, batch_size: int) -> ReplaySample:
-        """Pick steps with replacement and show them through the view."""
+        """Sample steps with replacement and read them through the view."""
         if batch_size < 1:
             raise ValueError(f"batch_size is at least 1, found {batch_size}")
         if not len(self.cursor):
@@ -282,13 +282,13 @@ class Replay:
         return first.index_select(0, index % self.num_envs) + self.read.position(index)
 
     def update_priorities(self, handle: SampleHandle, error: Tensor) -> None:
-        """Set the priorities of the picked steps from their errors [B]; steps that are gone are left alone."""
+        """Set the priorities of the sampled steps from their errors [B]; overwritten steps are skipped."""
         if error.shape != handle.index.shape:
             raise ValueError(f"wanted one error per picked step {list(handle.index.shape)}, found {list(error.shape)}")
         self.sampler.update(handle.index, self._still_there(handle), error)
 
     def _still_there(self, handle: SampleHandle) -> Tensor | None:
-        """Tell which picked steps have not been overwritten, bool [B]; None when none can have been."""
+        """Return which sampled steps have not been overwritten, bool [B]; None when none can have been."""
         if handle.number is None and self.cursor.even:
             if handle.total == self.cursor.total:
                 return None
@@ -307,13 +307,13 @@ class Replay:
     def state_dict(self) -> dict[str, Any]:
         """Return everything exact resume needs as tensors, numbers and strings, without code.
 
-        A replay in files writes them out and returns where it stands; it goes on with the same folder.
+        A replay in files flushes them and returns its position; it resumes with the same folder.
         """
         self.generation += 1
         return save_replay(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another replay of the same size and columns stood; a state that does not fit changes nothing."""
+        """Restore a saved state of a replay of the same size and columns; one that does not fit changes nothing."""
         load_replay(self, state)
 
 
@@ -328,16 +328,16 @@ class StatefulView(Protocol):
     """A view that draws random numbers of its own, such as `Hindsight`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where its draws stand."""
+        """Return the state of its draws."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore that state."""
         ...
 
 
 def save_replay(replay: Replay) -> dict[str, Any]:
-    """Return the state of a replay; its files are written out first."""
+    """Return the state of a replay; its files are flushed first."""
     cursor, view = replay.cursor, _stateful(replay)
     used = min(cursor.rows, int(cursor.totals.max()) + 1)
     state: dict[str, Any] = {
@@ -367,7 +367,7 @@ def save_replay(replay: Replay) -> dict[str, Any]:
 
 
 def load_replay(replay: Replay, state: Mapping[str, Any]) -> None:
-    """Bring a replay into a saved state; everything is checked before anything is changed."""
+    """Restore a saved state of a replay; everything is checked before anything is changed."""
     _check(replay, state)
     totals, first = state["totals"].numpy(), state["first_alive"].numpy()
     if state["steps"] is None:

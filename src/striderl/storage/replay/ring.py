@@ -47,10 +47,10 @@ def step_on(place: Any, *, newest: Any, rows: int, ended: Any) -> Any:
 
 
 class RingCursor:
-    """Counts the steps of every env and knows which of them are alive.
+    """Counts the steps of every env and which of them are stored.
 
-    Envs that are written together stay equally far; then one number stands for all of them (`even`), which is what
-    makes adding and picking cheap.
+    Envs that are written together stay equally far; then one number serves all of them (`even`), which
+    makes adding and sampling cheap.
     """
 
     def __init__(self, num_envs: int, capacity: int, rows: int) -> None:
@@ -104,7 +104,7 @@ class RingCursor:
         self._set(totals, self._floor)
 
     def set(self, totals: NDArray[np.int64], first_alive: NDArray[np.int64]) -> None:
-        """Stand where every env has written this many steps, of which those from `first_alive` on are alive."""
+        """Set the number of steps each env has written; those from `first_alive` on are stored."""
         self._set(np.asarray(totals, np.int64).copy(), np.asarray(first_alive, np.int64).copy())
 
     def _set(self, totals: NDArray[np.int64], floor: NDArray[np.int64]) -> None:

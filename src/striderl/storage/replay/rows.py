@@ -1,7 +1,7 @@
 """Reads and writes rows of an arena with as few calls as possible.
 
 `Arena` is general; a ring does the same two things a million times: write one time row of all columns, and gather rows
-by number. Both are worked out once here.
+by number. Both are computed once here.
 
     block float32 [R, N, 7]     gather: rows by number ──▶ [B, 7] ── views ──▶ act [B, 6], rew [B]
                                 write:  act[t] = …, rew[t] = …   through views, numpy's on the CPU (half torch's cost)
@@ -15,7 +15,7 @@ The columns of a step as one record of bytes, so that reading a step touches one
 
     memory uint8 [R, N, 32];  blocks: float32 [R, N, 7] in bytes 0:28 and bool [R, N, 3] in bytes 28:31
 
-Larger dtypes come first and every record is a multiple of the largest, so each number lies where its dtype wants it.
+Larger dtypes come first and every record is a multiple of the largest, so each number lies aligned to its dtype.
 The bools begin at a multiple of four bytes: three flags and one byte more are a word, which is compared at once.
 
 `split_columns`, `step_arena` and `sparse` are what the parts of a replay hold, and where they live.
@@ -86,7 +86,7 @@ class PackedRows:
     """The rows of an arena [R, N], numbered row · N + env."""
 
     def __init__(self, arena: Arena) -> None:
-        """Work out where the columns lie; the arena stays the owner."""
+        """Compute where the columns lie; the arena stays the owner."""
         self.arena = arena
         self._count = math.prod(arena.leading)
         self._flat = {dtype: block.view(self._count, -1) for dtype, block in arena.blocks.items()}
@@ -127,7 +127,7 @@ class PackedRows:
     def fit(self, values: Mapping[str, Any], count: int, columns: Sequence[Column] | None = None) -> list[Any]:
         """Return what is to be written for `count` envs in the order of the columns, or raise; nothing is written.
 
-        All columns are wanted unless some are named.
+        All columns are required unless some are named.
         """
         columns = self.columns if columns is None else columns
         if not self.fast:
@@ -142,7 +142,7 @@ class PackedRows:
                     return self._fit_any(values, count, columns)
                 fitted.append(value.numpy())
         except (KeyError, AttributeError, TypeError, RuntimeError):
-            return self._fit_any(values, count, columns)  # converts what can be converted, and finds the words
+            return self._fit_any(values, count, columns)  # converts what can be converted, and raises otherwise
         return fitted
 
     def _fit_any(self, values: Mapping[str, Any], count: int, columns: Sequence[Column]) -> list[Any]:
@@ -186,7 +186,7 @@ class PackedRows:
     def named(self, rows: Mapping[str, Any], leave_out: Container[str] = ()) -> dict[str, Any]:
         """Return what `take` has read, or a slice of it, as nested dicts of tensors [B, …].
 
-        Those in `leave_out` are None: somebody else has them.
+        Those in `leave_out` are None.
         """
         return _named(self._names, rows, _from_numpy, leave_out)
 
@@ -310,7 +310,7 @@ def _word(*flags: bool) -> np.uint32:
 
 TERMINATED, TRUNCATED, VALID = _word(True, False, False), _word(False, True, False), _word(False, False, True)
 ENDS, SEEN = TERMINATED | TRUNCATED, TERMINATED | TRUNCATED | VALID
-"""What to look at in the word of a step's flags; a step like most others has `word & SEEN == VALID`."""
+"""Bits of the word of a step's flags; an ordinary step has `word & SEEN == VALID`."""
 
 
 def split_columns(columns: Columns) -> tuple[Columns, Columns]:
@@ -337,14 +337,14 @@ def step_arena(columns: Columns, leading: tuple[int, int], placement: Placement)
 
 
 def part_of(placement: Placement, name: str) -> Placement:
-    """Return the place of one part: files of its own in a folder of its own."""
+    """Return the placement of one part: its own files in its own folder."""
     if placement.folder is None:
         return placement
     return Placement(folder=Path(placement.folder) / name)
 
 
 def sparse(placement: Placement, columns: Columns) -> Placement:
-    """Return the place of the final observations, where memory that is never written takes no room if possible."""
+    """Return the placement of the final observations, where memory that is never written takes no room if possible."""
     if placement.folder is not None:
         return part_of(placement, "finals")
     if placement.device == "cpu" and all(spec.dtype != "bfloat16" for spec in _specs(columns)):

@@ -1,7 +1,7 @@
-"""How to pick rows of a replay: uniformly, or in proportion to a priority.
+"""Sampling rows of a replay: uniformly, or in proportion to a priority.
 
 Random numbers come from `Draws`: float64 in [0, 1) that depend on (seed, name, number of the draw, batch size) alone,
-so there is one number to save, and a GPU sees the same numbers as a CPU. They are made on the host by numpy's Philox in
+so there is one number to save, and a GPU uses the same numbers as a CPU. They are made on the host by numpy's Philox in
 blocks and moved over a block at a time; no call waits for the device.
 """
 
@@ -23,16 +23,16 @@ from striderl.storage.replay.ring import RingCursor
 from striderl.storage.replay.sum_tree import SumTree
 
 _BLOCK = 16384
-"""About how many numbers are drawn at once."""
+"""Approximate number of random numbers drawn at once."""
 _FEWEST = 8
-"""For how many draws at least, however large they are: moving them to a GPU costs the same each time."""
+"""Least number of draws in a block, however large they are: a copy to a GPU costs the same each time."""
 
 
 class Draws:
-    """Uniform numbers by the number of the draw."""
+    """Uniform random numbers, indexed by the number of the draw."""
 
     def __init__(self, name: str, *, seed: int, device: torch.device | str = "cpu") -> None:
-        """Draw for one purpose; other names and seeds give other numbers."""
+        """Make a stream; other names and seeds give other numbers."""
         if seed < 0:
             raise ValueError(f"a seed is not negative, found {seed}")
         self.seed, self.device = seed, torch.device(device)
@@ -53,7 +53,7 @@ class Draws:
         return self._moved[row]
 
     def block(self, number: int, count: int) -> tuple[Any, Tensor, int]:
-        """Return the block that has this draw: what tells it from others, float64 [K, count] on the device, the row."""
+        """Return the block of this draw: its key, its numbers float64 [K, count] on the device, and the row."""
         row = self._load(number, count)
         return (self.seed, *self._known), self._moved, row
 
@@ -76,7 +76,7 @@ class NothingValidError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SampleHandle:
-    """Says which steps were picked, so that a row that has been overwritten since can be told from them."""
+    """Identifies the sampled steps, so that rows overwritten since then are detected."""
 
     index: Tensor
     """int64 [B]."""
@@ -88,7 +88,7 @@ class SampleHandle:
 
 @dataclass(frozen=True, slots=True)
 class SampledRows:
-    """What a sampler chose."""
+    """The rows that a sampler chose."""
 
     index: Tensor
     """int64 [B]."""
@@ -97,26 +97,26 @@ class SampledRows:
 
 
 class Sampler(Protocol):
-    """Chooses rows, and hears what is written and learned."""
+    """Samples rows; is updated with new steps and with TD errors."""
 
     def attach(self, cursor: RingCursor, device: torch.device) -> None:
-        """Get ready for a ring; called once."""
+        """Prepare for a ring; called once."""
         ...
 
     def written(self, read: ReplayReader, first: int, count: int, valid: Any) -> None:
-        """Hear that rows first … first + count - 1 are new; `valid` is True, or bool [count]."""
+        """Update for new rows first … first + count - 1; `valid` is True, or bool [count]."""
         ...
 
     def opened(self, first: int, count: int) -> None:
-        """Hear that these rows hold no step any more."""
+        """Update for rows that hold no step any more."""
         ...
 
     def sample_index(self, read: ReplayReader, count: int) -> SampledRows:
-        """Choose rows with replacement."""
+        """Sample rows with replacement."""
         ...
 
     def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
-        """Hear how surprising rows were; where `alive` is false the row holds another step by now."""
+        """Update the priorities of rows from their errors; where `alive` is false the row holds another step by now."""
         ...
 
     @property
@@ -130,30 +130,30 @@ class Sampler(Protocol):
         ...
 
     def limit(self, largest: Tensor) -> None:
-        """Take back priorities above this one."""
+        """Clip priorities to this one."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what exact resume needs."""
+        """Return everything exact resume needs."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         ...
 
     def keep(self, alive: Tensor) -> None:
-        """Forget the rows where `alive` [number of rows] is false; the random numbers go on."""
+        """Drop the rows where `alive` [number of rows] is false; the random stream continues."""
         ...
 
 
 class Uniform:
-    """Picks every step alive with the same probability."""
+    """Samples every stored step with the same probability."""
 
     capturable = True
     largest: Tensor | None = None
 
     def __init__(self, *, seed: int = 0) -> None:
-        """Draw from a stream of its own."""
+        """Use a random stream of its own."""
         self.seed = seed
         self._draw = 0
         self._draws = Draws("replay uniform", seed=seed)
@@ -163,13 +163,13 @@ class Uniform:
         self._draws = Draws("replay uniform", seed=self.seed, device=device)
 
     def written(self, read: ReplayReader, first: int, count: int, valid: Any) -> None:
-        """Do nothing: every step alive is as likely as any other."""
+        """Do nothing: all stored steps are equally likely."""
 
     def opened(self, first: int, count: int) -> None:
-        """Do nothing: rows that are not alive are never picked."""
+        """Do nothing: rows without a step are never sampled."""
 
     def sample_index(self, read: ReplayReader, count: int) -> SampledRows:
-        """Choose rows with replacement."""
+        """Sample rows with replacement."""
         numbers = self._draws.host(self._draw, count) if read.on_cpu else self._draws.at(self._draw, count)
         self._draw += 1
         return SampledRows(read.row_of(numbers), None)
@@ -179,7 +179,7 @@ class Uniform:
         return self._draws.block(self._draw, count)
 
     def skip(self) -> None:
-        """Go on to the next draw: the device has made this one."""
+        """Advance to the next draw: the device has made this one."""
         self._draw += 1
 
     def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
@@ -194,21 +194,21 @@ class Uniform:
         return {"kind": "uniform", "seed": self.seed, "draw": self._draw}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with that draw."""
+        """Restore the number of the next draw."""
         _check_kind(state, "uniform")
         self._draw, self.seed = int(state["draw"]), int(state["seed"])
         self._draws = Draws("replay uniform", seed=self.seed, device=self._draws.device)
 
     def keep(self, alive: Tensor) -> None:
-        """Know nothing about rows, so forget nothing."""
+        """Do nothing: no state per row."""
 
 
 class Prioritized:
-    """Picks step i with probability p_i^alpha / sum p^alpha (Schaul et al. 2016).
+    """Samples step i with probability p_i^alpha / sum p^alpha (Schaul et al. 2016).
 
-    New steps get the largest priority seen so far, so each is looked at soon. The weight (p_min / p_i)^(alpha · beta),
-    with the smallest priority of the batch as p_min, undoes the bias in the limit beta = 1; set `beta` between updates,
-    or give `beta_steps` and it goes linearly from its first value to 1 over so many picks.
+    New steps get the largest priority seen so far, so each is sampled soon. The weight (p_min / p_i)^(alpha · beta),
+    with the smallest priority of the batch as p_min, corrects the bias at beta = 1; set `beta` between updates,
+    or give `beta_steps` and it goes linearly from its first value to 1 over that many samples.
     """
 
     capturable = False
@@ -239,15 +239,15 @@ class Prioritized:
         self._on_cpu = device.type == "cpu"
 
     def written(self, read: ReplayReader, first: int, count: int, valid: Any) -> None:
-        """Give new steps the largest priority; steps that must not count get none."""
+        """Give new steps the largest priority; invalid steps get none."""
         self.tree.fill(first, count, self._largest if valid is True else self._largest * valid)
 
     def opened(self, first: int, count: int) -> None:
-        """Take the priority away."""
+        """Set the priorities to 0."""
         self.tree.fill(first, count, 0.0)
 
     def sample_index(self, read: ReplayReader, count: int) -> SampledRows:
-        """Choose rows with replacement; steps without a priority are never chosen."""
+        """Sample rows with replacement; steps without a priority are never sampled."""
         if read.on_cpu and self.tree.is_empty():
             raise NothingValidError(
                 "no step of the replay counts (`valid` is false in all of them), so none can be picked"
@@ -266,7 +266,7 @@ class Prioritized:
         return SampledRows(index, weight)
 
     def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
-        """Set the priorities of these rows to |error| + epsilon; on the CPU, errors that are not finite are refused."""
+        """Set the priorities of these rows to |error| + epsilon; on the CPU, errors that are not finite raise."""
         if self._on_cpu and alive is None and error.dtype is torch.float32:
             self._update_on_cpu(index, error)
             return
@@ -281,7 +281,7 @@ class Prioritized:
         self.tree.put(index, priority)
 
     def _update_on_cpu(self, index: Tensor, error: Tensor) -> None:
-        """Do the same with numpy, whose calls cost half."""
+        """Do the same with numpy, at half the cost per call."""
         priority = np.abs(error.detach().numpy(), dtype=np.float64)
         priority += self.epsilon
         priority **= self.alpha
@@ -297,7 +297,7 @@ class Prioritized:
         return self._largest.clone()
 
     def limit(self, largest: Tensor) -> None:
-        """Take back priorities above this one, and forget that there were larger ones."""
+        """Clip priorities to this one, the largest seen so far included."""
         self._largest.copy_(largest)
         self.tree.load(self.tree.leaves.clamp(max=self._largest))
 
@@ -314,7 +314,7 @@ class Prioritized:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with those priorities."""
+        """Restore them."""
         _check_kind(state, "prioritized")
         self.tree.load(state["leaves"])
         self._draw, self.seed, self.beta = int(state["draw"]), int(state["seed"]), float(state["beta"])
@@ -323,7 +323,7 @@ class Prioritized:
         self._draws = Draws("replay prioritized", seed=self.seed, device=self._draws.device)
 
     def keep(self, alive: Tensor) -> None:
-        """Take the priorities of all other rows away; the largest seen stays."""
+        """Set the priorities of all other rows to 0; the largest seen stays."""
         self.tree.load(self.tree.leaves * alive)
 
 
@@ -333,6 +333,6 @@ def _check_kind(state: Mapping[str, Any], kind: str) -> None:
 
 
 def _check_finite(largest: float) -> None:
-    """Raise for priorities among which is a NaN or an infinity: nothing else would ever be picked again."""
+    """Raise for a NaN or infinite priority: nothing else would ever be sampled again."""
     if not largest < math.inf:
         raise ValueError(f"errors that become priorities must be finite, found one that gives {largest}")

@@ -19,7 +19,7 @@ class StatePairBuffer:
     """A ring of (state, next state) on one device."""
 
     def __init__(self, obs_dim: int, buffer_size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> None:
-        """Make room for `buffer_size` pairs of vectors of `obs_dim` numbers."""
+        """Allocate `buffer_size` pairs of vectors of `obs_dim` numbers."""
         if obs_dim < 1 or buffer_size < 1:
             raise ValueError(f"obs_dim and buffer_size are at least 1, found {obs_dim} and {buffer_size}")
         self.device = torch.device(device)
@@ -27,9 +27,9 @@ class StatePairBuffer:
         self.next_states = torch.zeros(buffer_size, obs_dim, device=self.device)
         self.buffer_size = buffer_size
         self.step = 0
-        """Where the next pair is written."""
+        """The index of the next pair."""
         self.num_samples = 0
-        """How many pairs there are."""
+        """Number of pairs stored."""
         self._seed, self._draw = seed, 0
         self._draws = Draws("state pairs", seed=seed, device=self.device)
 
@@ -54,7 +54,7 @@ class StatePairBuffer:
         self.num_samples = min(self.num_samples + count, self.buffer_size)
 
     def feed_forward_generator(self, num_mini_batch: int, mini_batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (states, next_states) [mini_batch_size, obs_dim], drawn with replacement from what is there."""
+        """Yield (states, next_states) [mini_batch_size, obs_dim], drawn with replacement."""
         if not self.num_samples:
             raise ValueError("the buffer is empty: insert pairs before drawing from it")
         for _ in range(num_mini_batch):
@@ -75,7 +75,7 @@ class StatePairBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another buffer of the same size stood."""
+        """Restore the state of another buffer of the same size."""
         rows = state["states"].shape[0]
         if state["buffer_size"] != self.buffer_size or state["states"].shape[1:] != self.states.shape[1:]:
             raise ValueError(

@@ -4,12 +4,12 @@
     level 1   float64 [62,500]        sums of 16 leaves each
     top       float64 [3,907]         sums of 16 of those, and the running sum over them
 
-    pick u in [0, total): search the running sum, then at each level add up the 16 numbers found below
+    sample u in [0, total): search the running sum, then at each level add up the 16 numbers found below
 
-A write goes to the leaves only and leaves a note of what it touched; the next pick adds up the groups concerned. Sums
-are always added up anew, never adjusted, so they do not drift, and a leaf written twice counts once. Picking walks all
+A write sets the leaves only and marks what it touched; the next sample adds up the groups concerned. Sums
+are always recomputed, never adjusted, so they do not drift, and a leaf written twice counts once. Sampling walks all
 draws in lock step with a handful of operations per level, on any device. Wide levels beat a binary tree: twenty levels
-of small operations cost more than a search in a few thousand numbers. A GPU likes still wider ones. Compiled loops
+of small operations cost more than a search in a few thousand numbers. GPUs are faster with wider ones. Compiled loops
 (numba) were tried and gained a tenth: with a million leaves the time goes into reading memory.
 """
 
@@ -27,7 +27,7 @@ from torch import Tensor
 _from_numpy = torch.from_numpy
 _BELOW_ONE = 1.0 - 2.0**-53
 _SHAPES = {"cpu": (16, 4096), "cuda": (32, 32768)}
-"""Kind of device → how many numbers a sum is of, and the most sums at the top."""
+"""Device type → group size, and the largest number of sums at the top."""
 
 
 class _Level(NamedTuple):
@@ -38,21 +38,21 @@ class _Level(NamedTuple):
 
 
 class _Arrays:
-    """The same memory as numpy sees it; its calls cost half of torch's."""
+    """The same memory as numpy arrays, whose calls cost half of torch's."""
 
     def __init__(self, memory: Tensor, levels: list[_Level], running: Tensor) -> None:
         self.memory, self.running = memory.numpy(), running.numpy()
         self.ends = self.running[1:]
         self.levels = [(level.groups.numpy(), level.sums.numpy()) for level in levels]
         self.total = 0.0
-        """The sum of all leaves, once they are added up."""
+        """The sum of all leaves, once computed."""
 
 
 class SumTree:
     """Non-negative numbers that can be drawn from in proportion to their size."""
 
     def __init__(self, count: int, *, device: torch.device | str = "cpu", shape: tuple[int, int] | None = None) -> None:
-        """Start with `count` zeros; `shape` is how many numbers a sum is of and the most sums at the top."""
+        """Start with `count` zeros; `shape` is the group size and the largest number of sums at the top."""
         if count < 1:
             raise ValueError(f"a tree has at least one leaf, found {count}")
         self.count = count
@@ -76,7 +76,7 @@ class SumTree:
         self._ranges: list[tuple[int, int]] = []
         self._num_touched = 0
         self.leaves = self._memory[:count]
-        """The numbers themselves; write them through `put` and `fill`."""
+        """The leaves; write them through `put` and `fill`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.leaves.cpu().numpy().copy(), str(self._memory.device), self._shape)
@@ -117,7 +117,7 @@ class SumTree:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
-        """Tell whether all leaves are 0; a GPU is waited for."""
+        """Return whether all leaves are 0; syncs with a GPU."""
         self._add_up()
         return not (float(self._running[-1]) if self._arrays is None else self._arrays.total) > 0.0
 
@@ -150,7 +150,7 @@ class SumTree:
         return place, self._memory.index_select(0, place)
 
     def pick_on_cpu(self, numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Do the same with arrays; from the smallest number to the largest, because neighbours share the way down."""
+        """Do the same with arrays; in ascending order, because neighbours share the way down."""
         self._add_up()
         arrays, width = self._on_cpu(), self._width
         order = numbers.argsort()
@@ -183,7 +183,7 @@ class SumTree:
     # -- sums ----------------------------------------------------------------------------------------------------------
 
     def _add_up(self) -> None:
-        """Bring the sums up to date."""
+        """Update the sums."""
         if not self._num_touched:
             return
         if self._num_touched * 8 > self.count:

@@ -1,17 +1,17 @@
-"""How picked steps of a replay are shown: one step, n steps, stacked frames.
+"""Views of sampled steps of a replay: one step, n steps, stacked frames.
 
-A view is called with the reader and the picked rows and returns a dict of [B, …] tensors.
+A view is called with the reader and the sampled rows and returns a dict of [B, …] tensors.
 
     NStep(3)     t      t+1    t+2    t+3                  rew = r0 + g r1 + g² r2, obs_next = o3, discount = g³
                  o0 r0  o1 r1  o2 r2  o3
                  o0 r0  o1 E1 │ a new episode              rew = r0 + g r1, obs_next = where it ended,
                                                            discount = g² if truncated there, 0 if terminated
                  o0 r0  o1 r1 │ nothing newer yet          rew = r0 + g r1, obs_next = o2, discount = g²
-                 o0 r0 │ a step that must not count        rew = r0, obs_next = o1, discount = g
+                 o0 r0 │ an invalid step                   rew = r0, obs_next = o1, discount = g
 
 Sequences of a replay for recurrent networks, with the stored memory and a burn-in.
 
-    picked          ▼
+    sampled         ▼
     place    … 6  7  8  9 10 11 12 …         state kept before every 3rd place: 0, 3, 6, 9, …
     sequence   6  7  8  9 10                 starts at 6 with the memory from before 6; length 3, burn_in 2
     learn      ·  ·  x  x  x                 burn-in steps only warm the memory up
@@ -20,9 +20,9 @@ Sequences of a replay for recurrent networks, with the stored memory and a burn-
 Shapes are static, [T, B] with T = burn_in + length. Places after the newest step are filled with what is there and have
 `valid` false.
 
-Windows of up to n steps from each row on, as n-step returns want them.
+Windows of up to n steps from each row on, for n-step returns.
 
-k            0  1  2  3          a window goes on while nothing ended before, the step is stored, and it counts
+k            0  1  2  3          a window extends while nothing ended before, and the step is stored and valid
 step         ·  ·  E  ·
 going        1  1  1  0          num_steps 3, last is the row at k = 2, ends are its flags
 
@@ -34,9 +34,9 @@ Hindsight: pretend that what was reached later had been the goal (Andrychowicz e
     'final'       goal := what was achieved at the end
     'episode'     goal := what was achieved after any step of the episode that is still stored
 
-Goals are put into the copies that a sample consists of; the replay itself is never changed. Rewards are worked out
+Goals are put into the copies that a sample consists of; the replay itself is never changed. Rewards are computed
 anew for these samples with the user's function, in every step of a window of n under the one goal of its sample. Where
-episodes end stays as it was stored: the env's word on it does not depend on the goal.
+episodes end stays as it was stored: the env's flags do not depend on the goal.
 
     view = Hindsight(reward, gamma=config.gamma, n=config.n_step)
     replay = Replay(collector.columns(), 100_000, env.num_envs, view=view, episodes=True)
@@ -61,17 +61,17 @@ from striderl.storage.replay.samplers import Draws
 
 _from_numpy = torch.from_numpy
 _REPLACED = frozenset({"rew", "terminated", "truncated"})
-"""The columns that `NStep` works out anew."""
+"""The columns that `NStep` recomputes."""
 
 RewardFunction = Callable[[dict[str, Any]], Tensor]
 """Returns rewards [B] for steps given as `ReplayReader.rows` gives them."""
 
 
 class OneStep:
-    """Shows each step with what followed it."""
+    """Returns each step with its next observation."""
 
     capturable = True
-    """Whether it reads by tensors alone, so that a CUDA graph can hold it."""
+    """Whether it reads through tensors alone, so that a CUDA graph can hold it."""
 
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
         """Return the columns of these steps with `obs_next`."""
@@ -79,11 +79,11 @@ class OneStep:
 
 
 class NStep:
-    """Shows each step with the discounted rewards of up to n steps and the observation after them.
+    """Returns each step with the discounted rewards of up to n steps and the observation after them.
 
     `target = rew + discount * V(obs_next)` is right for every window: a window stops at the end of an episode and
-    bootstraps from the final observation if that was a truncation; it never enters a step that must not count.
-    `terminated` and `truncated` are those of the window's last step, `num_steps` is how many steps it has.
+    bootstraps from the final observation if that was a truncation; it never includes an invalid step.
+    `terminated` and `truncated` are those of the window's last step, `num_steps` is its length.
     """
 
     capturable = True
@@ -117,9 +117,9 @@ class NStep:
         }
 
     def _on_cpu(self, read: ReplayReader, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """Do the same with numpy, whose calls cost half."""
+        """Do the same with numpy, at half the cost per call."""
         count = len(rows)
-        steps = read.steps.take(rows)  # first: then what the window looks at is in the cache
+        steps = read.steps.take(rows)  # first: then the window's reads are in the cache
         found = array_window(read, rows, self.n)
         if self.reward is None:
             reward = read.reward_array[found.rows]
@@ -157,7 +157,7 @@ class NStep:
 
 
 class FrameStack:
-    """Shows observation components with the k - 1 frames before them, [B, k, …], oldest first.
+    """Returns observation components with the k - 1 frames before them, [B, k, …], oldest first.
 
     Frames before the start of an episode repeat its first frame, as an env that stacks frames itself would give them.
     Other columns are as in `OneStep`.
@@ -194,10 +194,10 @@ class FrameStack:
 
 
 class SequenceView:
-    """Shows a run of steps from (or shortly before) each picked one, [T, B, …]."""
+    """Returns a sequence of steps from (or shortly before) each sampled one, [T, B, …]."""
 
     def __init__(self, length: int, *, burn_in: int = 0) -> None:
-        """Show `burn_in` steps to warm up on, then `length` steps to learn from."""
+        """Read `burn_in` steps to warm up the memory, then `length` steps to learn from."""
         if length < 1 or burn_in < 0:
             raise ValueError(f"wanted length >= 1 and burn_in >= 0, found {length} and {burn_in}")
         self.length, self.burn_in = length, burn_in
@@ -224,7 +224,7 @@ class SequenceView:
         }
 
     def _starts(self, read: ReplayReader, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows to start from, where memory is kept, and whether there is such a row for each pick."""
+        """Return the rows to start from, where memory is kept, and whether there is such a row for each sample."""
         if read.states is None or read.states.every == 1:
             return index, torch.ones_like(index, dtype=torch.bool)
         every = read.states.every
@@ -238,7 +238,7 @@ class SequenceView:
         return start, read.alive(start)
 
     def _begins(self, read: ReplayReader, start: Tensor) -> Tensor:
-        """Tell where an episode begins with the first row itself; at the oldest row the past is not known."""
+        """Return where an episode begins with the first row itself; at the oldest row the past is not known."""
         before = read.shifted(start, -1)
         return read.done(before) & (read.position(start) > 0)
 
@@ -254,7 +254,7 @@ def _shaped(rows: dict[str, Any], num_steps: int, count: int) -> dict[str, Any]:
 
 
 class StepWindow(NamedTuple):
-    """Windows of B rows."""
+    """The n-step windows of B rows."""
 
     rows: Tensor
     """int64 [n, B]: the rows from each one on, whether they belong to the window or not."""
@@ -284,7 +284,7 @@ class ArrayWindow(NamedTuple):
     rows: NDArray[np.int64]
     last: NDArray[np.int64]
     cut: Cut | None
-    """None where all windows have n steps that count, and no episode ends in them."""
+    """None where all windows have n valid steps, and no episode ends in them."""
 
 
 def window(read: ReplayReader, index: Tensor, n: int) -> StepWindow:
@@ -322,7 +322,7 @@ def array_window(read: ReplayReader, start: NDArray[np.int64], n: int) -> ArrayW
 def _cut_short(rows: NDArray[np.int64], words: NDArray[np.uint32], newest: int, envs: int) -> ArrayWindow:
     """Find where each window ends: some end early."""
     n, count = rows.shape
-    # a window goes on to step k unless the step before it ended an episode or is the newest, or step k does not count
+    # a window extends to step k unless the step before it ended an episode or is the newest, or step k is invalid
     going = np.ones((n, count), np.bool_)
     goes_on = going[1:]
     np.equal(words[:-1] & ENDS, 0, out=goes_on)
@@ -355,7 +355,7 @@ STRATEGIES = ("future", "final", "episode")
 
 
 class Hindsight:
-    """Shows steps with their goals replaced in a share of them; the replay must keep `episodes=True`."""
+    """Returns steps with the goals of a share of them replaced; the replay must keep `episodes=True`."""
 
     def __init__(
         self,
@@ -383,11 +383,11 @@ class Hindsight:
         self.gamma, self.n = gamma, n
         self.achieved, self.desired, self.seed = achieved, desired, seed
         self.draw = 0
-        """The number of the next draw; all there is to save."""
+        """The number of the next draw; the whole state."""
         self._draws: Draws | None = None
 
     def __call__(self, read: ReplayReader, index: Tensor) -> dict[str, Any]:
-        """Return what `NStep` would of these steps; `relabelled` bool [B] tells whose goal was replaced."""
+        """Return what `NStep` would for these steps; `relabelled` bool [B] marks those with a replaced goal."""
         if self._draws is None or self._draws.device != read.device:
             self._draws = Draws("hindsight", seed=self.seed, device=read.device)
         numbers = self._draws.at(self.draw, 2 * index.shape[0]).view(2, -1)
@@ -425,11 +425,11 @@ class Hindsight:
         return {"draw": self.draw, "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with that draw."""
+        """Restore the number of the next draw."""
         self.draw, self.seed, self._draws = int(state["draw"]), int(state["seed"]), None
 
     def _goal_rows(self, read: ReplayReader, index: Tensor, numbers: Tensor) -> Tensor:
-        """Return the rows whose outcome becomes the goal."""
+        """Return the rows of which the achieved state becomes the goal."""
         if read.episodes is None:
             raise ValueError("Hindsight needs the bounds of episodes; make the replay with episodes=True")
         cursor = read.cursor

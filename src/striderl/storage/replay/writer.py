@@ -1,7 +1,7 @@
-"""Taking steps into a replay: all of a step is looked at before any is written; what does not fit changes nothing.
+"""Writing steps into a replay: a step is checked as a whole first; one that does not fit changes nothing.
 
     transition ──▶ fitted columns, flags, final observations ──▶ rows at `place`, the next observation at `place + 1`
-                                                             ──▶ sampler and episode table hear of it ──▶ cursor
+                                                             ──▶ sampler and episode table are updated ──▶ cursor
 
 Ordinary steps on the CPU take the short way, `PlainAdd`; all others come here.
 
@@ -15,7 +15,7 @@ torch puts them side by side onto a stage, and numpy copies the stage to where t
                                 frames[place + 1]      frames[place]          steps[place]
 
 Other columns, and few of many envs, are written one by one. Whatever is not plain is left to `Replay.add`, which
-converts what can be converted and finds the words.
+converts what can be converted and raises otherwise.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from striderl.storage.replay.samplers import Sampler
 _log = logging.getLogger(__name__)
 
 SMALL = 64
-"""Up to this many envs, looking at flags in Python is cheaper than asking torch."""
+"""Up to this many envs, checking flags in Python is cheaper than in torch."""
 
 
 class _Step(NamedTuple):
@@ -55,7 +55,7 @@ class _Step(NamedTuple):
     finals: list[Any] | None
     state: list[Tensor] | None
     valid: Any
-    """Which of the steps count, bool [n]; True when all do."""
+    """Which of the steps are valid, bool [n]; True when all are."""
 
     def rows(self, one: slice) -> _Step:
         """Return the step of some of these envs."""
@@ -78,7 +78,7 @@ class StepWriter:
     """Writes any step that fits; see the top of this module."""
 
     def __init__(self, read: ReplayReader, sampler: Sampler, mark: Mark | None) -> None:
-        """Write what `read` reads, tell the sampler, and mark in files how far they are written."""
+        """Write the rows of `read`, update the sampler, and mark in files how far they are written."""
         self._read, self._sampler, self._mark = read, sampler, mark
         self._cursor = read.cursor
         self._whole = slice(0, read.num_envs)
@@ -89,7 +89,7 @@ class StepWriter:
         self._env_index = torch.arange(read.num_envs, device=read.device)
 
     def add(self, transition: Transition, envs: slice) -> None:
-        """Take the next step of these envs."""
+        """Add the next step of these envs."""
         step = self._fitted(transition, envs.stop - envs.start)
         if self._cursor.even and envs == self._whole:
             self._write(step, self._cursor.total % self._cursor.rows, self._whole)
@@ -106,7 +106,7 @@ class StepWriter:
             self._cursor.advance(here)
 
     def _fitted(self, transition: Transition, count: int) -> _Step:
-        """Return the step as it is written, or raise."""
+        """Return the step converted for writing, or raise."""
         read = self._read
         step = {"act": transition.act, "rew": transition.rew, "info": transition.info, "policy": transition.policy}
         columns = read.steps.fit(step, count, self._others)
@@ -158,7 +158,7 @@ class StepWriter:
             read.states.put(step.state, after, envs)
 
     def _tell(self, transition: Transition, valid: Any, place: int, envs: slice) -> None:
-        """Let sampler and episode table know what is new, and which row holds no step now."""
+        """Update the sampler and the episode table for new rows, and for the row that holds no step now."""
         read, count = self._read, envs.stop - envs.start
         after = place + 1 if place + 1 < self._cursor.rows else 0
         self._sampler.written(read, place * read.num_envs + envs.start, count, valid)
@@ -179,7 +179,7 @@ class Mark:
         self.written: NDArray[np.int64] = mapped_file(folder / "written.bin", (num_envs,), np.int64, keep=True)
 
     def commit(self, generation: int, totals: NDArray[np.int64]) -> None:
-        """Write the files out, then say in one atomic step which generation they are."""
+        """Flush the files, then store their generation atomically."""
         for path in self._folder.rglob("*.bin"):
             with open_read(path) as file:
                 os.fsync(file.fileno())  # pages that were written through a mapping included
@@ -187,7 +187,7 @@ class Mark:
         write_json(self._folder / "commit.json", content, indent=None)
 
     def still_alive(self, rows: int, totals: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the oldest step of each env that the files, a ring of so many rows, still hold."""
+        """Return the number of the oldest step of each env that is still in the files, a ring of `rows` rows."""
         if (self.written < totals).any():
             raise ValueError(
                 f"the files in {self._folder} were written up to step {self.written.tolist()}, the saved replay stood "
@@ -214,7 +214,7 @@ class PlainAdd:
     """Writes plain steps into the arrays of a replay on the CPU."""
 
     def __init__(self, read: ReplayReader, sampler: Sampler | None) -> None:
-        """Work out once what is done for each column; `sampler` is None where it does not want to hear of steps."""
+        """Compute once what is done for each column; `sampler` is None where it needs no updates."""
         self._read, self._sampler = read, sampler
         self._cursor = cursor = read.cursor
         steps, frames = read.steps, read.frames

@@ -1,4 +1,4 @@
-"""`ReplayBuffer`: steps of any nested data in a ring, indexed like an array, in the words of Tianshou."""
+"""`ReplayBuffer`: steps of any nested data in a ring, indexed like an array, with Tianshou's interface."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ReplayBuffer:
         priorities: Priorities | None = None,
         num_rings: int = 1,
     ) -> None:
-        """Make room for `size` steps.
+        """Allocate `size` steps.
 
         `stack_num` frames are stacked when reading. `ignore_obs_next` stores no next observations; `save_only_last_obs`
         stores the last frame of observations that come in stacked. With `sample_avail`, only steps with `stack_num`
@@ -81,7 +81,7 @@ class ReplayBuffer:
         self._draw = 0
         self._draws: Draws | None = None
         self.priorities = priorities
-        """What `PrioritizedReplayBuffer` draws by; None when all steps are as likely as each other."""
+        """The priorities of `PrioritizedReplayBuffer`; None when all steps are equally likely."""
         if priorities is not None:
             priorities.attach(self.maxsize)
 
@@ -153,7 +153,7 @@ class ReplayBuffer:
         return index
 
     def _check_next(self, rows: Batch, after: Any, index: NDArray[np.int64]) -> dict[int, Any]:
-        """Decide what becomes of next observations; return those of truncated steps, by index, to be kept apart."""
+        """Check next observations; return those of truncated steps, by index, which are stored separately."""
         if after is not None and not self.ignore_obs_next and (self.stores_obs_next or not len(self)):
             return {}
         if self.stores_obs_next:
@@ -208,7 +208,7 @@ class ReplayBuffer:
         return order, lambda index: self._data[index], self._finals, cut
 
     def cut(self, envs: Any = None) -> None:
-        """End the episodes that are under way in these envs (all by default): what comes next does not follow them.
+        """End the running episodes of these envs (all by default): the next step does not follow them.
 
         Call it when envs were reset from outside. Where next observations are not stored, the newest step of such an
         episode has none and is not sampled. A buffer that is not a vector has one env, number 0.
@@ -224,7 +224,7 @@ class ReplayBuffer:
         self._cut[unfinished] = True
 
     def reset(self) -> None:
-        """Forget all steps; the memory stays."""
+        """Drop all steps; the memory stays allocated."""
         self._places.clear()
         self._cut[:] = False
         self._finals = {}
@@ -258,7 +258,7 @@ class ReplayBuffer:
         return like_index(place + base, index)
 
     def unfinished_index(self) -> NDArray[np.int64]:
-        """Return the newest step of every ring whose episode is under way."""
+        """Return the newest step of every ring with a running episode."""
         rings = self._places.filled()
         newest: NDArray[np.int64] = self._places.newest(rings)
         return newest[~self._ends(newest)] if len(rings) else newest
@@ -364,7 +364,7 @@ class ReplayBuffer:
         save_buffer(self, Path(path))
 
     def restore(self, path: str | Path) -> None:
-        """Hold what a file holds; a file that is damaged or does not fit raises and changes nothing."""
+        """Load a file; one that is damaged or does not fit raises and changes nothing."""
         load_buffer(self, Path(path))
 
 

@@ -30,7 +30,7 @@ _META = "meta.json"
 
 
 class SavedBuffer(Protocol):
-    """What of a `ReplayBuffer` is in its file."""
+    """The parts of a `ReplayBuffer` that are in its file."""
 
     maxsize: int
     seed: int
@@ -67,7 +67,7 @@ def save_buffer(buffer: SavedBuffer, path: Path) -> None:
 
 
 def load_buffer(buffer: SavedBuffer, path: Path) -> None:
-    """Bring a buffer of the same size into the state of a file."""
+    """Load a file into a buffer of the same size."""
     meta, arrays = _read(path)
     for name, wanted in (("maxsize", buffer.maxsize), ("num_rings", buffer._places.num_rings), ("format", _FORMAT)):
         if meta.get(name) != wanted:
@@ -132,7 +132,7 @@ def _columns(arrays: dict[str, NDArray[Any]], meta: dict[str, Any], folder: Path
 
 
 def _check_column(name: str, array: NDArray[Any], meta: dict[str, Any], folder: Path | None) -> None:
-    """Refuse a column before the first is written: one with a name or a file outside of the folder, or other rows."""
+    """Raise, before the first is written, for a column with a name or file outside of the folder, or other rows."""
     if not all(name.split(".")) or name.startswith("/"):
         raise ValueError(f"a column is called {name[:200]!r}, wanted keys with dots between them")
     if folder is not None and name not in meta["tensors"]:

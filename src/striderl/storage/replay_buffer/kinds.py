@@ -134,11 +134,11 @@ class ListReplayBuffer:
         return [step.get(key) for step in steps]
 
     def reset(self) -> None:
-        """Forget all steps."""
+        """Drop all steps."""
         self._steps = []
 
     def sample(self, batch_size: int) -> NoReturn:
-        """Raise: a list is a source for `ReplayBuffer.update`, it is not drawn from."""
+        """Raise: a list is a source for `ReplayBuffer.update`, it is not sampled."""
         raise NotImplementedError("ListReplayBuffer is not sampled; move its steps over with ReplayBuffer.update(list)")
 
     def export_rows(self) -> tuple[NDArray[np.int64], Any, dict[int, Any], Any]:

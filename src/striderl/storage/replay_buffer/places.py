@@ -6,9 +6,9 @@
                          ▲   ▲               ▲
                     newest   oldest          newest
 
-Which steps follow each other is the buffer's business; here are places alone.
+Which steps follow each other is decided by the buffer; this module has places alone.
 
-Priorities beside a `ReplayBuffer`: which index to draw, how much it then counts.
+Priorities of a `ReplayBuffer`: sampling an index, and its importance weight.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RingPlaces:
     """The places of `num_rings` rings of `capacity` steps; see the picture at the top of this module."""
 
     def __init__(self, num_rings: int, capacity: int) -> None:
-        """Begin empty."""
+        """Start empty."""
         self.num_rings, self.capacity = num_rings, capacity
         self.pointer: NDArray[np.int64] = np.zeros(num_rings, np.int64)
         """Where each ring is written next."""
@@ -47,7 +47,7 @@ class RingPlaces:
         self.size[rings] = np.minimum(self.size[rings] + count, self.capacity)
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Drop all steps."""
         self.pointer[:] = 0
         self.size[:] = 0
 
@@ -77,7 +77,7 @@ class RingPlaces:
         return np.concatenate(parts).astype(np.int64)
 
     def resolve(self, index: Any, who: str) -> NDArray[np.int64]:
-        """Return what a user's index stands for: a slice, a mask, numbers that may be negative."""
+        """Resolve a user's index: a slice, a mask, numbers that may be negative."""
         if isinstance(index, slice):
             return self.alive()[index]
         array = np.asarray(leaf.to_array(index))
@@ -120,7 +120,7 @@ class Priorities:
         self.tree = SumTree(1)
 
     def attach(self, count: int) -> None:
-        """Make room for as many indices."""
+        """Allocate `count` indices."""
         self.tree = SumTree(count)
 
     def written(self, index: NDArray[np.int64]) -> None:
@@ -129,7 +129,7 @@ class Priorities:
         self.tree.put(place, torch.full((len(place),), self.largest, dtype=torch.float64))
 
     def clear(self) -> None:
-        """Take all priorities away."""
+        """Set all priorities to 0."""
         self.tree.load(torch.zeros_like(self.tree.leaves))
 
     def sample_index(self, numbers: NDArray[np.float64], hidden: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -168,7 +168,7 @@ class Priorities:
         return {"beta": self.beta, "num_draws": self.num_draws, "largest": self.largest}
 
     def load(self, state: dict[str, Any], leaves: NDArray[np.float64]) -> None:
-        """Go on with saved priorities."""
+        """Restore saved priorities."""
         self.tree.load(torch.from_numpy(np.array(leaves)))
         self.beta, self.num_draws = float(state["beta"]), int(state["num_draws"])
         self.largest = float(state["largest"])

@@ -30,21 +30,21 @@ OPEN_KEYS = ("info", "policy")
 
 
 class Write(NamedTuple):
-    """One leaf that is to be written, checked."""
+    """One checked leaf to write."""
 
     column: Any
     value: Any
 
 
 class Plan(NamedTuple):
-    """Everything one write does."""
+    """All writes of one step."""
 
     writes: list[Write]
     columns: list[tuple[Batch, str, Any]]
     """New columns: (where, key, column)."""
 
     def run(self, place: Any) -> None:
-        """Do it at these rows."""
+        """Write at these rows."""
         for where, key, column in self.columns:
             where[key] = column
         for write in self.writes:
@@ -141,7 +141,7 @@ def zeros(shape: tuple[int, ...], dtype: Any, name: str, folder: Path | None) ->
 
 
 def column_file(folder: Path, name: str) -> Path:
-    """Return the file of a column; a name that leaves the folder and a file that is not plain are refused."""
+    """Return the file of a column; raise for a name that leaves the folder and a file that is not plain."""
     path = member(folder, f"{name}.bin")
     check_plain(path)
     return path
@@ -201,7 +201,7 @@ def take_rows(column: Any, array: NDArray[np.int64]) -> Any:
 
 
 def like_index(result: NDArray[np.int64], index: Any) -> Any:
-    """Return indices as the asker gave them: an int, an array, or a tensor."""
+    """Return indices in the type of `index`: an int, an array, or a tensor."""
     if leaf.is_tensor(index):
         return leaf.to_tensor(np.asarray(result), device=index.device)
     return int(result) if isinstance(index, (int, np.integer)) else np.asarray(result)
