@@ -8,7 +8,7 @@
 In some episodes the teacher acts, with a probability that falls with the student's iterations; `TeacherActing`, which
 is the part of the `Distill` term, decides it. Before the first checkpoint, the teacher acts everywhere. Recorded
 with the label: `policy/executed`, the executed action, and `policy/acted`, whether it was the teacher's.
- `striderl.training.demonstrations.RunStudents` reads students from the folder of a run.
+`striderl.training.demonstrations.RunStudents` reads students from the folder of a run.
 
 The actor is the student together with the teacher; before the first student, the teacher alone.
 

@@ -9,7 +9,7 @@
 
 An episode is written when it ends; those that are under way when recording stops are not. Recording continues an
 earlier one, of this process or of others that write to the same folder: the thresholds count what the folder holds.
- `TrajectoryStore` and `RolloutDataset` read it.
+`TrajectoryStore` and `RolloutDataset` read it.
 
 Also here: `SaverProgress` of a recording, and summary.json, an overview of a folder of trajectories.
 

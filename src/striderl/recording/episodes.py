@@ -7,7 +7,7 @@
 Pieces are views of the rollouts; a rollout is released when no open episode lies in it any more. Single envs are
 processed only where an episode ends.
 
-A rollout of all envs is filled row by row, then compressed and copied to the host at once.
+A rollout of all envs is filled row by row, then encoded and copied to the host at once.
 
 device   [T, N, …] in one arena   │ row t: obs, act, rew, …                      final observations of the rows that
          of the stored columns    ▼                                              ended, packed: [K, …]
