@@ -64,7 +64,7 @@ def make_neptune(folder: Path) -> Logger:
 def make_loggers(names: Iterable[str], folder: str | Path) -> list[Logger]:
     """Make loggers by name for a run folder; nothing is opened yet.
 
-    One that cannot be made (no package, no rights, no credentials) costs a warning and its own rows, as one does that
+    One that cannot be made (no package, no rights, no credentials) logs a warning and loses its rows, like one that
     fails later; a name that is in no table raises. 'module:Class' is one's own, called with the folder.
     """
     made = []
@@ -78,7 +78,7 @@ def make_logger(name: str, make: Callable[[Path], Logger], folder: Path) -> Logg
     """Make one logger by a function, or warn why there is none and return None."""
     try:
         return make(folder)
-    # whatever a tracker's client throws, a library that calls sys.exit included: training must not notice
+    # whatever a tracker's client raises, a library that calls sys.exit included: training must not be affected
     except (Exception, SystemExit) as error:  # noqa: BLE001
         _log.warning("logger %s cannot be made: %s: %s. Training goes on without it", name, type(error).__name__, error)
         return None
