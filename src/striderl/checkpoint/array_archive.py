@@ -1,7 +1,7 @@
 """Named arrays in a zip file (`.npz`), read without pickle and with every size checked before anything is allocated.
 
     zip ─▶ name.npy: magic, version, {"descr": "<f4", "fortran_order": False, "shape": (51, 12)}, bytes
-           meta.json: plain values, where the caller wants some
+           meta.json: plain values, where the caller has some
 
 numpy's own reader trusts the shape in the header and allocates it; a few bytes could take all memory. Here the
 shape must be what the bytes are, and the bytes what the file can hold.

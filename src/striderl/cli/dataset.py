@@ -30,7 +30,7 @@ class DatasetOptions:
     folder: Folder
     """Where the dataset is saved; it must not exist."""
     kind: str = ""
-    """Who acts for a task: random, medium, expert, or mix, a third of each; mix unless given."""
+    """The behaviour policy for a task: random, medium, expert, or mix, a third of each; mix unless given."""
     num_steps: int = 40_000
     """How many steps are recorded, at least."""
     num_envs: int = 10

@@ -85,7 +85,7 @@ class SharedBlock:
         return self._mapping
 
     def __reduce__(self) -> Any:
-        # Only multiprocessing's own pickler, which knows the reducers below, can move a file descriptor.
+        # Only multiprocessing's own pickler, which has the reducers below, can move a file descriptor.
         raise TypeError("a SharedBlock can be sent to a process, but not pickled to bytes or deep-copied")
 
     def __repr__(self) -> str:

@@ -283,7 +283,7 @@ class StudentActor:
         self.policy, self.part, self._std = policy, part, std
 
     def columns(self) -> Columns:
-        """Return the columns: label, executed action, whether the teacher acted."""
+        """Return the columns of the label and of the acting policy."""
         return self.part.columns()
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -322,7 +322,7 @@ class TeacherOnlyActor:
         self.part = part
 
     def columns(self) -> Columns:
-        """Return the columns: label, executed action, whether the teacher acted."""
+        """Return the columns of the label and of the acting policy."""
         return self.part.columns()
 
     def noise(self) -> Mapping[str, NoiseSpec]:

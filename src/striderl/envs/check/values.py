@@ -229,7 +229,7 @@ class Violation:
     field: str
     """What is wrong: 'obs['joints']', 'reward', 'episode_length_buf', 'reset_envs', …"""
     wanted: str
-    """What the contract asks for."""
+    """What the contract requires."""
     found: str
     """What the env did."""
     env: int = NOWHERE

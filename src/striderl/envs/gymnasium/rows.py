@@ -222,7 +222,7 @@ class EnvRows(AsyncVecEnv):
     # -- in and out --------------------------------------------------------------------------------------------------
 
     def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call the back end; a broken contract becomes a `ContractError`."""
+        """Call the back end; a broken contract becomes its public error."""
         if self._backend.closed:
             raise _closed()
         try:

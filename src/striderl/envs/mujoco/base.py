@@ -32,7 +32,7 @@ What happens in one step, for all envs at once:
 
 Memory of a task beyond MuJoCo's state (commands, feet in the air, positions a step ago) lives in arrays made with
 `state_array`, written in place, so that it is saved and restored with the rest. Derived fields (`xpos`, `cvel`, …)
-describe the state one substep ago unless the task asks for `stage=mjSTAGE_VEL`; with `persistent=True` that is free.
+describe the state one substep ago unless the task sets `stage=mjSTAGE_VEL`; with `persistent=True` that is free.
 Sums over columns are fine, but a matrix product over envs may round differently for another number of envs.
 
 Reward terms by name: weighted, summed per env, and logged as means per step and sums per episode.

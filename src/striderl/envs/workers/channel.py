@@ -149,7 +149,7 @@ def read_all(descriptor: int) -> bytes:
 
 
 def mapped(descriptor: int, num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return the bytes of an anonymous file as an array shared by everybody who maps it."""
+    """Return the bytes of an anonymous file as an array shared by all processes that map it."""
     return np.frombuffer(mmap.mmap(descriptor, max(1, num_bytes)), np.uint8)
 
 

@@ -5,7 +5,7 @@
     forkserver   a fork of a small clean process (see fork_server)
 
 A worker starts with one open file: its end of a wire. All else comes over that. Process descriptors (pidfd) signal a
-death at once, whoever else holds the worker's pipes, and never hit a process that took over a number.
+death at once, whichever process else holds the worker's pipes, and never hit a process that took over a number.
 Nothing here loads torch.
 """
 

@@ -212,6 +212,6 @@ def _action_scale(env: EnvSettings) -> float:
         return float(given)
     if not env.task.startswith(("quadruped", "parkour")):
         return 1.0
-    from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS  # only this family scales, and it wants MuJoCo
+    from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS  # only this family scales, and it needs MuJoCo
 
     return QUADRUPED_CONFIGS[env.task].action_scale

@@ -99,7 +99,7 @@ class StopSettings:
     mode: Literal["max", "min"] = "max"
     """Whether large ('max') or small ('min') values are good."""
     times: int = 1
-    """How often in a row the metric must be there."""
+    """How often in a row the metric must reach the value."""
     max_seconds: float = 0.0
     """The run ends after this many seconds of collecting and learning; 0 means no limit."""
     bad_iterations: int = 100

@@ -299,7 +299,7 @@ def pretrain_of(config: RunnerConfig) -> PretrainSettings:
 
 
 def with_recorded_teacher(config: RunnerConfig) -> RunnerConfig:
-    """Return a config whose teacher is the recording, where there is no other and the env is never used."""
+    """Return a config whose teacher is the recording, where there is no other and the second stage never runs."""
     given = config.teacher
     if given is None or pretrain_of(config).iterations >= 0 or not (given.teacher is None or given.teacher == {}):
         return config
