@@ -340,7 +340,7 @@ class MujocoEnv(VecEnv):
         return failed
 
     def _refused(self, actions: NDArray[Any]) -> Int:
-        """Return the envs with a NaN action, and zero their actions."""
+        """Return the envs with a non-finite action, and zero their actions."""
         finite = np.isfinite(actions)
         if np.count_nonzero(finite) == finite.size:
             return _NOBODY
