@@ -1,9 +1,9 @@
 """Named arrays in a zip file (`.npz`), read without pickle and with every size checked before anything is allocated.
 
     zip ─▶ name.npy: magic, version, {"descr": "<f4", "fortran_order": False, "shape": (51, 12)}, bytes
-           meta.json: plain values, where the caller wants some
+           meta.json: plain values, where the caller has some
 
-numpy's own reader believes the shape in the header and allocates it; a few bytes could ask for all memory. Here the
+numpy's own reader trusts the shape in the header and allocates it; a few bytes could take all memory. Here the
 shape must be what the bytes are, and the bytes what the file can hold.
 """
 
@@ -84,7 +84,7 @@ def read_archive(
     except FileRefused:
         raise
     except (*_DAMAGE, OSError, ValueError) as error:
-        # a damaged offset is a seek to before the beginning; what else the system says is not about the content
+        # a damaged offset is a seek to before the beginning; other system errors are not about the content
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise FileRefused(path, f"it is not a readable .npz ({error})") from None

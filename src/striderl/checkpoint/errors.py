@@ -1,6 +1,6 @@
-"""What can go wrong with a file, and how much a file may ask for, decided before anything is allocated.
+"""Errors of files, and limits of their sizes, checked before anything is allocated.
 
-A training loop that catches `CheckpointError` can go on without a checkpoint. The same limits hold when a checkpoint is
+A training loop that catches `CheckpointError` can continue without a checkpoint. The same limits hold when one is
 written, so that what was saved can always be read again.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written or read; the message says what was tried, where, and what the system said."""
+    """A checkpoint could not be written or read; the message has the operation, the path and the system's error."""
 
 
 class CheckpointMissing(CheckpointError):  # noqa: N818  (says what is wrong)
@@ -43,14 +43,14 @@ class CheckpointUnreadable(CheckpointError):  # noqa: N818  (says what is wrong)
     """The system would not let a file be read; the file itself may be good."""
 
     def __init__(self, path: str | Path, error: OSError) -> None:
-        """Name the file and what the system said."""
+        """Name the file and the system's error."""
         super().__init__(f"cannot read {str(path)!r}: {error.strerror or error}")
         self.path = Path(path)
         self.errno = error.errno
 
 
 class CheckpointVersion(CheckpointError):  # noqa: N818  (says what is wrong)
-    """A checkpoint was written by a newer version in a format that this one does not know."""
+    """A checkpoint was written by a newer version in a format that is unknown to this one."""
 
 
 class LayoutMismatch(CheckpointError):  # noqa: N818  (says what is wrong)

@@ -1,6 +1,6 @@
 """Every operation on the file system that a save or a load makes, one method each.
 
-A store asks this object and nothing else, so that a test can let the nth operation fail, record them all, or drop what
+A store uses this object and nothing else, so that a test can let the nth operation fail, record them all, or drop what
 was not synced. The order of a save is
 
     make_directory .tmp_…  ─▶ create, write …, sync, close   (each file, the manifest last)
@@ -68,7 +68,7 @@ class FileOps:
         return sorted(os.listdir(path))
 
     def is_directory(self, path: Path) -> bool:
-        """Tell whether this is a directory itself, not a link to one."""
+        """Return whether this is a directory itself, not a link to one."""
         try:
             return stat.S_ISDIR(os.lstat(path).st_mode)
         except FileNotFoundError:

@@ -6,11 +6,11 @@
      "checksum":"<sha256 of this text without its checksum>"}
 
 The manifest is accepted only in the spelling in which it is written, so no flipped bit goes unnoticed. The seal has the
-digests of what lies beside the checkpoints in the folder of a run; checkpoints that were saved without one have none.
+digests of the files next to the checkpoints in the folder of a run; checkpoints that were saved without one have none.
 
-Each file is on the disk before the manifest vouches for it. Only a checkpoint is ever replaced or removed: a directory
-with our manifest and our files. One that holds anything else, a file or a link is refused, because somebody else's work
-may be in it. A file is opened once when it is read; what was hashed is what is read. Nothing is allocated before it is
+Each file is on the disk before the manifest lists it. Only a checkpoint is ever replaced or removed: a directory
+with our manifest and our files. One that holds anything else, a file or a link raises, because it may hold other
+data. A file is opened once when it is read; what was hashed is what is read. Nothing is allocated before it is
 known to be in the file.
 """
 
@@ -54,7 +54,7 @@ VERSION = 1
 
 MANIFEST, TENSORS, STATE = "manifest.json", "tensors.safetensors", "state.json"
 MEMBERS = (TENSORS, STATE)
-"""The files a manifest vouches for."""
+"""The files that a manifest lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def write_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(text: bytes, path: Path) -> Manifest:
-    """Read a manifest; one of a newer format is told apart from a damaged one."""
+    """Read a manifest; a newer format and a damaged one raise different errors."""
     content = unsealed(text, path)
     if content.get("format") != FORMAT or type(content.get("version")) is not int:
         raise CheckpointCorrupt(path, f"it is not a manifest of the format {FORMAT!r}")
@@ -242,7 +242,7 @@ def remove_checkpoint(ops: FileOps, path: Path) -> None:
 
 
 def _has_manifest(ops: FileOps, path: Path) -> bool:
-    """Tell whether the manifest begins as ours do; a damaged checkpoint is still one of ours."""
+    """Return whether the manifest begins as ours do; a damaged checkpoint is still one of ours."""
     mark = encode({"format": FORMAT})[:-1]
     try:
         with ops.open_read(path / MANIFEST) as file:
@@ -270,7 +270,7 @@ _NOT_OURS = {
     errno.EISDIR: "it is a directory, not a file",
     errno.ENOTDIR: "it is not in a directory",
 }
-"""What the system says about something that is not a file of a checkpoint at all."""
+"""The system's errors for something that is not a file of a checkpoint at all."""
 
 
 class Content(NamedTuple):
@@ -353,7 +353,7 @@ def _check_member(file: BinaryIO, path: Path, member: Member) -> None:
 
 @contextmanager
 def _opened(ops: FileOps, path: Path) -> Iterator[BinaryIO]:
-    """Open a file; what the system says while it is read is told with the file's name."""
+    """Open a file; system errors while it is read are raised with the file's name."""
     try:
         with ops.open_read(path) as file:
             yield file

@@ -9,16 +9,16 @@
                5        as 4, but                distribution.std_param | distribution.log_std_param
 
 Checkpoints of a distilled student are read as well; then the student is the actor and there is no critic. A file of
-generation 2 or 3 without normaliser cannot be told from one of generation 1, and means the same.
+generation 2 or 3 without normaliser cannot be distinguished from one of generation 1, and means the same.
 
-Open a `.pt` file that somebody else wrote: look at what it asks for first, then let torch read its tensors.
+Open a foreign `.pt` file: check the names in its pickle first, then let torch read its tensors.
 
     file.pt (zip, stored)      data.pkl        a small program that puts tensors into containers
                                data/0, data/1  the bytes of the tensors
                                version, byteorder, …
 
 `torch.load(weights_only=True)` runs none of the program's calls but a few of its own. Before that the archive's sizes
-are checked, and every name in the program must be one that a state dict needs. Not even this is done to our own files.
+are checked, and every name in the program must be one that a state dict needs. Our own files are never read this way.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ForeignNormalizer:
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignPolicy:
-    """A policy that another library saved, in names of no library."""
+    """A policy that another library saved, with library-independent names."""
 
     generation: int
     """Of rsl_rl's checkpoint format, 1 to 5."""
@@ -76,9 +76,9 @@ class ForeignPolicy:
     std_type: str
     """'scalar' or 'log': in which form it was learned."""
     actor_normalizer: ForeignNormalizer | None = None
-    """What the actor's observation passes first."""
+    """Normaliser of the actor's observation."""
     critic_normalizer: ForeignNormalizer | None = None
-    """What the critic's observation passes first."""
+    """Normaliser of the critic's observation."""
     optimizer: Mapping[str, Any] | None = None
     """The optimiser's state dict as it was; its parameters are numbered in the order of the source."""
     iteration: int = 0
@@ -238,7 +238,7 @@ _REFUSED = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2"
 
 
 def read_torch_archive(path: str | Path) -> dict[str, Any]:
-    """Read a `.pt` file of tensors and plain containers; what is damaged, too large or wants code is refused."""
+    """Read a `.pt` file of tensors and plain containers; what is damaged, too large or needs code is refused."""
     path = Path(path)
     try:
         with open_read(path) as file:
@@ -251,7 +251,7 @@ def read_torch_archive(path: str | Path) -> dict[str, Any]:
         raise CheckpointUnreadable(path, error) from error
     if not isinstance(content, dict):
         raise CheckpointCorrupt(path, f"it wants a state dict, found {type(content).__name__}; wanted a table by name")
-    # torch believes the length that the program gives; nothing may be looked at before it is known to be there
+    # torch trusts the length in the program; nothing may be read before it is known to exist
     claimed = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(content)}
     for size in claimed.values():
         if size and size not in sizes:

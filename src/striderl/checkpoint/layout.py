@@ -1,11 +1,11 @@
-"""What a policy was made for, as plain data, and a readable comparison of two such descriptions.
+"""The observation and action layout of a policy as plain data, and a readable comparison of two layouts.
 
     {"observations": [{"name": "joints", "shape": [12], "dtype": "float32", "group": "policy", "scale": 1.0,
                        "history": 1, "low": null, "high": null, "normalized": true}, …],
      "actions": [{"name": "", "kind": "box", "shape": [12], "low": -1.0, "high": 1.0, "names": ["FL_hip", …]}]}
 
-Two components of the same width may not change places unnoticed, so everything is a list in order, and everything has
-its name in the difference: "observation 'joints' is at position 1, was at position 0".
+Two components of the same width must not change places unnoticed, so everything is an ordered list, and differences
+have names: "observation 'joints' is at position 1, was at position 0".
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _numbers(value: float | Sequence[float] | None) -> float | list[float] | Non
     if isinstance(value, (int, float)):
         return float(value)
     numbers = [float(number) for number in value]
-    # all alike reads better as one, and (1, 1) means what 1 means
+    # equal entries read better as one, and (1, 1) means the same as 1
     return numbers[0] if numbers and all(number == numbers[0] for number in numbers) else numbers
 
 
@@ -129,7 +129,7 @@ def _renames(was: Mapping[str, Any], now: Mapping[str, Any], word: str) -> list[
 
 
 def _moves(was: Mapping[str, Any], now: Mapping[str, Any], section: str, word: str) -> list[str]:
-    """Return what changed its place; beside new and missing ones only the order of the others means something."""
+    """Return entries that changed their place; with new and missing ones, only the order of the others counts."""
     before, after = [name for name in was if name in now], [name for name in now if name in was]
     if before == after:
         return []

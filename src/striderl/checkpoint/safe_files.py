@@ -1,4 +1,4 @@
-"""The one way to the files of a run folder, a checkpoint or a dataset: plain files only, within limits, errors by name.
+"""Safe access to files of run folders, checkpoints and datasets: plain files only, size limits, clear errors.
 
     read      open_read(path)  read_bytes(path)  read_text(path)  read_json(path)  read_lines(path)
               read_json_lines(path)  decode_json(text, path)
@@ -38,7 +38,7 @@ _KINDS = [
     (stat.S_ISBLK, "a device"),
 ]
 _NOT_PLAIN = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EMLINK, errno.ENODEV}
-"""What the system answers when a link, a socket, a directory or a device is opened as a file."""
+"""The system's errors when a link, a socket, a directory or a device is opened as a file."""
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES) -> str:
 def read_json(path: str | Path, *, constant: Callable[[str], Any] = strict_json.refuse_constant) -> Any:
     """Read a JSON file; a key given twice, NaN, too many values and too many levels are refused.
 
-    constant: what to make of 'NaN' and 'Infinity' in a file of somebody else's.
+    constant: how to convert 'NaN' and 'Infinity' in a file of another program.
     """
     return decode_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path, constant=constant)
 
@@ -135,7 +135,7 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> Path:
 def replacing(path: str | Path, *, several_writers: bool = False, beginning: bytes = b"") -> Iterator[BinaryIO]:
     """Give an empty file to write to, which takes the place of `path` at the end, or goes away after an error.
 
-    A file that is there and does not begin with `beginning` is somebody else's and refused; an empty one is not.
+    An existing file that does not begin with `beginning` belongs to another program and raises; an empty one does not.
     """
     if beginning and os.path.lexists(path):
         with open_read(path) as old:
@@ -151,7 +151,7 @@ def replacing(path: str | Path, *, several_writers: bool = False, beginning: byt
 
 @contextmanager
 def replacing_path(path: str | Path, *, several_writers: bool = False) -> Iterator[Path]:
-    """Give the name of an empty file beside `path`, as `replacing` does, for libraries that open files themselves.
+    """Give the name of an empty file next to `path`, as `replacing` does, for libraries that open files themselves.
 
     What a killed writer left is removed by the next one, so there is one writer at a time; with `several_writers` each
     has a name of its own.

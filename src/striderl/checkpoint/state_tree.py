@@ -133,7 +133,7 @@ def _advice(value: Any) -> str:
 
 
 def unflatten(tensors: Mapping[str, Tensor], plain: Any) -> Any:
-    """Return the state that `flatten` took apart; what it did not make raises `TreeError`."""
+    """Return the state that `flatten` converted; other content raises `TreeError`."""
     unused = dict(tensors)
     state = _unflatten(plain, unused, 0)
     if unused:

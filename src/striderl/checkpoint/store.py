@@ -5,7 +5,7 @@
       step_000000002000/
       step_000000002000_2/         the same step saved again; the higher number counts
       best.json                    {"checkpoint":"step_000000001000", …}: never deleted by keep_last
-      .tmp_step_000000003000/      a save that is under way, or was cut off; nobody reads it, the next save removes it
+      .tmp_step_000000003000/      a save that is under way, or was cut off; never read, the next save removes it
 
 A checkpoint gets its name only after all its bytes are on the disk and were read back; older ones are deleted only
 after that. One process writes to a folder; any number may read.
@@ -91,7 +91,7 @@ class CheckpointStore:
     ) -> None:
         """Use a folder, usually RUN/checkpoints, made at the first save; keep the newest `keep_last` and the best.
 
-        Checkpoints of more than `max_bytes` (the machine's memory unless told otherwise) are not read.
+        Checkpoints of more than `max_bytes` (by default the machine's memory) are not read.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last is at least 1, found {keep_last}")
@@ -166,7 +166,7 @@ class CheckpointStore:
                 self._remove_quietly(self.directory / name)
 
     def discard_after(self, step: int) -> None:
-        """Delete all checkpoints after a step: a run that goes back on purpose shall not resume from its old future."""
+        """Delete all checkpoints after a step: a run that was rewound must not resume from later ones."""
         for found in self._found():
             if found.step > step:
                 self._delete(found.path)
@@ -193,7 +193,7 @@ class CheckpointStore:
                     keep.add(path)
             enough = min(steps) if len(steps) == self.keep_last else -1
             for step, _, path in found:
-                # a damaged one is of use to nobody as soon as there are enough good ones after it
+                # a damaged one is useless as soon as there are enough good ones after it
                 if path not in keep and (step in steps or step < enough or self._has_all_files(path)):
                     self._delete(path)
         except (OSError, CheckpointError) as error:
@@ -299,7 +299,7 @@ class CheckpointStore:
                 checkpoint = self._read(path)
             except (CheckpointCorrupt, CheckpointUnreadable) as error:
                 if isinstance(error, CheckpointUnreadable) and error.errno != errno.EIO:
-                    raise  # a lack of rights or memory says nothing about the file; an older state would be a surprise
+                    raise  # a lack of rights or memory does not mean damage; an older state would be a surprise
                 damaged[path] = error
                 path = self._newest(damaged)
                 continue
@@ -337,7 +337,7 @@ class CheckpointStore:
         return True
 
     def _saved_as_best(self, path: Path, *, unknown: bool) -> bool:
-        """Tell whether a checkpoint was saved as the best; `unknown` is the answer for a damaged one."""
+        """Return whether a checkpoint was saved as the best; `unknown` is returned for a damaged one."""
         try:
             return check_sizes(self._ops, path, max_bytes=self._limit()).best
         except CheckpointError:
@@ -364,7 +364,7 @@ class CheckpointStore:
 
 
 def _check_name(path: Path, step: int) -> None:
-    """Refuse a directory that was renamed to another step: a run would go on from a wrong count."""
+    """Raise for a directory that was renamed to another step: a run would resume from a wrong count."""
     match = _NAME.fullmatch(path.name)
     if match and int(match[1]) != step:
         raise CheckpointCorrupt(path, f"it holds the checkpoint of step {step}")

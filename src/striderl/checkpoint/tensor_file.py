@@ -5,7 +5,7 @@
     └─────────┴─────────────────────────────────────────────────────────────────┴────────────────────────────────┘
 
 The package `safetensors` reads these files. It is not used here because it writes the whole file from one copy in
-memory, cannot be told to sync, and knows no complex128, which is stored as pairs of float64.
+memory, cannot sync, and has no complex128, which is stored as pairs of float64.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
 
 
 def is_wide(tensor: Tensor) -> bool:
-    """Tell whether a tensor has the one dtype that the format does not know."""
+    """Return whether a tensor has the one dtype that the format does not have."""
     return tensor.dtype == torch.complex128
 
 
@@ -127,14 +127,14 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
 def read_tensors(file: BinaryIO, size: int, path: str | Path, *, foreign: bool = False) -> dict[str, Tensor]:
     """Read all tensors from an open file of `size` bytes; no more is allocated than the file has.
 
-    foreign: other libraries may list the tensors in another order than their bytes have, and say something about them.
+    foreign: other libraries may list the tensors in another order than their bytes have, and add metadata.
     """
     entries = _read_header(file, size, path, foreign)
     return dict(_read_entry(file, entry, path) for entry in entries)
 
 
 def read_safetensors(path: str | Path) -> dict[str, Tensor]:
-    """Read a safetensors file of any library, on the CPU; what it says about itself is passed over."""
+    """Read a safetensors file of any library, on the CPU; its metadata is ignored."""
     with open_read(path, max_bytes=memory_limit()) as file:
         return read_tensors(file, os.fstat(file.fileno()).st_size, path, foreign=True)
 

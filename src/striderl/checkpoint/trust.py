@@ -1,4 +1,4 @@
-"""The trust boundary: a file may name code, and is not the one to decide that it is imported.
+"""The trust boundary: a file may name code, but the user decides whether it is imported.
 
     config.json   "task": "gymnasium:my_robots:Walk-v0"   ─▶  my_robots would be imported
                         │
@@ -6,7 +6,7 @@
                         ├── this user made the file on this machine: it is among the records    fine
                         └── otherwise                                                           UntrustedFile
 
-A record is an empty promise outside of the folder, one small file per content, named by its SHA-256:
+A record is a small file outside of the folder, one per content, named by its SHA-256:
 
     $XDG_STATE_HOME/striderl/known_runs/<digest>          ~/.local/state where the variable is not set
 
@@ -37,7 +37,7 @@ MAX_RECORDS = 10_000
 
 
 class UntrustedFile(ValueError):  # noqa: N818  (says what is wrong)
-    """A file names code that would be imported, and nobody has allowed that."""
+    """A file names code that would be imported, without permission."""
 
     def __init__(self, path: str | Path, modules: Sequence[str]) -> None:
         """Name the file and the modules."""
@@ -72,7 +72,7 @@ def is_known(content: Any) -> bool:
         above, record = os.lstat(folder), os.lstat(folder / content_digest(content))
     except (OSError, RuntimeError):
         return False
-    # a folder that others may write to records nothing about this user
+    # a folder that others may write to proves nothing about this user
     private = stat.S_ISDIR(above.st_mode) and not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return private and stat.S_ISREG(record.st_mode) and {above.st_uid, record.st_uid} == {os.geteuid()}
 
@@ -97,7 +97,7 @@ def _records() -> Path:
 
 
 def _write(path: Path, about: dict[str, str]) -> None:
-    """Write a record for this user's eyes alone, whole or not at all."""
+    """Write a record that only this user can read, whole or not at all."""
     with replacing(path, several_writers=True) as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(f"{json.dumps(about)}\n".encode())

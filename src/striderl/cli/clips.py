@@ -244,7 +244,7 @@ def _require_file(name: str) -> None:
 
 
 def _require_clip_name(name: str) -> None:
-    """Raise for a name that those who look for clips would pass over."""
+    """Raise for a name that the search for clips would skip."""
     if Path(name).suffix != ".npz":
         raise UsageError(f"a clip's file ends in .npz, found {name!r}")
 

@@ -30,7 +30,7 @@ class DatasetOptions:
     folder: Folder
     """Where the dataset is saved; it must not exist."""
     kind: str = ""
-    """Who acts for a task: random, medium, expert, or mix, a third of each; mix unless given."""
+    """The behaviour policy for a task: random, medium, expert, or mix, a third of each; mix unless given."""
     num_steps: int = 40_000
     """How many steps are recorded, at least."""
     num_envs: int = 10
@@ -45,7 +45,7 @@ class DatasetOptions:
 
 
 def record_dataset(words: list[str]) -> int:
-    """Record, save, and say what the data earned."""
+    """Record, save, and print the returns of the data."""
     options = parse(
         DatasetOptions,
         words,
@@ -71,7 +71,7 @@ def record_dataset(words: list[str]) -> int:
 
 
 def _make_place(folder: Path) -> None:
-    """Make the folder that the dataset goes to before anything is trained for it."""
+    """Make the dataset's folder before anything is trained for it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -161,7 +161,7 @@ def _save(folder: str, replay: Replay, env: VecEnv, about: dict[str, Any]) -> No
 
 
 def _earned(replay: Replay) -> str:
-    """Say what a step and an episode earned; the last episode of an env counts in part."""
+    """Print mean reward and return; the last episode of an env counts in part."""
     from striderl.datasets.offline import all_steps
 
     steps = all_steps(replay)

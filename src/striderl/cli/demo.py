@@ -2,8 +2,8 @@
 
     train ─▶ evaluate ─▶ video ─▶ plot ─▶ export, checked with onnxruntime ─▶ where everything is
 
-`python -m striderl.cli.demo [--steps N] [--envs N] [--runs FOLDER]`; a picture that cannot be drawn here is told, the
-rest goes on.
+`python -m striderl.cli.demo [--steps N] [--envs N] [--runs FOLDER]`; a picture that cannot be drawn is reported, the
+rest continues.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DemoOptions:
 
 
 def demo(words: list[str]) -> int:
-    """Do everything, and say where it is; returns the exit code."""
+    """Run all steps, print where the results are, and return the exit code."""
     be_patient()
     options = parse(DemoOptions, words, command="demo", description="Teach the built-in quadruped to walk.")
     began = time.perf_counter()
@@ -82,7 +82,7 @@ def _train(options: DemoOptions, signals: StopSignals) -> tuple[int, Path]:
 
 
 def _show(folder: Path, options: DemoOptions) -> None:
-    """Evaluate, film, draw and export; what is not possible here is told."""
+    """Evaluate, record a video, plot and export; report what is not possible here."""
     from striderl.cli.plot import draw
     from striderl.cli.runs import load
 
@@ -104,7 +104,7 @@ def _show(folder: Path, options: DemoOptions) -> None:
 
 
 def _evaluated(loaded: LoadedRun, episodes: int) -> str:
-    """Return how well the greedy policy follows its commands, from a seed that training never saw."""
+    """Return how well the greedy policy follows its commands, from a seed that training never used."""
     from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.envs.tasks import make
     from striderl.training.evaluation import evaluate
@@ -120,7 +120,7 @@ def _evaluated(loaded: LoadedRun, episodes: int) -> str:
 
 
 def _video(loaded: LoadedRun, seconds: float) -> Path:
-    """Film the robot while it is asked to walk straight ahead."""
+    """Record a video of the robot with the command to walk straight ahead."""
     from striderl.collect.actors.policy_actor import GreedyActor
     from striderl.envs.quadruped.commands import CommandConfig
     from striderl.envs.tasks import make

@@ -1,4 +1,4 @@
-"""`striderl evaluate RUN`: whole episodes of the greedy policy, and what they gave."""
+"""`striderl evaluate RUN`: evaluate the greedy policy over whole episodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EvaluateOptions:
 
 
 def evaluate_run(words: list[str]) -> int:
-    """Play, and print means and the interval of the mean return."""
+    """Evaluate, and print means and the interval of the mean return."""
     options = parse(
         EvaluateOptions,
         words,

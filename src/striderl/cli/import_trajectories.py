@@ -1,4 +1,4 @@
-"""`striderl import-trajectories OLD NEW`: bring a recording of pickles over into the format of this library."""
+"""`striderl import-trajectories OLD NEW`: convert a recording of pickles to the format of this library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ImportOptions:
 
 
 def import_trajectories(words: list[str]) -> int:
-    """Import, and say how much there was; exit code 1 where something was left out."""
+    """Import, and print the number of trajectories; exit code 1 where something was left out."""
     from striderl.datasets.readers.old_pickles import import_old_trajectories
     from striderl.datasets.trajectories.spec import TrajectoryError
 

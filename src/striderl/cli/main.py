@@ -1,10 +1,10 @@
 """`striderl`: the command line.
 
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
-    striderl play | evaluate | record | export | resume RUN                  use what a run has learned, or go on
+    striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
     striderl plot RUN …                                                      learning curves as a picture
     striderl dataset TASK | RUN FOLDER                                       record what offline algorithms learn from
-    striderl import-trajectories OLD NEW                                     bring recordings of pickle files over
+    striderl import-trajectories OLD NEW                                     convert recordings of pickle files
     striderl clips trot | record | import | export | show …                  motion clips
     striderl list [tasks | algorithms | recipes]
 
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         say(f"striderl {__version__}")
         return 0
-    # of the other ranks only what nobody else reports: their errors, and the bad numbers of their envs
+    # other ranks log only what rank 0 does not: their errors, and the non-finite numbers of their envs
     where = f"rank {rank}: " if rank else ""
     logging.basicConfig(level=logging.ERROR if rank else logging.WARNING, format=f"%(levelname)s: {where}%(message)s")
     logging.getLogger("striderl.training.guard").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""From a dataclass of options to flags with help, and a mistake in them as one line in place of a box.
+"""Parse flags of a dataclass of options with help, and report a mistake in one line instead of a box.
 
     ╭─ Unrecognized options ───────────────────╮
     │ Unrecognized options: --secnds, 3        │
@@ -68,7 +68,7 @@ def one_line_errors(prog: str) -> Iterator[None]:
 
 
 def one_line(box: str) -> str:
-    """Return the sentences of a box that say what is wrong, and what was probably meant."""
+    """Return the sentences of a box with the error and the suggestion."""
     sections = _sections(box)
     if not sections:
         return "the command line cannot be read."

@@ -1,6 +1,6 @@
-"""`striderl play RUN` and `striderl record RUN`: see what a policy does, in a window or in a video.
+"""`striderl play RUN` and `striderl record RUN`: show a policy in a window or record a video.
 
-The window shows frames with what Python brings along; where there is no display, `NoDisplayError` is raised.
+The window uses the standard library alone; where there is no display, `NoDisplayError` is raised.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ViewOptions:
 
 
 def play(words: list[str]) -> int:
-    """Show the policy in a window; without a display, write a video and say where it is."""
+    """Show the policy in a window; without a display, write a video and print its path."""
 
     options = _options(words, "play", "Watch a run's greedy policy in a window, or as a video without a display.")
     loaded = load(options.run, options.checkpoint, trust=options.trust)

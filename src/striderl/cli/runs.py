@@ -1,4 +1,4 @@
-"""Finding the run that somebody means, and loading what it has learned."""
+"""Find the run that the command line names, and load its policy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def known_runs(root: Path) -> list[Path]:
 
 def load(run: str | Path, checkpoint: str, *, trust: bool = False) -> LoadedRun:
     """Load a run's policy; what is missing, damaged or not trusted is a mistake of the command line, not a crash."""
-    folder = find_run(run)  # before anything large is loaded: a wrong name is told at once
+    folder = find_run(run)  # before anything large is loaded: a wrong name is reported at once
     if not checkpoint.isdigit() and checkpoint not in CHECKPOINTS:
         wanted = f"--checkpoint is {', '.join(map(repr, CHECKPOINTS))} or a number of env steps, found {checkpoint!r}"
         raise UsageError(f"{wanted}. {suggestion(checkpoint, CHECKPOINTS)}".rstrip())
@@ -70,7 +70,7 @@ def load(run: str | Path, checkpoint: str, *, trust: bool = False) -> LoadedRun:
 
 
 def check_named(folder: Path, task: str) -> None:
-    """Raise for the env of a run that was handed over as an object: a command has to be told what makes one."""
+    """Raise for a run whose env was an object: a command needs a name to build one."""
     from striderl.data.registry import OBJECT
 
     if task.startswith(OBJECT):
@@ -81,7 +81,7 @@ def check_named(folder: Path, task: str) -> None:
 
 
 def env_of(loaded: LoadedRun, env: str = "", *, num_envs: int = 1, filmed: bool = False) -> VecEnv:
-    """Build the env of a run, or another one by name, which must show and take the same."""
+    """Build the env of a run, or another one by name, which must have the same observations and actions."""
     from striderl.checkpoint.errors import LayoutMismatch
     from striderl.envs.tasks import make
 

@@ -1,4 +1,4 @@
-"""What the commands say: results to the standard output, mistakes to the standard error, without a traceback."""
+"""Output of the commands: results to the standard output, errors to the standard error, without a traceback."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 
 
 class UsageError(Exception):
-    """The command line asks for something that there is not; the message says what there is. Exit code 2."""
+    """The command line names something unknown; the message lists what exists. Exit code 2."""
 
 
 def be_patient() -> None:
     """Let torch's idle threads sleep instead of spin; has an effect before torch is loaded.
 
-    A thread that spins takes its core from the simulation and from everybody else: on two busy cores the quadruped
+    A thread that spins takes its core from the simulation and other processes: on two busy cores the quadruped
     trains ten times slower with it (`OMP_WAIT_POLICY=ACTIVE` brings it back).
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -33,7 +33,7 @@ def say(text: str = "") -> None:
 
 
 def complain(text: str) -> None:
-    """Write a mistake to the standard error; a terminal that has been closed gets none."""
+    """Write an error to the standard error; a closed terminal is skipped."""
     try:
         rank, _ = rank_of_torchrun()
         sys.stderr.write(f"striderl: rank {rank}: {text}\n" if rank else f"striderl: {text}\n")
@@ -44,7 +44,7 @@ def complain(text: str) -> None:
 
 
 def leave_closed_terminal() -> None:
-    """Write to nowhere what a closed terminal no longer takes; else the interpreter would fail with it at its end."""
+    """Discard output for a closed terminal; else the interpreter would fail at its exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -55,7 +55,7 @@ def leave_closed_terminal() -> None:
 
 
 def message_of(error: BaseException) -> str:
-    """Return what an error says: a KeyError without the quotes that Python puts around it, an OSError without errno."""
+    """Return the message of an error: a KeyError without Python's quotes around it, an OSError without errno."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror.lower()}: {str(error.filename)!r}"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

@@ -35,7 +35,7 @@ _RANK_TIMEOUT = "--rank-timeout"
 OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
-"""What is said about the folder of a run, without a value."""
+"""Flags about the folder of a run, without a value."""
 RUNNER_FLAGS = ("--max-iterations", "--env", "--device")
 """What `resume` takes for the log_dir of a runner, with a value each."""
 RANK_SECONDS = 600.0
@@ -123,7 +123,7 @@ def train(words: list[str]) -> int:
 
 
 def _check_plain_flags(words: list[str]) -> None:
-    """Raise for a flag that is nearly one of the command's own; all others are settings, and are looked at later."""
+    """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
     for word in words:
         flag = word.partition("=")[0]
         near = difflib.get_close_matches(flag, (*OWN_FLAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
@@ -132,7 +132,7 @@ def _check_plain_flags(words: list[str]) -> None:
 
 
 def resume(words: list[str]) -> int:
-    """Go on with a run; returns the exit code."""
+    """Resume a run; returns the exit code."""
     flags, words = [word for word in words if word in RESUME_FLAGS], [w for w in words if w not in RESUME_FLAGS]
     if not words or words[0] in ("-h", "--help"):
         say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
@@ -146,7 +146,7 @@ def resume(words: list[str]) -> int:
 
 def _resume_one(name: str, words: list[str], given: dict[str, str], signals: StopSignals) -> int:
     if rank_of_torchrun()[1] == 1:
-        find_run(name)  # before anything large is loaded: a wrong name is told at once
+        find_run(name)  # before anything large is loaded: a wrong name is reported at once
     return _together(given, signals, lambda ranks: _resume(name, words, signals, ranks))
 
 
@@ -264,7 +264,7 @@ def _start(
 
 
 def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:
-    """Return the config, or raise when so many processes cannot learn together what it asks for."""
+    """Return the config, or raise when it cannot be trained by so many processes."""
     from striderl.training.experiment.assembly import check_ranks
 
     try:
@@ -340,7 +340,7 @@ def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> 
 
 
 def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
-    """Go on with the log_dir of a runner."""
+    """Resume the log_dir of a runner."""
     if ranks.world_size > 1:
         raise UsageError(f"{path} is the log_dir of a runner; in several processes it is resumed by its own program")
     trust = "--trust" in words
@@ -384,7 +384,7 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
 
 
 def _trained_with(config: RunConfig[Any, Any], folder: RunFolder) -> tuple[RunConfig[Any, Any], list[str]]:
-    """Return the config that the run has accepted last, and what was edited in the file since, as 'was → is'."""
+    """Return the last accepted config, and later edits of the file, as 'was → is'."""
     from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
     from striderl.training.experiment.seal import accepted_content, changes
 
@@ -400,7 +400,7 @@ def _changes(before: RunConfig[Any, Any], config: RunConfig[Any, Any]) -> list[s
 
 
 def _restore(run: Run, changed: list[str]) -> None:
-    """Go on from the newest checkpoint; settings that do not fit it end the command with a sentence."""
+    """Resume from the newest checkpoint; settings that do not fit it end the command with a message."""
     from striderl.checkpoint.errors import CheckpointError
 
     try:

@@ -1,4 +1,4 @@
-"""From words to a config: which flags there are for one task, algorithm and list of terms, and what they change.
+"""Parse flags into a config: the flags of one task, algorithm and list of terms.
 
     --steps 100000 --num-envs 8          short flags      → --plan.total-steps, --env.num-envs
     --terms rnd symmetry                 terms by name    → --terms.rnd.weight 0.5 --terms.symmetry.augment False

@@ -1,8 +1,8 @@
-"""What an action is: a box of real numbers, one or several choices, or a named mixture of these.
+"""Action specs: a box of real numbers, one or several choices, or a named mixture of these.
 
-What an env does with a box of them on the way to its actuators is an `ActuationSpec`.
+`ActuationSpec` describes how an env processes a box action on the way to its actuators.
 
-A discrete spec may name the observation component that says which choices are allowed now (`mask`), so that masks
+A discrete spec may name the observation component with the mask of allowed choices (`mask`), so that masks
 are stored, replayed and exported with everything else that was observed.
 """
 
@@ -139,7 +139,7 @@ class DictActionSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ActuationSpec:
-    """What an env does with a box action on the way to its actuators, as far as the env states it; None is unknown.
+    """How an env processes a box action on the way to its actuators, as far as the env declares it; None is unknown.
 
     target = offset + scale · (action, clipped to the bounds of its `BoxSpec`), then clipped to target_low, target_high
 
@@ -153,7 +153,7 @@ class ActuationSpec:
     offset: tuple[float, ...] | None = None
     """The target that action zero stands for."""
     target_low: tuple[float, ...] | None = None
-    """The lower limit of targets; None where the env does not limit them, or does not state it."""
+    """The lower limit of targets; None where the env does not limit them, or does not declare it."""
     target_high: tuple[float, ...] | None = None
     """The upper limit."""
     joint_names: tuple[str, ...] | None = None

@@ -125,7 +125,7 @@ class Arena:
         return {dtype: torch.cat(pieces, dim=-1) for dtype, pieces in self._pieces(values, like).items()}
 
     def put(self, rows: Mapping[str, Tensor], place: Tensor) -> None:
-        """Write packed rows at a place, int64 [1], that only the device knows: for steps that are recorded."""
+        """Write packed rows at a place, int64 [1], on the device: for steps in CUDA graphs."""
         for dtype, block in self.blocks.items():
             block.index_copy_(0, place, rows[dtype].unsqueeze(0))
 
@@ -154,7 +154,7 @@ class Arena:
         return dict(self.blocks)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Copy saved blocks in; other dtypes or shapes than this arena's are refused before anything is changed."""
+        """Load saved blocks; other dtypes or shapes than this arena's raise before anything is changed."""
         if state.keys() != self.blocks.keys():
             raise ValueError(f"the saved arena has dtypes {sorted(state)}, this one has {sorted(self.blocks)}")
         for dtype, block in self.blocks.items():

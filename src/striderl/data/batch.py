@@ -49,7 +49,7 @@ class Batch:
             "their results; hold a Batch as an attribute, or write functions of one"
         )
 
-    __array_ufunc__ = None  # so that `np.float64(2) * batch` comes to us instead of making an object array
+    __array_ufunc__ = None  # so that `np.float64(2) * batch` calls Batch instead of making an object array
 
     def __init__(self, data: Any = None, /, copy: bool = False, **values: Any) -> None:
         """Build from a mapping, from keyword arguments, or from a sequence of mappings, which are stacked.
@@ -117,7 +117,7 @@ class Batch:
         self.__dict__.update(fresh.__dict__)
 
     def is_empty(self, recurse: bool = False) -> bool:
-        """Tell whether there are no keys; with recurse=True, whether there are no leaves however deep."""
+        """Return whether there are no keys; with recurse=True, whether there are no leaves however deep."""
         if not self.__dict__:
             return True
         return recurse and all(isinstance(value, Batch) and value.is_empty(True) for value in self.__dict__.values())
@@ -199,7 +199,7 @@ class Batch:
 
         The rest that does not fill a batch comes last, or is added to the batch before it with merge_last=True. The
         order is drawn from numpy's global generator, so `np.random.seed` fixes it. Leaves must have equal lengths: rows
-        beyond the shortest would be lost without a word.
+        beyond the shortest would be lost silently.
         """
         tree.leading_dims(self)
         length = len(self)
@@ -310,7 +310,7 @@ class Batch:
         return _batch(tree.map(operator.neg, self))
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the other batch has the same keys with exactly the same values; NaN equals NaN."""
+        """Return whether the other batch has the same keys with exactly the same values; NaN equals NaN."""
         return isinstance(other, Batch) and tree.equal(self, other)
 
     __hash__ = None  # type: ignore[assignment]  # a batch changes, so it is no dictionary key

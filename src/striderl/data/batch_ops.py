@@ -1,17 +1,17 @@
-"""What `Batch` does with whole structures: joining with gaps filled, arithmetic by key.
+"""Operations of `Batch` on whole structures: joining with gaps filled, arithmetic by key.
 
 The functions work on any class that keeps its keys in `__dict__` and is nested in itself, which is what `Batch` is;
 they are apart from it so that the class can be read on its own.
 
-Values on their way into a `Batch`: lists become arrays, mappings become batches, anything ragged is refused.
+Conversion of values for a `Batch`: lists become arrays, mappings become batches, anything ragged raises.
 
-`kind` is the class `Batch` itself, handed in.
+`kind` is the class `Batch` itself.
 
 Writing rows into a `Batch`: batch[loc] = value, all leaves or none.
 
 Everything is checked before anything is written, so a write that fails changes nothing. Two planners share the work:
-`plain_rows` knows only the common case (the same keys, leaves that fit exactly) and is as fast as writing without a
-check; whatever it does not know goes to `plan_rows`, which fills gaps, converts, and finds the words for an error.
+`plain_rows` handles only the common case (the same keys, leaves that fit exactly) and is as fast as writing without a
+check; everything else goes to `plan_rows`, which fills gaps, converts, and composes error messages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def missing_key(batch: Nested, key: str) -> str:
 
 
 def is_gap(value: Any, kind: type) -> bool:
-    """Tell whether there is no value: the key is missing, or reserved by a Batch without keys."""
+    """Return whether there is no value: the key is missing, or reserved by a Batch without keys."""
     return value is MISSING or (value.__class__ is kind and not value.__dict__)
 
 
@@ -105,7 +105,7 @@ def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: Seq
 
 
 def _join_alike(values: list[Any], axis: int, path: str, join: Join) -> Any:
-    """Join arrays only or tensors only, which is what replay and collection do all day; `join` has the error texts."""
+    """Join arrays only or tensors only, the common case in replay and collection; `join` has the error texts."""
     first = values[0]
     stack = join is leaf.stacked
     try:
@@ -228,7 +228,7 @@ def _pairs(one: Nested, two: Nested, path: str) -> Iterator[tuple[str, Any, Any]
             yield path + key, value, two.__dict__[key]
 
 
-# -- values on their way in --------------------------------------------------------------------------------------------
+# -- conversion of values ----------------------------------------------------------------------------------------------
 
 
 def mapping_of(data: Any, kind: type[Nested]) -> Mapping[str, Any]:
@@ -299,7 +299,7 @@ def _parse_sequence(values: list[Any], key: str, kind: type[Nested]) -> Any:
 
 
 def write_rows(batch: Nested, loc: Any, value: Nested) -> None:
-    """Do batch[loc] = value."""
+    """Set batch[loc] = value."""
     direct: list[tuple[Any, Any]] = []
     views: list[Any] = []
     sources: list[Any] = []
@@ -310,7 +310,7 @@ def write_rows(batch: Nested, loc: Any, value: Nested) -> None:
             if views:
                 sys.modules["torch"]._foreach_copy_(views, sources)
         except RuntimeError:
-            plan_rows(batch, loc, value, "", [])  # finds the words: a tensor that wants its gradient, say
+            plan_rows(batch, loc, value, "", [])  # raises with a message, for example for a tensor that requires grad
             raise
         if basic:
             for own, new in direct:
@@ -345,7 +345,7 @@ def _scatter(writes: list[tuple[Any, Any]], loc: Any) -> None:
 
 
 def _row_prefix(loc: Any) -> tuple[int, ...] | None:
-    """Return the leading shape that an index array selects, or None when `plan_rows` should look at it."""
+    """Return the leading shape that an index array selects, or None when `plan_rows` should handle it."""
     if loc.__class__ is _ndarray:
         return loc.shape if loc.ndim and loc.dtype.kind in "iu" else None
     if leaf.is_tensor(loc) and loc.ndim and loc.dtype.itemsize > 1:  # neither a mask nor its old form as uint8

@@ -7,8 +7,8 @@
     buffer_torch = torchify_buffer(buffer)                      the same memory as tensors
 
 Every function keeps the structure it is given and leaves None alone. With `share_memory=True` all leaves lie in one
-block that worker processes see, whether they are forked or spawned; hand a worker the numpy buffer, or the part of it
-that is its own (`buffer[:, 2:4]`), and let it call `torchify_buffer` there: torch would move tensors elsewhere.
+block that worker processes see, whether they are forked or spawned; pass a worker the numpy buffer, or its own part
+(`buffer[:, 2:4]`), and let it call `torchify_buffer` there: torch would move tensors elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of what a user wrote, where the mistake is and not in the middle of a run: config fields, overridden methods.
+"""Early checks of user code, before a run: config fields, overridden methods.
 
 `check_field_types` compares the fields of a config with their annotations when it is made. `refuse_overrides` is for
 public classes of which a subclass may override some methods, and where an override of the others would have no effect.
@@ -21,7 +21,7 @@ from striderl.data.naming import unknown
 ConfigT = TypeVar("ConfigT")
 
 MAY_BE_INFINITE: Mapping[str, Any] = {"may_be_infinite": True}
-"""The metadata of a field for which infinity means something, such as a range that is open at one end."""
+"""The metadata of a field for which infinity is allowed, such as a range that is open at one end."""
 
 
 def suggests_fields(config: type[ConfigT]) -> type[ConfigT]:
@@ -52,7 +52,7 @@ def check_field_types(config: Any) -> None:
     """Raise TypeError naming the first field of a dataclass whose value is not of the annotated type.
 
     A number that is not finite raises ValueError. Whole numbers pass for real ones; True and False are not numbers.
-    Annotations that say more than a plain type, a tuple, a mapping or a choice between those are not looked into.
+    Annotations other than a plain type, a tuple, a mapping or a choice between those are not checked.
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
@@ -120,7 +120,7 @@ _PACKAGE = __name__.partition(".")[0]
 def refuse_overrides(subclass: type, refused: Mapping[str, str]) -> None:
     """Raise TypeError where a user's subclass defines something that nothing reads; `refused`: name → reason and way.
 
-    Classes of this library may: they are written together with what calls them.
+    Classes of this library may: they are written together with their callers.
     """
     if subclass.__module__.partition(".")[0] == _PACKAGE:
         return
@@ -130,7 +130,7 @@ def refuse_overrides(subclass: type, refused: Mapping[str, str]) -> None:
 
 
 def overridden(instance: Any, base: type, *names: str) -> bool:
-    """Tell whether one of these methods is not that of `base`: of a user's subclass, or set on the instance itself."""
+    """Return whether one of these methods is not that of `base`: of a user's subclass, or set on the instance."""
     return any(
         name in getattr(instance, "__dict__", {}) or getattr(type(instance), name, None) is not getattr(base, name)
         for name in names

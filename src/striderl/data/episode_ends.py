@@ -1,4 +1,4 @@
-"""Gym's one flag `done` as two: terminated, the task ended; truncated, the clock ended the episode.
+"""Split Gym's `done` into terminated (the task ended) and truncated (the time limit ended the episode).
 
 done     info["TimeLimit.truncated"]     terminated   truncated
 False    absent or False                 False        False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from striderl.data.batch import Batch
 
 TIME_LIMIT = "TimeLimit.truncated"
-"""What Gym's `TimeLimit` wrapper leaves in the info of a step that it ended."""
+"""The info key of Gym's `TimeLimit` wrapper in a step that it ended."""
 
 
 def ends_of(given: Mapping[str, Any] | Batch) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
 """Operations on one leaf of a nested structure: a numpy array, a torch tensor, or any other object.
 
-Torch is never imported here unless a tensor is to be made: as long as nobody has imported it, no value can be a tensor.
+Torch is never imported here unless a tensor is to be made: before it is imported, no value can be a tensor.
 That keeps the data layer usable in environment workers, which must start in a tenth of a second.
 """
 
@@ -17,18 +17,18 @@ NUMERIC = "biufc"
 
 
 def is_tensor(value: object) -> bool:
-    """Tell whether a value is a torch tensor."""
+    """Return whether a value is a torch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_array(value: object) -> bool:
-    """Tell whether a value is a numpy array, a numpy number or a torch tensor."""
+    """Return whether a value is a numpy array, a numpy number or a torch tensor."""
     return isinstance(value, (np.ndarray, np.generic)) or is_tensor(value)
 
 
 def is_numeric(value: Any) -> bool:
-    """Tell whether a value is an array or tensor of numbers."""
+    """Return whether a value is an array or tensor of numbers."""
     return is_tensor(value) or (isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in NUMERIC)
 
 
@@ -42,7 +42,7 @@ def to_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Any:
         return value.to(device=device, dtype=dtype)
     array = np.asarray(value)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()  # torch can neither promise not to write nor walk backwards
+        array = array.copy()  # torch supports neither read-only memory nor negative strides
     return torch.from_numpy(array).to(device=device, dtype=dtype)
 
 
@@ -96,8 +96,8 @@ def plain_index(loc: Any) -> Any:
 def index_for(value: Any, loc: Any) -> Any:
     """Return the index in the form this kind of leaf takes.
 
-    Numpy takes a tensor of one element for an integer and drops a dimension; torch knows neither backward slices nor
-    backward arrays.
+    Numpy takes a tensor of one element for an integer and drops a dimension; torch has neither negative steps nor
+    negative strides.
     """
     if not is_tensor(value):
         return tuple(to_array(part) for part in loc) if isinstance(loc, tuple) else to_array(loc)
@@ -173,10 +173,10 @@ def _check_writable(leaf: Any, where: str) -> None:
 
 
 def write(leaf: Any, loc: Any, value: Any) -> None:
-    """Do leaf[loc] = value for a value that was checked."""
+    """Set leaf[loc] = value for a value that was checked."""
     try:
         if is_tensor(loc) and is_tensor(value):
-            leaf.index_put_((loc,), value)  # what leaf[loc] = value does in the end, without asking what loc is
+            leaf.index_put_((loc,), value)  # what leaf[loc] = value does in the end, without its type dispatch
         else:
             leaf[loc] = value
     except RuntimeError:  # torch does not scatter a tensor over its own memory; nothing is written yet
@@ -184,7 +184,7 @@ def write(leaf: Any, loc: Any, value: Any) -> None:
 
 
 def _holds(leaf: Any, value: Any) -> bool:
-    """Tell whether the leaf's dtype can hold the values: floats round, but integers must come back equal."""
+    """Return whether the leaf's dtype can hold the values: floats round, but integers must come back equal."""
     if value.dtype == leaf.dtype:
         return True
     if is_tensor(leaf):

@@ -1,4 +1,4 @@
-"""Memory that several processes see: nothing in a file system to clean up, even after kill -9 of all of them.
+"""Memory shared by processes, without files to clean up, even after kill -9 of all of them.
 
     block = SharedBlock(48)                              48 bytes, zeros
     reward = block.array((8,), "float32")                bytes  0..32
@@ -52,7 +52,7 @@ class SharedBlock:
 
     @property
     def num_bytes(self) -> int:
-        """The size that was asked for."""
+        """The requested size."""
         return self._num_bytes
 
     @property
@@ -74,7 +74,7 @@ class SharedBlock:
         return np.ndarray(sizes, kind, buffer=self._open_mapping(), offset=offset)
 
     def close(self) -> None:
-        """Give up this process's hold on the block; the memory goes with the last array and the last process."""
+        """Release this process's reference; the memory is freed with the last array and the last process."""
         mapping, self._mapping = self._mapping, None
         if mapping is not None:
             mapping.release()
@@ -85,7 +85,7 @@ class SharedBlock:
         return self._mapping
 
     def __reduce__(self) -> Any:
-        # Only multiprocessing's own pickler, which knows the reducers below, can move a file descriptor.
+        # Only multiprocessing's own pickler, which has the reducers below, can move a file descriptor.
         raise TypeError("a SharedBlock can be sent to a process, but not pickled to bytes or deep-copied")
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ They are real tuples of their *fields*: `len(s)` is 3, `obs, reward, state = s` 
 A field may be None: it has nothing to index, stays None, and only None can be written there.
 
 `NamedArrayTupleSchema("Samples", "obs reward state")` makes the same tuples without a class that must be importable:
-they are pickled by value, and so survive the journey to a spawned process. `NamedTupleSchema` does that for plain ones.
+they are pickled by value, and so can be sent to a spawned process. `NamedTupleSchema` does that for plain ones.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def namedarraytuple(typename: str, field_names: str | Iterable[str], *, module: 
     """Return a new class of tuples with these fields, as `collections.namedtuple` does, that is indexed like an array.
 
     Field names are a sequence, or one string with either spaces or commas between them. Instances can be pickled when
-    the class can be imported: `module` is where it is found, the caller's module unless said otherwise.
+    the class can be imported: `module` is where it is found, by default the caller's module.
     """
     fields = _field_names(typename, field_names, reserved=("get", "items"))
     found_in = module or sys._getframe(1).f_globals.get("__name__", "__main__")
@@ -209,26 +209,26 @@ def _restore(schema: type[NamedTupleSchema], typename: str, fields: tuple[str, .
     return schema(typename, fields)._make(values)
 
 
-# -- what is what, and one kind from another ---------------------------------------------------------------------------
+# -- type checks and conversions --------------------------------------------------------------------------------------
 
 
 def is_namedarraytuple(value: object) -> bool:
-    """Tell whether a value is a tuple with named array fields, made by a class or by a schema."""
+    """Return whether a value is a tuple with named array fields, made by a class or by a schema."""
     return isinstance(value, ArrayTuple)
 
 
 def is_namedtuple(value: object) -> bool:
-    """Tell whether a value is a tuple with named fields but without array indexing, made by a class or by a schema."""
+    """Return whether a value is a tuple with named fields but without array indexing, of a class or a schema."""
     return is_namedtuple_class(type(value))
 
 
 def is_namedarraytuple_class(value: object) -> bool:
-    """Tell whether a value is a class of tuples with named array fields; a schema is not a class."""
+    """Return whether a value is a class of tuples with named array fields; a schema is not a class."""
     return isinstance(value, type) and issubclass(value, ArrayTuple)
 
 
 def is_namedtuple_class(value: object) -> bool:
-    """Tell whether a value is a class of plain tuples with named fields."""
+    """Return whether a value is a class of plain tuples with named fields."""
     if not isinstance(value, type) or not issubclass(value, tuple) or issubclass(value, ArrayTuple):
         return False
     fields = getattr(value, "_fields", None)
@@ -238,7 +238,7 @@ def is_namedtuple_class(value: object) -> bool:
 def namedarraytuple_like(example: Any) -> type[ArrayTuple]:
     """Return the namedarraytuple class with the name and fields of a namedtuple: of a tuple, a class or a schema.
 
-    A namedarraytuple class is its own answer. The same example gives the same class every time, and its instances can
+    A namedarraytuple class is returned as is. The same example gives the same class every time, and its instances can
     be pickled wherever those of the example can.
     """
     kind: Any = NamedTuple if isinstance(example, NamedTupleSchema) else _named_class(example)
@@ -307,7 +307,7 @@ def _value_class(base: type, typename: str, fields: tuple[str, ...]) -> Any:
 
 @functools.cache
 def _like_class(kind: Any) -> type[ArrayTuple]:
-    """Return the array class of a plain namedtuple class; nobody can import it, so its pickles name the plain one."""
+    """Return the array class of a plain namedtuple class; it cannot be imported, so its pickles name the plain one."""
     _field_names(kind.__name__, kind._fields, reserved=("get", "items"))
     return _tuple_class(
         ArrayTuple,
@@ -346,7 +346,7 @@ def _part(value: Any, loc: Any) -> Any:
 
 
 def _named_index_error(value: ArrayTuple, loc: Any, error: Exception) -> IndexError:
-    """Find the first leaf that cannot be indexed and say so with its name."""
+    """Find the first leaf that cannot be indexed and raise with its name."""
     for path, part in tree.items(value, type(value).__name__):
         where = path.replace("/", ".")
         try:

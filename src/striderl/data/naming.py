@@ -1,4 +1,4 @@
-"""Names: in error messages, what was asked for and what was probably meant; on disk, what a part is saved under."""
+"""Names: suggestions in error messages, and the names that parts are saved under."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Random numbers that depend only on who asks: (seed, iteration, global env index, name, position).
+"""Random numbers that depend only on (seed, iteration, global env index, name, position).
 
-A part that needs randomness declares it; the numbers are drawn once per rollout as [T, N, …] and handed in as data. The
+A part that needs randomness declares it; the numbers are drawn once per rollout as [T, N, …] and passed in as data. The
 generator is counter based (Philox 4x32 with ten rounds, Salmon et al. 2011), so there is no state to save or to share:
-any number of worker processes, any order of calls and any restart sees the same numbers, and an env that moves to
-another worker takes its stream along. The integer arithmetic is the same in numpy and in torch, on any device.
+any number of worker processes, any order of calls and any restart gets the same numbers, and an env that moves to
+another worker keeps its stream. The integer arithmetic is the same in numpy and in torch, on any device.
 
     counter = (position in the draw, env index, iteration, name)      key = seed
         │ ten rounds of multiply and mix
@@ -35,7 +35,7 @@ _KINDS = ("uniform", "normal", "gumbel", "exponential", "bits")
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSpec:
-    """What one part wants drawn for every env and step."""
+    """The noise of one part, for every env and step."""
 
     shape: tuple[int, ...] = ()
     """The shape of one env's draw in one step."""
@@ -49,7 +49,7 @@ class NoiseSpec:
 
     @property
     def tensor(self) -> TensorSpec:
-        """How one draw is stored when it must be repeated later (a memo column)."""
+        """How one draw is stored when it must be repeated later (a column of stage draws)."""
         return TensorSpec(shape=self.shape, dtype="int64" if self.kind == "bits" else "float32")
 
 
@@ -74,7 +74,7 @@ def positions(count: int, near: torch.Tensor) -> torch.Tensor:
     places = torch.arange(count, device=near.device)
     if not torch.compiler.is_compiling():
         return places
-    # the compiler for GPUs counts in 32 bits as long as it knows that these are places; plus a zero that is read, not
+    # the compiler for GPUs counts in 32 bits as long as it sees that these are indices; plus a zero that is read, not
     return places + (near.reshape(-1)[:1].to(torch.int64) & 0)
 
 
@@ -140,7 +140,7 @@ def draw_all(
 def uniform(
     name: str, *, seed: int, env_index: np.ndarray[Any, Any], occasion: np.ndarray[Any, Any] | int, count: int
 ) -> np.ndarray[Any, Any]:
-    """Draw float64 [n, count] in [0, 1) with numpy, for env `env_index[i]` on its `occasion[i]`-th asking."""
+    """Draw float64 [n, count] in [0, 1) with numpy, for env `env_index[i]` at its `occasion[i]`-th call."""
     words = _words_numpy(name, seed, env_index, occasion, count)
     # 53 random bits make a double: 27 of one word, 26 of the other
     numbers = ((words[..., 0] >> 5) * 67108864.0 + (words[..., 1] >> 6)) * (1.0 / 9007199254740992.0)

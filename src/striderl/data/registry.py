@@ -1,12 +1,12 @@
 """Names of parts, one table per kind: what a config, a file or a command line may call an algorithm, a term, an env.
 
-    ALGORITHMS.get("ppo")                       a line below, imported when it is asked for
+    ALGORITHMS.get("ppo")                       a line below, imported on first use
     ALGORITHMS.get("my_pkg.trpo:TRPO")          a class of one's own by module and name
     ALGORITHMS.register("trpo", TRPO)           … or under a name, in this process
-    entry point in the group 'striderl.algorithms'     … or under a name, for everybody who installs the package
+    entry point in the group 'striderl.algorithms'     … or under a name, wherever the package is installed
 
 A line holds a string, so listing names imports nothing. Names from files on disk pass `checkpoint/trust.py` first:
-a file that names a module is refused unless the user trusts it.
+a file that names a module raises unless the user trusts it.
 """
 
 from __future__ import annotations

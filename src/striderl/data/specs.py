@@ -1,4 +1,4 @@
-"""What an observation is made of: named components with shape, dtype and group.
+"""Observation specs: named components with shape, dtype and group.
 
 One `ObsSpec` drives slicing, encoders, estimators, partial checkpoint loads and export metadata, so the layout of an
 observation is written down exactly once. A flat vector is a spec over views of it:
@@ -8,7 +8,7 @@ observation is written down exactly once. A flat vector is a spec over views of 
     flat   [ c c c | j j j j j j j j j j j j | h h h h h h ]      21 numbers
              0:3     3:15                      15:21
     spec.split(flat)["height_scan"].shape == (1, 2, 3)            a view, nothing is copied
-    spec.select(["joints", "command"]).names == ("command", "joints")     the spec's order, not the asker's
+    spec.select(["joints", "command"]).names == ("command", "joints")     the spec's order, not the argument's
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class ComponentSpec(TensorSpec):
     """One named part of an observation."""
 
     group: str = "policy"
-    """Who the simulator made it for: 'policy', 'critic' (privileged), 'teacher', 'motion', 'action_mask', …"""
+    """Its group: 'policy', 'critic' (privileged), 'teacher', 'motion', 'action_mask', …"""
     scale: float = 1.0
-    """What the simulator multiplied the physical quantity by; kept for export metadata, never applied here."""
+    """The simulator's scale of the physical quantity; kept for export metadata, never applied here."""
     num_choices: tuple[int, ...] = ()
     """Of a Discrete or MultiDiscrete component: how many values each entry (flattened) can have; else empty."""
     first_choice: tuple[int, ...] = ()
@@ -142,7 +142,7 @@ class ObsSpec(Mapping[str, ComponentSpec]):
         return len(self.components)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the other spec has the same components in the same order: swapping two makes another layout."""
+        """Return whether the other spec has the same components in the same order: swapping two changes the layout."""
         return isinstance(other, ObsSpec) and list(self.components.items()) == list(other.components.items())
 
     def __hash__(self) -> int:

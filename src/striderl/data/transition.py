@@ -3,9 +3,9 @@
     obs_t ──policy──▶ act_t ──env──▶ rew_t, terminated_t, truncated_t, info_t, next_obs_t
                                      final_obs_t where the episode ended
 
-`rew` is the env's own and is never changed after it was written. `policy` holds what policy and behaviour want stored
-(log-prob, value, distribution parameters, memo draws). `valid` is false for samples that must not count in any mean:
-quarantined, padded, after the end of a wait-reset column.
+`rew` is the env's own and is never changed after it was written. `policy` holds what policy and exploration store
+(log-prob, value, distribution parameters, stage draws). `valid` is false for samples that must not count in any mean:
+quarantined, padded, after the end of a column that waits for its reset.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Transition(NamedTuple):
     """The observation at the end of an episode, meaningful in rows that are done; None when the env gives none."""
 
     next_state: Any = ()
-    """The actor's memory after this step, before it is reset where an episode ended; values `final_obs` with it."""
+    """The actor's recurrent state after this step, before resets; used for the value of `final_obs`."""
 
     @property
     def done(self) -> Tensor:
@@ -47,7 +47,7 @@ class Transition(NamedTuple):
         return self.terminated | self.truncated
 
     def obs_next(self) -> dict[str, Tensor]:
-        """Return the observation that really followed: `final_obs` where the episode ended, `next_obs` elsewhere."""
+        """Return the true next observation: `final_obs` where the episode ended, `next_obs` elsewhere."""
         if self.final_obs is None:
             return self.next_obs
         done = self.done

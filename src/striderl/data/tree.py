@@ -1,4 +1,4 @@
-"""One way to walk nested data, whatever it is made of.
+"""Functions over nested data of any container type.
 
 `Batch`, namedarraytuple, dict, tuple, list and TensorDict are containers; arrays, tensors and other objects are leaves;
 `None` is an empty place that every function leaves alone. Functions return the kinds of containers they were given,
@@ -35,12 +35,12 @@ _containers: dict[type, Container | None] = {}
 
 
 def register(kind: type, container: Container) -> None:
-    """Teach the tree functions a container type of our own."""
+    """Register a container type for the tree functions."""
     _containers[kind] = container
 
 
 def container_of(node: object) -> Container | None:
-    """Return how to walk a node, or None for a leaf; the answer is remembered per type."""
+    """Return how to walk a node, or None for a leaf; cached per type."""
     kind = type(node)
     try:
         return _containers[kind]
@@ -234,7 +234,7 @@ def copy(tree: Any) -> Any:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Tell whether two structures have the same keys and exactly the same values; NaN equals NaN."""
+    """Return whether two structures have the same keys and exactly the same values; NaN equals NaN."""
     try:
         return (one is None) == (other is None) and all(_equal_leaf(*pair) for _, pair in zipped(one, other))
     except StructureError:

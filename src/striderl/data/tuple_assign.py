@@ -1,6 +1,6 @@
 """Assignment into tuples with named array fields, all or nothing.
 
-Everything that can go wrong is found out before the first number is written:
+All checks happen before the first number is written:
 
     s[3] = step     pair up      Samples.obs ◀── step.obs,  Samples.reward ◀── step.reward,  …
                     check        index, shape, dtype, None, write protection; an error names class and field
@@ -102,7 +102,7 @@ def _fitted(place: Any, loc: Any, value: Any, where: str) -> Any:
     try:
         new = leaf.checked(value, shape, place, where)
     except (ValueError, TypeError, RuntimeError, OverflowError) as reason:
-        # A ragged list, a tensor that numpy cannot read: errors that do not know where they happened.
+        # A ragged list, a tensor that numpy cannot read: errors without the place.
         kind = TypeError if isinstance(reason, TypeError) else ValueError
         named = str(reason).startswith(where)
         raise kind(str(reason) if named else f"{where} cannot hold this value: {reason}") from None
@@ -147,7 +147,7 @@ def _holds_objects(place: Any) -> bool:
 
 
 def _described(value: Any) -> str:
-    """Say in a few words what a value is."""
+    """Describe a value in a few words."""
     fields = getattr(value, "_fields", None)
     if isinstance(value, tuple) and fields is not None:
         return f"{type(value).__name__} with the fields {', '.join(fields)}"
@@ -162,7 +162,7 @@ def _described(value: Any) -> str:
 class _Quick:
     """The plan for arrays and tensors of just the right shape and dtype, and for plain numbers.
 
-    It answers "not everyday" at the first doubt; then the checks above decide, and find the words for what is wrong.
+    It gives up at the first doubt; then the checks above decide, and compose the error message.
     """
 
     def __init__(self, loc: Any) -> None:
@@ -258,7 +258,7 @@ def _num_dims(loc: Any) -> int:
 
 
 def _fits(number: Any, kind: str) -> bool:
-    """Tell whether every numpy dtype of a kind holds the number without changing it."""
+    """Return whether every numpy dtype of a kind holds the number without changing it."""
     if kind in "fc" or number is True or number is False:
         return kind in leaf.NUMERIC
     if number.__class__ is float or kind not in "iu":

@@ -3,9 +3,9 @@
     steps [T, N, …] ──replay_of──▶ Replay ──save_dataset──▶ folder ──load_dataset──▶ Replay, equal to the bit
                                                             step_…/tensors.safetensors, state.json, manifest.json
 
-T steps of N envs in the order of time; single transitions without a past are T = 1. What followed a step is `obs_next`,
-which is the final observation where an episode ended. A folder says which observations and actions it was recorded
-with, and is refused by a task that has others.
+T steps of N envs in the order of time; single transitions without a past are T = 1. The next observation is `obs_next`,
+which is the final observation where an episode ended. A folder stores the layout of its observations and actions, and
+a task with another layout raises.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def save_dataset(
     info_spec: Mapping[str, TensorSpec] | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Save a dataset in a folder, whole or not at all; `about` is plain data that says where it is from.
+    """Save a dataset in a folder, whole or not at all; `about` is plain data about its origin.
 
     `info_spec` names the info columns that the replay was made with.
     """
@@ -123,7 +123,7 @@ def load_dataset(
 ) -> Replay:
     """Read a saved dataset; another layout of observations or actions is an error that names each difference.
 
-    Sampling begins anew with `sampler`; give `sampler=algorithm.sampler(seed)` and `view=algorithm.view()`.
+    Sampling restarts with `sampler`; give `sampler=algorithm.sampler(seed)` and `view=algorithm.view()`.
     """
     saved = _saved(folder)
     check_layout(saved.layout, describe(obs_spec, action_spec), where=f"the dataset {str(folder)!r}")
@@ -150,7 +150,7 @@ def dataset_about(folder: str | Path) -> dict[str, Any]:
 
 
 def _saved(folder: str | Path) -> Checkpoint:
-    """Read the folder, or say that it holds no dataset; nothing is made where there is none."""
+    """Read the folder, or raise where it holds no dataset; nothing is created."""
     if not Path(folder).is_dir():
         raise CheckpointMissing(f"there is no dataset {str(folder)!r}")
     try:

@@ -1,4 +1,4 @@
-"""`OnDevice`: envs that live on the CPU, seen from another device.
+"""`OnDevice`: CPU envs with their tensors on another device.
 
     learner on the GPU ──actions──▶ [ to the host ] ──▶ env on the CPU ──step──▶ [ to the GPU ] ──▶ learner on the GPU
 
@@ -41,7 +41,7 @@ class OnDevice(VecEnv):
         return obs
 
     def step(self, actions: Actions) -> Step:
-        """Bring the actions to the envs, step them, and send on what came of it."""
+        """Copy the actions to the envs' device, step, and copy the results back."""
         step = self.env.step(self._home(actions))
         return Step(
             obs=self._there(step.obs),

@@ -35,7 +35,7 @@ def make(
     """Build an env: a task by name, a class, a function, or an object; see the top of this module.
 
     `settings` are fields of its config or arguments of its class, and a wrong name gets a suggestion.
-    `filmed` is for `render`: Gymnasium's envs must be told beforehand, the built-in ones need not. `first_env_index` is
+    `filmed` is for `render`: Gymnasium's envs need it beforehand, the built-in ones do not. `first_env_index` is
     the global number of the first env, where several processes each have a part of the envs.
     """
     if settings is not None and not isinstance(settings, Mapping):

@@ -9,11 +9,11 @@
                    obs_{t+1}    = what to act on next; after an end it is the first observation of the next episode
 
 An env resets itself in the step in which an episode ends, so every call of `step` is one real transition for every env:
-there are no phantom steps whose action is ignored. `terminated` says that the task ended (no future reward),
-`truncated` that the clock did (the future is worth V(final_obs)); both may be true, and then terminated counts.
-An env never changes a tensor it has handed out.
+there are no phantom steps whose action is ignored. `terminated`: the task ended (no future reward),
+`truncated`: the time limit did (bootstrap with V(final_obs)); both may be true, and then terminated counts.
+An env never changes a tensor it has returned.
 
-Environments whose step can be started and fetched apart, so that simulation and inference overlap.
+Environments with an asynchronous step, so that simulation and inference overlap.
 
     whole = GymnasiumEnv("CartPole-v1", 64, workers=WorkerConfig(num_workers=4))
 
@@ -31,7 +31,7 @@ Environments whose step can be started and fetched apart, so that simulation and
 An env that cannot overlap may still follow this interface: it does its work in `step_wait`, and `is_ready` is true at
 once. Every part is a `VecEnv` of its own rows, with the seeds of those rows, so the data does not depend on the split.
 
-The refusals that all built-in envs share: no episode yet, closed, wrong shapes, another task's state.
+Also here: the checks that all built-in envs share: no episode yet, closed, wrong shapes, another task's state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ContractError(Exception):
 
 
 class Step(NamedTuple):
-    """What one call of `VecEnv.step` gives back."""
+    """The result of one `VecEnv.step`."""
 
     obs: Obs
     """What to act on next, [N, …] per component; already reset where an episode ended."""
@@ -98,7 +98,7 @@ class VecEnv(ABC):
     step_dt: float
     """Seconds of simulated time per step; 0 when time has no meaning."""
     actuation: ActuationSpec | None = None
-    """What the env does with an action before its actuators, for a run's files and exports; None where unknown."""
+    """How the env processes an action before its actuators, for a run's files and exports; None where unknown."""
     made_as: tuple[str, Mapping[str, Any]] | None = None
     """The task's name and settings, where `make` built the env by a name: by them it can be built again."""
     first_env_index: int = 0
@@ -124,7 +124,7 @@ class VecEnv(ABC):
     @episode_length_buf.setter
     @abstractmethod
     def episode_length_buf(self, value: Tensor) -> None:
-        """Pretend that the episodes are this old, so that the first time-outs of many envs do not come together."""
+        """Set the age of the episodes, so that the first time-outs of many envs are spread."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a later `load_state_dict` needs to continue bit for bit: tensors, numbers and strings."""
@@ -161,14 +161,14 @@ def env_seed_sequence(seed: int, global_index: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=(global_index,))
 
 
-# -- started and fetched apart -----------------------------------------------------------------------------------------
+# -- asynchronous steps ------------------------------------------------------------------------------------------------
 
 
 class AsyncVecEnv(VecEnv):
-    """A `VecEnv` whose step is two calls: `step_async` hands the actions over, `step_wait` fetches the outcome."""
+    """A `VecEnv` whose step is two calls: `step_async` sends the actions, `step_wait` returns the result."""
 
     runs_ahead: bool = True
-    """Whether a step goes on by itself between the two calls, or is taken when it is waited for."""
+    """Whether a step runs between the two calls, or only in `step_wait`."""
 
     @abstractmethod
     def step_async(self, actions: Actions) -> None:
@@ -180,7 +180,7 @@ class AsyncVecEnv(VecEnv):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Tell whether `step_wait` would return, or raise, without waiting."""
+        """Return whether `step_wait` would return, or raise, without waiting."""
 
     @abstractmethod
     def split(self, num_parts: int) -> list[AsyncVecEnv]:
@@ -200,7 +200,7 @@ class AsyncVecEnv(VecEnv):
         return self.step_wait()
 
 
-# -- refusals of the built-in envs -------------------------------------------------------------------------------------
+# -- checks of the built-in envs ---------------------------------------------------------------------------------------
 
 
 def not_ready(who: object, *, closed: bool) -> RuntimeError:
@@ -223,7 +223,7 @@ def check_env_index(env_index: int, num_envs: int) -> None:
 
 
 def check_mask(mask: Tensor, num_envs: int) -> None:
-    """Raise unless a mask says of every env whether to reset it."""
+    """Raise unless a mask has one flag per env."""
     if tuple(mask.shape) != (num_envs,) or mask.dtype != torch.bool:
         raise ValueError(f"reset_envs wants a bool mask [{num_envs}], found {mask.dtype} {list(mask.shape)}")
 

@@ -4,7 +4,7 @@
     wrap_env(PointRobot, num_envs=64)    a class: VecEnv(num_envs=…, device=…), gymnasium.Env(**settings)
     wrap_env(make_env, num_envs=8)       a function that returns any of these, with or without num_envs and device
 
-An object has as many envs as it has; a class or a function makes so many as are asked for.
+An object has a fixed number of envs; a class or a function makes `num_envs`.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def config_of(make: Any) -> type[Any] | None:
 def configured(kind: type[ConfigT], settings: Mapping[str, Any], **given: Any) -> ConfigT:
     """Build a config from settings by name; an unknown name raises with a suggestion.
 
-    A field that is a config of its own may be given as a table of its settings: what a file or a command line can say.
+    A field that is a config of its own may be given as a table of its settings: as from a file or a command line.
     """
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in settings:

@@ -1,4 +1,4 @@
-"""From what a user hands in (a dict of arrays, a flat array, one env or many) to named, batched arrays.
+"""Convert user observations (a dict of arrays, a flat array, one env or many) to named, batched arrays.
 
     {"joints": [12], "image": [1, 48, 64]}            one env     ──▶ {"joints": [1, 12], "image": [1, 1, 48, 64]}
     {"joints": [7, 12], "image": [7, 1, 48, 64]}      7 envs      ──▶ the same

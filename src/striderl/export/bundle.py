@@ -7,9 +7,9 @@
       trace.safetensors     100 steps of inputs and outputs, to check any runtime against
 
 Every file is checked against the policy before the folder appears under its name: it is written elsewhere and renamed
-at the end, so there is never half a bundle and never one that does something else.
+at the end, so there is never half a bundle, and never one that differs from the policy.
 
-From the deterministic step to a program file, and from the file back to something that runs.
+Also here: write the deterministic step as a program file, and load it again.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def describe(layout: ExportLayout, metadata: ExportMetadata) -> dict[str, Any]:
         "observation_names": list(layout.observations),
         "extra": dict(metadata.extra),
     }
-    json.dumps(description, allow_nan=False)  # what JSON cannot hold is told before the work begins
+    json.dumps(description, allow_nan=False)  # raises for what JSON cannot hold before the work begins
     return description
 
 
@@ -201,7 +201,7 @@ def _require_bundle(target: Path) -> None:
 
 
 def _is_bundle(folder: Path) -> bool:
-    """Tell whether a folder is empty, or has our description and files of a bundle alone: nothing else is lost."""
+    """Return whether a folder is empty, or has our description and files of a bundle alone: nothing else is lost."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     names = {path.name for path in folder.iterdir()}
@@ -209,7 +209,7 @@ def _is_bundle(folder: Path) -> bool:
 
 
 def _put_in_place(temporary: Path, target: Path) -> None:
-    """Give the finished folder its name; an older bundle there goes only after the new one stands."""
+    """Give the finished folder its name; an older bundle is removed only after the new one is complete."""
     _require_bundle(target)  # once more: exporting takes a while
     temporary.chmod(0o755)  # made by mkdtemp for its owner alone
     if not target.exists():
@@ -253,7 +253,7 @@ def _traced(step: GreedyStep, example: Sequence[Tensor]) -> torch.export.Exporte
 
 
 def batch_shapes(num_inputs: int) -> dict[str, Any]:
-    """Say that the first dimension of every input is the number of envs."""
+    """Declare the first dimension of every input as the number of envs."""
     batch = torch.export.Dim("batch", min=1)
     return {"inputs": tuple({0: batch} for _ in range(num_inputs))}
 
@@ -280,7 +280,7 @@ def write_onnx(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what the exporter says every time and nobody here can change.
+    """Suppress the exporter's constant warnings, which cannot be avoided here.
 
     It warns that torchvision is missing, that one name for the batch is enough, and of its own old calls.
     """

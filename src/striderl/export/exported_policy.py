@@ -3,7 +3,7 @@
 policy = load_bundle("bundle")
 policy.reset()
 action = policy.act({"joints": joints, "command": command})      one env [12], or many [N, 12]
-policy.reset(dones)                                              forget where an episode ended
+policy.reset(dones)                                              reset the state where an episode ended
 
 A component that the deterministic policy does not read, because an estimator replaces it, is no input of the model. It
 may be given all the same: in a dict, in `layout`, and in flat arrays that have all of the actor's training components
@@ -32,7 +32,7 @@ MODEL_FILE, METADATA_FILE = "policy.onnx", "metadata.json"
 
 
 class ExportedPolicy:
-    """The deterministic policy of a bundle; it keeps the memory of the envs it is asked for."""
+    """The deterministic policy of a bundle; it keeps the recurrent state of its envs."""
 
     def __init__(self, session: Any, metadata: Mapping[str, Any]) -> None:
         """Wrap an open onnxruntime session; `load_bundle` does that."""
@@ -40,7 +40,7 @@ class ExportedPolicy:
         self.obs_spec = spec_of(metadata)
         """What is read."""
         self.training_spec = spec_of(metadata, "training_layout") if "training_layout" in metadata else self.obs_spec
-        """What the actor was trained with: what is read, and what is dropped."""
+        """The actor's training components: those read, and those dropped."""
         self._session = session
         self._outputs = [action["output"] for action in metadata["actions"]]
         self._states = list(metadata["states"])
@@ -68,7 +68,7 @@ class ExportedPolicy:
     __call__ = act
 
     def reset(self, dones: Any = None) -> None:
-        """Forget everything, or only the envs where `dones` [N], of any dtype, is not zero."""
+        """Reset the recurrent state of all envs, or only where `dones` [N], of any dtype, is not zero."""
         if dones is None:
             self._memory, self._num_envs = {}, None
         elif self._num_envs is not None:
@@ -79,7 +79,7 @@ class ExportedPolicy:
             }
 
     def _without_unused(self, obs: Any) -> Any:
-        """Return what is read out of a flat array in the training layout; anything else is left as it is."""
+        """Return the read components of a flat array in the training layout; anything else is unchanged."""
         if isinstance(obs, Mapping) or self.training_spec.size == self.obs_spec.size:
             return obs
         array = np.asarray(obs)
@@ -129,7 +129,7 @@ def load_bundle(
 
 
 def _require_same_description(root: Path, metadata: Mapping[str, Any]) -> None:
-    """Raise when the JSON file tells something else than the model: they are from two bundles."""
+    """Raise when the JSON file contradicts the model: they are from two bundles."""
     path = root / METADATA_FILE
     if os.path.lexists(path):
         beside = read_json(path)

@@ -1,10 +1,10 @@
-"""A golden trace: what the policy did in 100 steps, stored beside the model that claims to do the same.
+"""A golden trace: 100 steps of the policy's inputs and outputs, stored with the exported model.
 
     obs/<component> [T, B, …] ─┐                                  ┌─▶ action [T, B, …]
     resets [T, B]             ─┴─▶ the policy, in torch, eager ───┴─▶ next_state/<name> [T, B, …]
 
-State starts at zero and is set to zero where `resets` is true, before that step is taken. Whoever runs the model,
-in whatever language, can feed the same numbers and compare.
+State starts at zero and is set to zero where `resets` is true, before that step is taken. Any runtime, in any
+language, can be checked with the same numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GoldenTrace:
 
 
 class ParityError(RuntimeError):
-    """What was exported does not do what the policy does."""
+    """An exported model's outputs differ from the policy's."""
 
 
 def random_trace(layout: ExportLayout, num_steps: int, num_envs: int) -> dict[str, Tensor]:

@@ -6,8 +6,8 @@
 
 Real-valued actions are clipped to the bounds that the description declares.
 
-Which components are inputs is found out by asking the policy: one that cannot reach the action or the memory, such as a
-critic's privileged component or one that an estimator always replaces, is no input and is given as zeros inside.
+Which components are inputs is found by probing the policy: one that cannot affect the action or the recurrent state,
+such as a critic's privileged component or one that an estimator always replaces, is no input and is zeros inside.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from striderl.networks.heads.base import ActionClip
 
 
 class ExportablePolicy(Protocol):
-    """What export wants of a policy, which is also a `torch.nn.Module`."""
+    """Interface of a policy for export, which is also a `torch.nn.Module`."""
 
     obs_spec: ObsSpec
-    """Everything the env gives."""
+    """The env's observation."""
     action_spec: ActionSpec
-    """What the env takes."""
+    """The env's action."""
     actor_inputs: ObsSpec
-    """What the actor sees."""
+    """The actor's observation."""
 
     def state_spec(self) -> dict[str, TensorSpec]:
         """Return what one env's memory is made of."""
@@ -115,7 +115,7 @@ def zeros(spec: TensorSpec, batch: int) -> Tensor:
 
 
 def plan_layout(policy: ExportablePolicy) -> ExportLayout:
-    """Find out what the deterministic policy reads and remembers."""
+    """Find the inputs and the recurrent state of the deterministic policy."""
     action = policy.action_spec
     parts = action.parts if isinstance(action, DictActionSpec) else None
     actions = {"action": action} if parts is None else {f"action/{name}": part for name, part in parts.items()}
@@ -178,11 +178,11 @@ def _remembered(policy: ExportablePolicy) -> set[str]:
 
 
 def _matters(policy: ExportablePolicy, name: str) -> bool:
-    """Tell whether a component can reach what the policy gives.
+    """Return whether a component can affect the policy's outputs.
 
     NaN is a dye: it passes weights that are zero and nonlinearities that are flat, but not `torch.where` that chose the
     other side. Comparisons hide it, so other numbers of several sizes are tried as well. Whole numbers cannot be NaN;
-    those that the actor sees count as read.
+    those that the actor observes count as read.
     """
     obs, state, generator = _probes(policy)
     spec = policy.obs_spec[name]

@@ -1,6 +1,6 @@
-"""What a robot must know besides the network: which numbers go in, in which order, and what comes out.
+"""What a robot needs besides the network: its inputs in order, and the meaning of its outputs.
 
-One description is written twice, as JSON beside the model and key by key inside the ONNX file, so that neither can be
+One description is written twice, as JSON next to the model and key by key inside the ONNX file, so that neither can be
 lost without the other; the JSON file also has the 'parity' that was measured:
 
     {"format": 1, "striderl": "0.1.0", "torch": "2.13.0", "commit": "…", "dt": 0.02,      null: time has no unit
@@ -17,7 +17,7 @@ lost without the other; the JSON file also has the 'parity' that was measured:
 
 A component is what the simulator gave, with its scale in it; an action is what the network gave, clipped to low and
 high where these are numbers. What the robot's controllers are given is `offset + scale · action`, within target_low and
-target_high. Everything that the env did not state is null, and nothing is invented in its place.
+target_high. Everything that the env did not declare is null.
 
 The commit of the code that is running, for the description of a bundle.
 """
@@ -46,14 +46,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ExportMetadata:
-    """What the network does not show; of an env: `ExportMetadata(dt=env.step_dt or None, actuation=env.actuation)`."""
+    """Metadata besides the network; of an env: `ExportMetadata(dt=env.step_dt or None, actuation=env.actuation)`."""
 
     dt: float | None = None
     """Seconds between two actions; None where time has no unit, or it is unknown."""
     actuation: ActuationSpec | None = None
-    """What the env does with actions before its actuators; None where it is unknown."""
+    """How the env processes actions before its actuators; None where it is unknown."""
     action_scale: float | tuple[float, ...] | None = None
-    """What actions are multiplied by, one number or one per entry, where `actuation` does not state it."""
+    """What actions are multiplied by, one number or one per entry, where `actuation` does not have it."""
     action_names: tuple[str, ...] = ()
     """Joint or channel names, when neither the action spec nor `actuation` has them."""
     commit: str = ""
@@ -121,7 +121,7 @@ def describe_action(output: str, spec: PlainActionSpec, metadata: ExportMetadata
 
 
 def describe_joints(actions: Mapping[str, PlainActionSpec], metadata: ExportMetadata) -> dict[str, Any]:
-    """Return what is said about the robot as a whole, under the names that mjlab's files have."""
+    """Return the entries about the robot as a whole, under the names that mjlab's files have."""
     boxes = [spec for spec in actions.values() if isinstance(spec, BoxSpec)]
     stated = actuation_of(boxes[0], metadata) if len(actions) == len(boxes) == 1 else ActuationSpec()
     return {
@@ -136,7 +136,7 @@ def describe_joints(actions: Mapping[str, PlainActionSpec], metadata: ExportMeta
 
 
 def actuation_of(spec: BoxSpec, metadata: ExportMetadata) -> ActuationSpec:
-    """Return what is stated about a box action: by the env, or its scale by who exports."""
+    """Return the actuation of a box action: from the env, or its scale from the export's arguments."""
     stated = metadata.actuation or ActuationSpec()
     stated.check(spec)
     if metadata.action_scale is None:
@@ -168,7 +168,7 @@ def as_properties(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def from_properties(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Read the string table of an ONNX file; entries that are not JSON are other people's."""
+    """Read the string table of an ONNX file; entries that are not JSON are from other tools."""
     found: dict[str, Any] = {}
     for key, text in properties.items():
         try:

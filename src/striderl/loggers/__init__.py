@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: the terminal, files, and the trackers people use; and the plots made from them."""
+"""Loggers of a run's metrics: terminal, files and trackers; and the plots made from them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ collect                   train
 return_mean    182.4      kl            0.0091
 length_mean    182.4      value_loss     12.41
 
-What a terminal shows of a row: short numbers, times, and the line for places where nothing can move.
+Also here: short numbers, times, and the line for terminals without a live table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ConsoleLogger(Logger):
-    """Shows the newest numbers; see the top of this module. The table is redrawn a few times a second, by rich."""
+    """Show the newest metrics; see the top of this module. The table is redrawn a few times a second, by rich."""
 
     def __init__(self, *, title: str = "", stream: TextIO | None = None, live: bool | None = None) -> None:
         """Write to a stream, the standard output unless given; `live` forces the table on or off."""
@@ -38,10 +38,10 @@ class ConsoleLogger(Logger):
         self._shown: dict[str, float] = {}
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Show the numbers."""
+        """Show the metrics."""
         stream = self._stream or sys.stdout
         if stream.isatty() if self._live_wanted is None else self._live_wanted:
-            # what comes rarely, such as evaluations, keeps its place: a table that jumps cannot be read
+            # rare metrics, such as evaluations, keep their place: a table that jumps cannot be read
             self._shown.update(numbers)
             self._open(stream).update(dashboard(self.title, step, self._shown))
         else:
@@ -58,11 +58,11 @@ class ConsoleLogger(Logger):
             stream.flush()
 
     def video(self, step: int, name: str, path: Path) -> None:
-        """Say where the video is."""
+        """Print the path of the video."""
         self.text(f"{name} at step {step:,}", str(path))
 
     def close(self) -> None:
-        """Leave the last table standing and give the terminal back."""
+        """Stop the live table, leaving its last state on the terminal."""
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()
@@ -183,6 +183,6 @@ def progress_parts(step: int, numbers: Mapping[str, float]) -> list[str]:
 
 
 def plain_line(title: str, step: int, numbers: Mapping[str, float]) -> str:
-    """Return one line with progress and the numbers that matter most."""
+    """Return one line with progress and the main metrics."""
     shown = [f"{label} {short_number(numbers[name])}" for name, label in _IN_THE_LINE.items() if name in numbers]
     return ", ".join([*([title] if title else []), *progress_parts(step, numbers), *shown])

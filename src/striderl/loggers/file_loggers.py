@@ -1,6 +1,6 @@
 """`CsvLogger`: a table that a spreadsheet can open, with one row per step.
 
-step,train/kl,evaluate/return_mean          the second row brought a new column: the file is written anew with the
+step,train/kl,evaluate/return_mean          the second row brought a new column: the file is rewritten with the
 32,0.01,                                    longer header, under another name, and renamed; older rows have nothing
 64,0.02,195.5                               there. Parts that were set aside keep the header that they have.
 
@@ -15,7 +15,7 @@ A line is on its way to the disk when `append` returns; a reader never sees a li
 full in the middle of a line, its beginning is taken back, so the next line does not run into it.
 
     metrics.part1.csv   oldest                 a file that has reached its size is set aside under the next number, and
-    metrics.part2.csv                          the lines go on in a new one; `parts_of` lists them in order of time
+    metrics.part2.csv                          later lines go to a new one; `parts_of` lists them in order of time
     metrics.csv         newest
 """
 
@@ -55,7 +55,7 @@ def parts_of(path: str | Path) -> list[Path]:
 
 
 class LineFile:
-    """Appends whole lines; opened on first use. Anything but plain files under its names is refused."""
+    """Append whole lines; opened on first use. Anything but plain files under its names raises."""
 
     def __init__(self, path: str | Path, *, max_bytes: int = PART_BYTES, max_parts: int = 0) -> None:
         """Name the file; after `max_bytes` it is set aside, and of those the newest `max_parts` are kept (0: all)."""
@@ -99,7 +99,7 @@ class LineFile:
         for position, part in enumerate(parts):
             end, whole = _wanted_bytes(part, wanted)
             if part == self.path or not whole:
-                # newest first: whoever is killed here leaves a file without a gap, and the next cut ends the work
+                # newest first: a process killed here leaves a file without a gap, and the next cut finishes the work
                 for later in reversed(parts[position + 1 :]):
                     later.unlink()
                 _truncate(part, end)
@@ -147,7 +147,7 @@ class LineFile:
                 old.unlink(missing_ok=True)
 
     def _check_that_it_is_there(self, descriptor: int) -> None:
-        """Raise when the name no longer leads to the open file: the system would take lines that nobody can read."""
+        """Raise when the name no longer leads to the open file: further lines would be lost."""
         opened = os.fstat(descriptor)
         try:
             found = os.lstat(self.path)
@@ -194,7 +194,7 @@ _STEP = "step"
 
 
 class CsvLogger(Logger):
-    """Appends a row per step; numbers are written so that reading them gives the same bits, also 'nan' and 'inf'."""
+    """Append a row per step; numbers are written so that reading them gives the same bits, also 'nan' and 'inf'."""
 
     patience = 1.0
 
@@ -215,7 +215,7 @@ class CsvLogger(Logger):
             row = _line([str(int(step)), *(_cell(numbers, name) for name in columns[1:])])
             self._file.append(row, head=_line(columns))
         except OSError:
-            # whoever deleted the file has deleted the header with it: look again before the next row
+            # the header was deleted with the file: check again before the next row
             self._columns = None
             raise
 
@@ -276,7 +276,7 @@ def _step_of_row(line: str, header: int) -> int:
 
 
 class JsonlLogger(Logger):
-    """Appends a line per row; numbers that are not finite become null. Rows may differ in their names."""
+    """Append a line per row; numbers that are not finite become null. Rows may differ in their names."""
 
     patience = 1.0
 
@@ -304,7 +304,7 @@ class JsonlLogger(Logger):
 
 
 def _step_of_object(line: str, unreadable: int) -> int:
-    """Return the step of a row; a line that somebody else has damaged is kept, not cut with all that follows it."""
+    """Return the step of a row; a damaged line is kept, not cut with all that follows it."""
     try:
         return int(decode_json(line.encode(), "a row")["step"])
     except (ValueError, KeyError, TypeError, OverflowError):

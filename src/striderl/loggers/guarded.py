@@ -1,10 +1,10 @@
-"""`Guarded`: a logger that may raise, hang or fill the disk without training noticing.
+"""`Guarded`: a logger that may raise, hang or fill the disk without affecting training.
 
     training ──log(step, numbers)──▶ [ row row row … ] ──▶ daemon thread ──▶ the logger
                  returns at once       at most `capacity`     one call at a time, in order
 
-Whatever goes wrong first is said in one warning that names the logger and the reason; the rest is counted. The logger
-keeps being tried, because disks are emptied and networks come back. Local files have patience: training waits for the
+The first failure is logged in one warning that names the logger and the reason; the rest is counted. The logger is
+retried, because disks are emptied and networks come back. Local files have patience: training waits for the
 row, so that it is on disk before the next checkpoint, until a first row takes longer than that; then it never waits
 again. A script that ends without `close` is closed at its exit: a daemon thread would take the rows that wait with it.
 """
@@ -28,12 +28,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """How much a logger is allowed."""
+    """Limits of a guarded logger."""
 
     capacity: int = 4096
     """How many calls may wait; when there are as many, further ones are dropped and counted."""
     deadline: float = 30.0
-    """Seconds that one call may take before the warning says that the logger hangs."""
+    """Seconds that one call may take before a warning that the logger hangs."""
     close_seconds: float = 5.0
     """Seconds that `close` waits for what is left; then it is abandoned."""
 
@@ -43,7 +43,7 @@ class GuardConfig:
 
 
 class Guarded(Logger):
-    """Hands every call to the logger in a thread of its own; see the top of this module."""
+    """Pass every call to the logger in a thread of its own; see the top of this module."""
 
     def __init__(self, logger: Logger, config: GuardConfig | None = None) -> None:
         """Guard the logger; the thread starts with the first call."""
@@ -69,7 +69,7 @@ class Guarded(Logger):
     # -- what training calls -------------------------------------------------------------------------------------------
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Pass a copy of the numbers on."""
+        """Pass a copy of the metrics on."""
         copied = dict(numbers)
         self._pass_on(lambda: self.logger.log(step, copied))
 
@@ -90,7 +90,7 @@ class Guarded(Logger):
         self._pass_on(lambda: self.logger.file(path))
 
     def resume_at(self, step: int) -> None:
-        """Pass on how far the run had got."""
+        """Pass on the step that the run resumes at."""
         self._pass_on(lambda: self.logger.resume_at(step))
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Guarded(Logger):
         if self.dropped or self.failed:
             _log.info("logger %s: %d calls failed, %d were dropped", self.name, self.failed, self.dropped)
 
-    # -- how -----------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
 
     def _pass_on(self, call: Callable[[], None], *, last: bool = False) -> None:
         with self._change:
@@ -161,7 +161,7 @@ class Guarded(Logger):
                 self._busy_since = time.monotonic()
             try:
                 call()
-            # whatever a tracker's client throws, a library that calls sys.exit included: training must not notice
+            # whatever a tracker's client raises, a library that calls sys.exit included: training must not be affected
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 self.failed += 1
                 self._warn(f"failed with {type(error).__name__}: {error}")

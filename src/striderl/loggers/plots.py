@@ -56,14 +56,14 @@ _USUAL = (
     ("train/value_loss", "train/critic_loss"),
     ("time/steps_per_second",),
 )
-# Okabe and Ito's colours: told apart by colour-blind readers and in grey
+# Okabe and Ito's colours: distinguishable for colour-blind readers and in grey
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MOST_POINTS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedCurve:
-    """What several seeds have in common."""
+    """Mean curve of several seeds."""
 
     steps: Numbers
     """Env steps, from where all have begun to where the first ends. Shape: [P]."""
@@ -181,7 +181,7 @@ def _draw_panel(panel: Axes, name: str, groups: Sequence[RunGroup]) -> list[Any]
 
 
 def _limit(panel: Axes, values: Numbers) -> None:
-    """Show what the runs did; a wide interval may reach out of the picture, but does not press the curves flat."""
+    """Set the limits by the runs' curves; a wide interval may exceed the picture, but does not flatten the curves."""
     if not len(values) or values.min() == values.max():
         return
     room = 0.15 * (values.max() - values.min())
@@ -231,7 +231,7 @@ _MOST_DIFFERENCES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class RunMetrics:
-    """The numbers of one run, by name."""
+    """The metrics of one run, by name."""
 
     folder: Path
     """Where they were found."""
@@ -252,7 +252,7 @@ class RunGroup:
     """Runs of the same settings with different seeds."""
 
     label: str
-    """What a legend calls them."""
+    """Their label in a legend."""
     runs: tuple[RunMetrics, ...]
     """The runs, in the order in which they were given."""
     seeds: tuple[str, ...]
@@ -365,7 +365,7 @@ def _all_settings(folder: Path) -> dict[str, Any] | None:
 
 
 def _labels(groups: Sequence[tuple[Path, dict[str, Any] | None]]) -> list[str]:
-    """Name each group by its task, and by the settings that tell it from others of the same task."""
+    """Name each group by its task, and by the settings that differ from others of the same task."""
     tasks = [_task(folder, values) for folder, values in groups]
     labels = []
     for task, (folder, values) in zip(tasks, groups):

@@ -1,6 +1,6 @@
 """`TensorBoardLogger`: event files for TensorBoard; its package is enough, TensorFlow is not needed.
 
-A small animated picture of a video, for trackers that show pictures but no films.
+Also here: a small animated picture of a video, for trackers without videos.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from striderl.loggers.logger import Logger
 
 
 class TensorBoardLogger(Logger):
-    """Writes scalars, texts, and videos as moving pictures.
+    """Write scalars, texts, and videos as animated pictures.
 
-    A resumed run begins a new event file which says that what older files hold after its first step is void.
+    A resumed run begins a new event file, which invalidates later steps of older files.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -59,7 +59,7 @@ class TensorBoardLogger(Logger):
         self._add(step, [{"tag": name, "image": picture}])
 
     def resume_at(self, step: int) -> None:
-        """Begin a new file that makes void what comes after this step in the older ones."""
+        """Begin a new file that invalidates later steps of the older ones."""
         self.close()
         self._void_from = step + 1
 
@@ -80,7 +80,7 @@ class TensorBoardLogger(Logger):
 
     def _open(self) -> Any:
         if self._writer is not None and not self.folder.exists():
-            # the open file would take events that nobody can read
+            # events in the deleted file would be lost
             self.close()
             raise FileNotFoundError(f"{self.folder} was deleted while the run was writing to it")
         if self._writer is None:

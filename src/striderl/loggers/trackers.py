@@ -36,7 +36,7 @@ class WandbLogger(Logger):
         run_id: str = "",
         mode: Literal["offline", "online"] = "offline",
     ) -> None:
-        """Name folder, project and id (made from the folder's name unless given); mode 'online' wants a log-in."""
+        """Name folder, project and id (made from the folder's name unless given); mode 'online' needs a log-in."""
         if mode not in ("offline", "online"):
             raise ValueError(f"WandbLogger: mode is 'offline' or 'online', found {mode!r}")
         self.folder, self.project, self.mode = Path(folder), project, mode
@@ -137,7 +137,7 @@ class TrackioLogger(Logger):
             run.log({name: trackio.Video(str(path), caption=name)}, step=step)
 
     def resume_at(self, step: int) -> None:
-        """Open the run again and find out how far it had got."""
+        """Reopen the run and read its last step."""
         self.close()
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class MlflowLogger(Logger):
         self._open().log_artifact(self._run_id, str(path), "files")
 
     def resume_at(self, step: int) -> None:
-        """Open the run again and find out how far it had got."""
+        """Reopen the run and read its last step."""
         self._client = None
 
     def close(self) -> None:
@@ -259,9 +259,9 @@ class MlflowLogger(Logger):
 
 
 class NeptuneLogger(Logger):
-    """Writes a run in offline mode; numbers that are not finite are left out, as the client wants it.
+    """Writes a run in offline mode; numbers that are not finite are left out, as the client requires.
 
-    Offline files know nothing of each other: a resumed run begins a new one, with the rows after its checkpoint again.
+    Offline files are independent: a resumed run begins a new one, with the rows after its checkpoint again.
     """
 
     def __init__(self, run: str) -> None:

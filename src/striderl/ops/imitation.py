@@ -34,14 +34,14 @@ REWARDS = ("log_d", "minus_log_one_minus_d", "difference", "least_squares")
 
 
 def expert_loss(kind: str, score: Tensor) -> Tensor:
-    """Return how wrong the scores of expert samples are, entry by entry."""
+    """Return the loss of expert samples' scores, entry by entry."""
     if kind == "least_squares":
         return 0.5 * (score - 1.0).square()
     return functional.softplus(-score) if kind == "bce" else -score
 
 
 def policy_loss(kind: str, score: Tensor) -> Tensor:
-    """Return how wrong the scores of policy samples are, entry by entry."""
+    """Return the loss of policy samples' scores, entry by entry."""
     if kind == "least_squares":
         return 0.5 * (score + 1.0).square()
     return functional.softplus(score) if kind == "bce" else score
@@ -101,7 +101,7 @@ def scaled_tanh(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return -t log p - (1 - t) log(1 - p); torch's own asks the device whether the numbers are probabilities."""
+    """Return -t log p - (1 - t) log(1 - p); torch's own synchronises to check that the numbers are probabilities."""
     p, t = (0.5 * (x.clamp(-1.0, 1.0) + 1.0) for x in (student, teacher))
     # the logarithm of exactly 0 is infinite, and so is its slope
     tiny = torch.finfo(p.dtype).tiny
@@ -109,7 +109,7 @@ def _cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def before_tanh(x: Tensor, limit: float = 1.0 - 1e-6) -> Tensor:
-    """Return what a tanh turned into x; at the ends, what it turned into ±limit."""
+    """Return the inverse tanh of x, within ±limit."""
     return x.clamp(-limit, limit).atanh()
 
 

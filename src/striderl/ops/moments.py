@@ -1,4 +1,4 @@
-"""Count, mean and sum of squared deviations: what two sets of samples need to be pooled exactly.
+"""Count, mean and sum of squared deviations, which allow two sets of samples to be pooled exactly.
 
     samples A ──▶ (n, mean, m2) ─┐
                                  ├─ combine ──▶ the moments of A and B together, as if they had been one set
@@ -18,8 +18,8 @@ processes. The value is the same everywhere; the gradient is each process's own 
 gradients over processes is that of one process with all samples. A mean of means would weigh a sample by how many
 others its process happens to have.
 
-The sum is set for a region instead of being passed along: a loss that somebody writes tomorrow is then right by itself.
-Every process must ask for the same means in the same order, as with any collective operation.
+The sum is set for a region instead of being passed along: new losses are then correct without changes.
+Every process must compute the same means in the same order, as with any collective operation.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def pooled(all_reduce: AllReduce | None) -> Iterator[None]:
 
 
 def current_all_reduce() -> AllReduce | None:
-    """Return what sums a tensor over processes in this region; None outside of one."""
+    """Return the all-reduce function of this region; None outside of one."""
     return _regions[-1] if _regions else None
 
 
@@ -126,5 +126,5 @@ def mean_of_all(total: Tensor, count: Tensor, all_reduce: AllReduce | None = Non
     if not total.requires_grad:
         return mean
     own = total / divisor
-    # the value of all, the gradient of our own part
+    # the pooled value, the gradient of this process's part
     return own + (mean - own.detach())

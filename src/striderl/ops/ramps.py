@@ -1,12 +1,12 @@
-"""Numbers that change over a run: from start to end over so many steps, then constant.
+"""Schedules: a number goes from start to end over so many steps, then stays constant.
 
     start ──╲
              ╲            linear: a straight line         exponential: the same factor in every step
               ╲______     end
 
-Used for epsilon, exploration noise, importance exponents: all that a schedule needs to go on is how far the run is.
+Used for epsilon, exploration noise, importance exponents; a value depends on the step alone.
 
-How a number falls while a student learns: how often the teacher acts, how much a loss counts.
+Decay schedules of distillation: probability that the teacher acts, weight of a loss.
 
 x / scale     0      1/2    1      2          x is the learning iteration
 'linear'      1      0.5    0      0          max(0, 1 - x / scale)
@@ -71,7 +71,7 @@ def as_ramp(value: float | Ramp) -> Ramp:
     return value if isinstance(value, Ramp) else constant(float(value))
 
 
-# -- how a teacher fades -----------------------------------------------------------------------------------------------
+# -- decay of a teacher ------------------------------------------------------------------------------------------------
 
 
 def linear(x: Tensor, scale: float) -> Tensor:
@@ -115,7 +115,7 @@ class TeacherSchedule:
             raise ValueError(f"a schedule that is a number is finite, found {self.option}")
 
     def __call__(self, iteration: Tensor | float) -> Tensor:
-        """Return the number of an iteration as a tensor like it, float32; nothing is asked of the device."""
+        """Return the number of an iteration as a tensor like it, float32; without a device synchronisation."""
         x = torch.as_tensor(iteration).to(torch.float64)
         if not isinstance(self.option, str):
             return torch.full_like(x, float(self.option)).float()

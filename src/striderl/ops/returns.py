@@ -3,12 +3,12 @@
     t             0       1        2         3
     reward        r0      r1       r2        r3
     ends          –       –        truncated –
-    next_value    V(s1)   V(s2)    V(final)  V(s4)        what followed step t; V(final_obs) where the clock ended it
+    next_value    V(s1)   V(s2)    V(final)  V(s4)        value after step t; V(final_obs) where truncated
 
     delta_t = r_t + gamma · next_value_t · (not terminated_t) - V(s_t)
     A_t     = delta_t + gamma · lam · (not done_t) · A_{t+1}              R_t = A_t + V(s_t)
 
-A sample that is not valid has advantage 0 and passes nothing on. Arrays are [T, N], or [T, N, V] for several values.
+An invalid sample has advantage 0 and propagates nothing. Arrays are [T, N], or [T, N, V] for several values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def has_triton() -> bool:
-    """Tell whether kernels can be written for a GPU here; without it torch's own are used, step by step."""
+    """Return whether Triton kernels are available; without them torch's own are used, step by step."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -71,7 +71,7 @@ def gae(
     return advantage + value, advantage
 
 
-@np.errstate(invalid="ignore", over="ignore")  # samples that are not valid may hold anything, as with tensors
+@np.errstate(invalid="ignore", over="ignore")  # invalid samples may hold anything, as with tensors
 def _gae_arrays(
     reward: Array,
     value: Array,
@@ -83,7 +83,7 @@ def _gae_arrays(
     gamma: float,
     lam: float,
 ) -> tuple[Array, Array]:
-    """Do what `gae` does with numpy: on the CPU it fills masked places several times as fast as torch does."""
+    """Compute `gae` with numpy: on the CPU its masked writes are several times faster than torch's."""
     delta = gamma * next_value
     np.copyto(delta, 0.0, where=terminated)
     delta += reward
@@ -147,7 +147,7 @@ def _scan_by_doubling(first: Tensor, carry: Tensor) -> Tensor:
 
 
 def _plain(*tensors: Tensor) -> bool:
-    """Tell whether these are numbers of one dtype on the CPU that neither a gradient nor a compiler follows."""
+    """Return whether these are CPU tensors of one dtype, without gradients and outside of a compiler."""
     dtype = tensors[0].dtype
     return (
         dtype in (torch.float32, torch.float64)
@@ -157,7 +157,7 @@ def _plain(*tensors: Tensor) -> bool:
 
 
 def _scan_arrays(first: Array, carry: Array) -> Array:
-    """Do what `backward_scan` does with numpy, whose calls cost less than those of torch: rows are a few kilobytes."""
+    """Compute `backward_scan` with numpy, whose calls cost less than torch's: rows are a few kilobytes."""
     num_steps = len(first)
     if first[0].size * num_steps.bit_length() < 1500:
         return _arrays_by_doubling(first, carry)
@@ -176,7 +176,7 @@ def _arrays_step_by_step(first: Array, carry: Array) -> Array:
 
 
 def _arrays_by_doubling(first: Array, carry: Array) -> Array:
-    """Do what `_scan_by_doubling` does; products that reach past the end are never looked at, so they are left out."""
+    """Compute `_scan_by_doubling` with numpy; products that reach past the end are not used and left out."""
     x, c, size = first, carry, len(first)
     now, later = np.empty_like(first), np.empty_like(first)
     reach = 1
@@ -195,9 +195,9 @@ def _arrays_by_doubling(first: Array, carry: Array) -> Array:
 def n_step_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
 ) -> Tensor:
-    """Return the n-step targets: rewards up to the first end within n steps, then the value of what followed.
+    """Return the n-step targets: rewards up to the first end within n steps, then the value of the next observation.
 
-    `next_value[t]` is the value of what followed step t (V(final_obs) where truncated).
+    `next_value[t]` is the value after step t (V(final_obs) where truncated).
     """
     alive, going = _like(~terminated, reward), _like(~(terminated | truncated), reward)
     target = reward + gamma * next_value * alive

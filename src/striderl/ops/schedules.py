@@ -1,11 +1,11 @@
-"""Learning rates by iteration, as tensor rules: nothing is asked of the device and nothing is kept.
+"""Learning rates by iteration, as tensor functions without host synchronisation or state.
 
     iteration   0     1     2     3     4
     linear      1/4   2/4   3/4   1     1        LinearLR(start_factor=0.25, end_factor=1, total_iters=3)
     step        1     1     1/10  1/10  1/100    StepLR(step_size=2, gamma=0.1)
 
 Arguments, defaults and values are those of `torch.optim.lr_scheduler`, in closed form: a rate follows from the
-iteration alone, so a saved run goes on with one number.
+iteration alone, so a resumed run needs one number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Temporal-difference targets and errors as functions of tensors; means count valid samples only.
+"""TD targets and errors as functions of tensors; means count valid samples only.
 
-Losses of learning the distribution of returns instead of its mean, per sample.
-
-Losses of learning from a dataset alone, per sample.
+Also here, per sample: losses of distributional and of offline RL.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from striderl.ops.moments import current_all_reduce
 def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
     """Return reward + discount · next_value.
 
-    `discount` is gamma to the number of steps, and 0 where the episode terminated within them; a time limit is no
-    reason to bootstrap with 0, so truncated samples keep theirs. `where`, because 0 · infinity is not 0.
+    `discount` is gamma to the number of steps, and 0 where the episode terminated within them; truncated
+    samples keep theirs, because a time limit still bootstraps. `where`, because 0 · infinity is not 0.
     """
     return reward + torch.where(discount == 0.0, torch.zeros_like(next_value), discount * next_value)
 
@@ -80,7 +78,7 @@ def project_categorical(reward: Tensor, discount: Tensor, probs: Tensor, atoms: 
 
 
 def _by_pairs(moved: Tensor, probs: Tensor, atoms: Tensor, width: Tensor) -> Tensor:
-    """Return what the fixed atoms get; compiled for a GPU it is one kernel that never writes [B, M, M] numbers."""
+    """Return the projected probabilities; compiled for a GPU it is one kernel that never writes [B, M, M] numbers."""
     # how near each moved atom is to each fixed one, in units of their distance: 1 on top of it, 0 one away or more
     nearness = (1.0 - (moved.unsqueeze(-1) - atoms).abs() / width).clamp(min=0.0)
     if torch.compiler.is_compiling():
@@ -117,7 +115,7 @@ def quantile_huber(predicted: Tensor, target: Tensor, fraction: Tensor, kappa: f
     return (weight * huber(difference, kappa) / kappa).mean(dim=-1).sum(dim=-1)
 
 
-# -- learning from a dataset alone -------------------------------------------------------------------------------------
+# -- offline RL --------------------------------------------------------------------------------------------------------
 
 
 def expectile(difference: Tensor, fraction: float) -> Tensor:
@@ -132,7 +130,7 @@ def advantage_weight(advantage: Tensor, temperature: float, largest: float = 100
 
 
 def conservative_gap(candidates: Tensor, log_density: Tensor, taken: Tensor) -> Tensor:
-    """Return log Σ_j exp(Q_j - log p_j) / J - Q(a): how much more is promised for other actions than for those taken.
+    """Return log Σ_j exp(Q_j - log p_j) / J - Q(a): the overestimation of other actions over those taken.
 
     `candidates` [J, ...] are values of actions that were drawn with `log_density` [J, ...]; the sum is an estimate of
     the soft maximum over all actions (Kumar et al. 2020).

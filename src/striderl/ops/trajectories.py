@@ -1,6 +1,6 @@
 """Cut a rollout at episode ends, pad the pieces to one length, and put them back together.
 
-`dones[t, n]` says that step t was the last of its trajectory; the last row of a rollout always ends one. Trajectories
+`dones[t, n]`: step t is the last of its trajectory; the last row of a rollout always ends one. Trajectories
 are ordered env by env. With T = 4 steps, 2 envs and env 0 done at t = 1:
 
     x [T, N]            padded [T, 3]          masks [T, 3]
@@ -17,7 +17,7 @@ it is the reference. `assign_slots` is the static-shape form for graphs.
 Pack the trajectories of a [T, B] window for one call of a recurrent library, without any padding.
 
 A library call runs whole sequences: it cannot zero its state in the middle. So every trajectory becomes a sequence of
-its own, the longest first, and the steps lie in memory as the library wants them: all first steps, all second steps, …
+its own, the longest first, and the steps lie in memory as the library needs them: all first steps, all second steps, …
 T = 4, B = 2, env 0 resets at t = 2:
 
     steps [T, B]        trajectories             packed                  batch_sizes
@@ -29,7 +29,7 @@ T = 4, B = 2, env 0 resets at t = 2:
 How many trajectories there are depends on the data, so this reads values on the host: it is for the CPU, where that
 costs nothing. `assign_slots` is the static-shape form for graphs.
 
-Place the trajectories of a [T, B] window into a fixed number of slots, without asking the host.
+Place the trajectories of a [T, B] window into a fixed number of slots, without a host synchronisation.
 
 A recurrent library call runs whole columns: it cannot zero its state in the middle. So every trajectory gets a column
 (a slot) of its own, starting at the top. Slot b belongs to the piece of env b that begins at t = 0, with its stored
@@ -49,7 +49,7 @@ Sequences [T, B] of replayed steps for recurrent networks: bootstrapping from wh
 
     time                0    1    2    3                   an episode is truncated at 1; its final observation is f
     seen                o0   o1   o2   o3
-    woven          o0   o1   f    o2   o3   n3             n3 is what followed the last step
+    woven          o0   o1   f    o2   o3   n3             n3 is the observation after the last step
     here [t]       0    1         3    4                   where the value of o_t is read
     here [t] + 1        1    2         4    5              where the value of what followed step t is read
 
@@ -149,12 +149,12 @@ def static_shapes() -> Iterator[None]:
 
 
 def shapes_are_static() -> bool:
-    """Tell whether this is a region of `static_shapes`, in which everything is run as it will be traced."""
+    """Return whether this is a region of `static_shapes`, in which code runs as it will be captured."""
     return bool(_static)
 
 
 def shapes_may_depend_on_values(x: Tensor) -> bool:
-    """Tell whether code may read values of x on the host: on the CPU, when nothing is traced or captured."""
+    """Return whether code may read values of x on the host: on the CPU, when nothing is traced or captured."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return False
     return not _static and x.device.type == "cpu"
@@ -168,9 +168,9 @@ class PackedTrajectories(NamedTuple):
     batch_sizes: Tensor
     """[K] int64, on the CPU: how many trajectories have a k-th step."""
     env: Tensor
-    """[n] int64: whose trajectory it is, the longest first."""
+    """[n] int64: the env of each trajectory, the longest first."""
     continues: Tensor
-    """[n] bool: whether it goes on from the state before the window."""
+    """[n] bool: whether it continues from the state before the window."""
     last: Tensor
     """[B] int64: the trajectory that env b is in after the last step; n where its last step is not valid."""
 
@@ -212,9 +212,9 @@ _room: list[int] = []
 
 @contextmanager
 def room_for_trajectories(num_slots: int) -> Iterator[None]:
-    """Say that the trajectories of every window [T, B] in this region fit into so many slots.
+    """Declare that the trajectories of every window [T, B] in this region fit into so many slots.
 
-    Memory then runs a window in one library call, and does not say what it remembers after the last step.
+    A recurrent network then runs a window in one library call, and returns no state after the last step.
     """
     _room.append(num_slots)
     try:
@@ -229,7 +229,7 @@ def room_now() -> int | None:
 
 
 def extra_slots(resets: Tensor, valid: Tensor) -> Tensor:
-    """Return how many slots every env [B] needs beside its own: trajectories that begin after t = 0."""
+    """Return how many slots every env [B] needs besides its own: trajectories that begin after t = 0."""
     return ((resets[1:].bool() | ~valid[:-1]) & valid[1:]).sum(0)
 
 
@@ -295,7 +295,7 @@ def from_slots(y: Tensor, slots: TrajectorySlots) -> Tensor:
 
 
 class Weaving(NamedTuple):
-    """How observations and what followed them are put into one order of time, L steps long."""
+    """Order of time of observations and final observations together, L steps long."""
 
     source: Tensor
     """int64 [L, B]: row of the observations [T] followed by the next observations [T]."""
@@ -304,7 +304,7 @@ class Weaving(NamedTuple):
     valid: Tensor
     """bool [L, B]: something is here."""
     here: Tensor
-    """int64 [T, B]: where step t is; what followed it is one place on."""
+    """int64 [T, B]: where step t is; the observation after it is at the next place."""
 
     def woven(self, obs: Tensor, obs_next: Tensor) -> Tensor:
         """Return a component [L, B, …] from its values [T, B, …] in the steps and after them."""
@@ -325,7 +325,7 @@ def weave(ended: Tensor, resets: Tensor, valid: Tensor) -> Weaving:
     source = torch.zeros(length, count, dtype=torch.int64, device=ended.device).scatter(0, here, time)
     alive = torch.zeros(length, count, dtype=torch.bool, device=ended.device).scatter(0, here, valid)
     begins = torch.zeros_like(alive).scatter(0, here, resets)
-    # what followed a valid step is known, even where the next step itself is not
+    # the observation after a valid step is known, even where the next step is invalid
     after = here + 1
     source = source.scatter(0, after, torch.where(valid, num_steps + time, source.gather(0, after)))
     alive = alive.scatter(0, after, valid | alive.gather(0, after))
@@ -338,7 +338,7 @@ class SequenceWindow(NamedTuple):
     reward: Tensor
     """The discounted sum of the rewards."""
     discount: Tensor
-    """What the value after the window is multiplied with; 0 where it ends with a termination."""
+    """The discount of the value after the window; 0 where it ends with a termination."""
     last: Tensor
     """int64: the last step of the window."""
 

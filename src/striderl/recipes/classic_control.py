@@ -1,6 +1,6 @@
 """Classic control: small tasks that are learned in seconds to a minute on one core.
 
-PPO, A2C, REINFORCE       many env steps, all of which are learned from once
+PPO, A2C, REINFORCE       on-policy: many env steps
 DQN, SAC, TD3             from replay: few env steps, many gradient steps
 BC, TD3+BC, CQL, IQL, BCQ from a dataset: no env is stepped but for evaluations
 
@@ -407,22 +407,22 @@ CLASSIC_CONTROL_REPLAY: Mapping[tuple[str, str], Callable[[], RunConfig[Any, Any
 
 RATE = 1e-3
 GAMMA, TAU = 0.95, 0.02
-"""A swing-up takes a second or two; with a longer horizon or slower targets, values want far more gradient steps."""
+"""A swing-up takes a second or two; with a longer horizon or slower targets, values need far more gradient steps."""
 
 
 def pendulum_bc() -> RunConfig[BehaviourCloningConfig, OfflinePlan]:
-    """Pendulum by doing what the data did."""
+    """Pendulum with BC."""
     return _pendulum("bc", BehaviourCloningConfig(learning_rate=RATE), "squashed_gaussian")
 
 
 def pendulum_td3_bc() -> RunConfig[TD3BCConfig, OfflinePlan]:
-    """Pendulum with TD3 that stays near the data."""
+    """Pendulum with TD3+BC, which stays near the data."""
     config = TD3BCConfig(gamma=GAMMA, tau=TAU, actor_learning_rate=RATE, critic_learning_rate=RATE)
     return _pendulum("td3_bc", config, "deterministic")
 
 
 def pendulum_cql() -> RunConfig[CQLConfig, OfflinePlan]:
-    """Pendulum with SAC whose critics promise little for what the data does not have."""
+    """Pendulum with CQL: SAC whose critics are pessimistic for actions outside the data."""
     config = CQLConfig(
         gamma=GAMMA,
         tau=TAU,
@@ -435,24 +435,24 @@ def pendulum_cql() -> RunConfig[CQLConfig, OfflinePlan]:
 
 
 def pendulum_iql() -> RunConfig[IQLConfig, OfflinePlan]:
-    """Pendulum without ever asking for the value of an action outside the data."""
+    """Pendulum with IQL, which never evaluates an action outside the data."""
     # rewards of this task are large, and so are advantages and their errors: a low temperature
     config = IQLConfig(gamma=GAMMA, tau=TAU, learning_rate=RATE, expectile=0.9, temperature=0.1)
     return _pendulum("iql", config, "squashed_gaussian")
 
 
 def cartpole_bc() -> RunConfig[BehaviourCloningConfig, OfflinePlan]:
-    """CartPole by doing what the data did."""
+    """CartPole with BC."""
     return _cartpole("bc", BehaviourCloningConfig(learning_rate=RATE))
 
 
 def cartpole_iql() -> RunConfig[IQLConfig, OfflinePlan]:
-    """CartPole without ever asking for the value of a choice outside the data."""
+    """CartPole with IQL, which never evaluates a choice outside the data."""
     return _cartpole("iql", IQLConfig(gamma=0.99, tau=TAU, learning_rate=RATE))
 
 
 def cartpole_bcq() -> RunConfig[BCQConfig, OfflinePlan]:
-    """CartPole with Q-learning among what the data would choose."""
+    """CartPole with BCQ: Q-learning among the data's likely choices."""
     return _cartpole("bcq", BCQConfig(gamma=0.99, n_step=3, target_every=1, tau=TAU, learning_rate=RATE))
 
 

@@ -1,4 +1,4 @@
-"""Datasets that the project makes itself: a learner is watched on its way, and recorded at three places of it.
+"""Datasets that the project generates: train a policy and record it at three stages.
 
     SAC or DQN on the task ──▶ random ─────────▶ medium ─────────▶ expert
                                never trained     half way between   the best that was seen
@@ -51,7 +51,7 @@ _HIDDEN = (64, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviours:
-    """Who acts in the datasets of a task."""
+    """The behaviour policies of a task's datasets."""
 
     task: str
     """The name of the task."""
@@ -60,14 +60,14 @@ class Behaviours:
     weights: Mapping[str, Mapping[str, Tensor]]
     """Those of 'medium' and 'expert'."""
     returns: Mapping[str, float]
-    """What 'random', 'medium' and 'expert' earned when they were chosen, as they act in the datasets."""
+    """Mean returns of 'random', 'medium' and 'expert' when they were chosen, acting as in the datasets."""
 
     def specs(self) -> tuple[ObsSpec, ActionSpec]:
-        """Return what is observed and what is done."""
+        """Return the observation and action specs."""
         return self.policy.obs_spec, self.policy.action_spec
 
     def actors(self, kind: str) -> list[Actor]:
-        """Return who acts in a dataset of this kind, in order."""
+        """Return the actors of a dataset of this kind, in order."""
         if kind not in KINDS:
             raise ValueError(unknown("kind", kind, KINDS, where="the datasets"))
         names = ("random", "medium", "expert") if kind == "mix" else (kind,)
@@ -82,14 +82,14 @@ class Behaviours:
 
 
 def exploring(policy: ActorPolicy) -> Actor:
-    """Return who plays a policy of one of the learners here as in the datasets."""
+    """Return the actor that runs a learner's policy as in the datasets."""
     if isinstance(policy.action_spec, DiscreteSpec):
         return BehaviourActor(policy, EpsilonGreedy(policy.action_spec, EPSILON))
     return BehaviourActor(policy, Sample())
 
 
 def train_behaviours(task: str = "pendulum", *, total_steps: int = 8_000, seed: int = 0) -> Behaviours:
-    """Train SAC, or DQN where actions are choices, and note who it was on the way."""
+    """Train SAC, or DQN where actions are choices, and keep policies on the way."""
     env = make(task, num_envs=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -130,7 +130,7 @@ def _returns(task: str, actor: Actor) -> float:
 
 
 def _chosen(task: str, policy: ActorPolicy, seen: list[tuple[float, dict[str, Any]]], random: float) -> Behaviours:
-    """Choose the best as the expert, and who is nearest to half way between random and that as the medium one."""
+    """Choose the best policy as expert, and the one nearest to half way from random to it as medium."""
     best, expert = max(seen, key=lambda pair: pair[0])
     middle, medium = min(seen, key=lambda pair: abs(pair[0] - 0.5 * (random + best)))
     return Behaviours(
@@ -153,7 +153,7 @@ def generate(behaviours: Behaviours, kind: str, num_steps: int, *, seed: int = 0
 def record_steps(env: VecEnv, actors: Sequence[Actor], num_steps: int, *, seed: int = 0) -> Replay:
     """Record at least so many steps, the same number of each actor and env.
 
-    Episodes that are under way when an actor's turn is over are cut, not ended.
+    Episodes that are under way when an actor is finished are truncated.
     """
     if num_steps < 1:
         raise ValueError(f"a dataset has at least one step, found num_steps={num_steps}")

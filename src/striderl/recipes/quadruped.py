@@ -1,4 +1,4 @@
-"""The built-in quadruped: flat ground, rough ground seen, felt or filmed, and parkour."""
+"""The built-in quadruped: flat ground, rough ground with height scan, blind or with depth camera, and parkour."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def quadruped_rough_ppo() -> Config:
 
 
 def quadruped_blind_ppo() -> Config:
-    """Rough ground felt through the legs alone: the actor remembers, the critic sees."""
+    """Blind on rough ground: a recurrent actor, a critic with the height scan."""
     config = _quadruped("quadruped_blind", total_steps=30_000_000)
     scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
     policy = replace(config.policy, kind="gru", memory_size=128, encoders=(scan,))
@@ -54,7 +54,7 @@ def quadruped_blind_ppo() -> Config:
 
 
 def quadruped_teacher() -> Config:
-    """A teacher for the blind and for the filmed quadruped: its actor sees what is the critic's alone in both tasks.
+    """A teacher for the blind and the depth-camera quadruped: its actor gets the critic's components of both tasks.
 
     The ground stays on its three lowest levels, so that the returns of teacher and student can be compared.
     """
@@ -72,7 +72,7 @@ def quadruped_teacher() -> Config:
 
 
 def quadruped_blind_tppo() -> StudentConfig:
-    """A student of that teacher: it remembers what it felt, and is told with --teacher.run whom to imitate."""
+    """A recurrent student of that teacher, which is given with --teacher.run."""
     config = quadruped_teacher()
     return RunConfig(
         env=config.env,
@@ -82,7 +82,7 @@ def quadruped_blind_tppo() -> StudentConfig:
             # the labels move the student further than a policy gradient should: a rate that follows the KL would stall
             ppo=replace(config.algorithm, schedule="fixed", learning_rate=5e-4),
             label_action_with_critic_obs=True,
-            # who acts is drawn once per episode, of 42 rollouts: a schedule would hardly be seen in so short a run
+            # the acting policy is drawn once per episode, of 42 rollouts: a schedule has little effect in a short run
             teacher_act_prob=0.2,
             distillation_loss_coef=1.0,
             distill_target="real",
@@ -96,7 +96,7 @@ def quadruped_blind_tppo() -> StudentConfig:
 
 
 def quadruped_depth_ppo() -> Config:
-    """Rough ground seen by a depth camera: the actor has the image, the critic the true heights."""
+    """Rough ground with a depth camera: the actor gets the image, the critic the true heights."""
     config = _quadruped("quadruped_depth", total_steps=30_000_000)
     image = EncoderSettings(
         component="forward_depth",
@@ -114,7 +114,7 @@ def quadruped_depth_ppo() -> Config:
 
 
 def parkour_ppo() -> Config:
-    """A lane of obstacles; the next one is told to the actor, the ground is seen by the critic."""
+    """A lane of obstacles; the actor observes the next one, the critic the ground."""
     config = _quadruped("parkour", total_steps=30_000_000)
     scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
     return replace(

@@ -4,7 +4,7 @@ config = recipe("cartpole")                          the first algorithm that th
 config = recipe("cartpole", "a2c")
 config = recipe("gymnasium:LunarLander-v3", "sac")   any Gymnasium id, env of one's own, or algorithm: general settings
 
-A family's file is loaded when one of its recipes is asked for, so the names can be listed in no time; the functions are
+A family's file is loaded when one of its recipes is used, so the names can be listed at once; the functions are
 in the family's own table of the same keys.
 """
 

@@ -1,4 +1,4 @@
-"""Who acts while demonstrations are recorded: any policy as an actor.
+"""Actors for recording demonstrations: wrap any policy as an actor.
 
 Policy, ActorPolicy, MutexPolicy, a model such as ActorCritic, an Agent, a Teacher ──▶ LabelActor   mode or sample
 an object with act, act_inference and reset(dones), of another library           ──▶ FlatActor    flat observations
@@ -35,7 +35,7 @@ _OWN = (Policy, ActorPolicy, MutexPolicy, StatefulPolicy, StatefulMutex)
 
 @runtime_checkable
 class HasPolicy(Protocol):
-    """Plays a policy: an `Agent`."""
+    """An object that runs a policy: an `Agent`."""
 
     policy: Any
 
@@ -53,12 +53,12 @@ class FlatPolicy(Protocol):
         ...
 
     def reset(self, dones: Tensor) -> Any:
-        """Forget the envs whose episode ended."""
+        """Reset the state of envs whose episode ended."""
         ...
 
 
 class LabelActor:
-    """Plays what a bound teacher says: its most likely actions, or samples."""
+    """Act by a bound teacher: its most likely actions, or samples."""
 
     def __init__(self, teacher: BoundTeacher, *, sample: bool) -> None:
         self._teacher, self._sample = teacher, sample
@@ -68,7 +68,7 @@ class LabelActor:
         return {}
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return what samples want."""
+        """Return the noise specs of samples."""
         return self._teacher.noise(self._sample)
 
     def initial_state(self, num_envs: int, device: torch.device) -> Any:
@@ -76,16 +76,16 @@ class LabelActor:
         return self._teacher.initial_state(num_envs, device)
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Ask it."""
+        """Return the teacher's actions."""
         said = self._teacher.label(obs, state, noise, sample=self._sample)
         return ActorOutput(said.actions, said.state, {})
 
 
 class FlatActor:
-    """Plays an old-style policy, which keeps its memory itself; the saver tells it which episodes ended."""
+    """Act by an old-style policy, which keeps its own memory; the saver resets it where episodes ended."""
 
     def __init__(self, policy: FlatPolicy, spec: ObsSpec, *, sample: bool) -> None:
-        """Show it the components of a spec in one vector."""
+        """Flatten the components of a spec into one vector for the policy."""
         self.policy, self._spec = policy, spec
         self._call: Callable[[Tensor], Any] = policy.act if sample else policy.act_inference
 
@@ -94,15 +94,15 @@ class FlatActor:
         return {}
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return nothing: it draws for itself."""
+        """Return nothing: it samples by itself."""
         return {}
 
     def initial_state(self, num_envs: int, device: torch.device) -> Any:
-        """Return nothing: it remembers for itself."""
+        """Return nothing: it keeps its own memory."""
         return ()
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Call it."""
+        """Call the policy."""
         actions = self._call(self._spec.flatten(obs))
         return ActorOutput(actions.detach() if isinstance(actions, Tensor) else actions, state, {})
 
@@ -110,7 +110,7 @@ class FlatActor:
 def demonstrator(policy: Any, env: VecEnv, *, use_critic_obs: bool, sample: bool) -> Actor:
     """Return any policy as an actor in an env.
 
-    use_critic_obs: show it what only the critic sees, and the critic's copy of a component where there is one.
+    use_critic_obs: give it the critic's components, and the critic's copy of a component where there is one.
     sample: let it act by samples in place of its most likely actions.
     """
     if isinstance(policy, StatefulPolicy) and overridden(policy, StatefulPolicy, "act", "act_inference", "reset"):
@@ -137,7 +137,7 @@ def demonstrator(policy: Any, env: VecEnv, *, use_critic_obs: bool, sample: bool
 
 
 def bound_teacher(policy: Any, env: VecEnv, *, use_critic_obs: bool) -> BoundTeacher:
-    """Find what a policy observes in what an env gives."""
+    """Find a policy's components in an env's observation."""
     teacher = policy if isinstance(policy, (Teacher, TeacherRouter)) else Teacher(policy)
     visible = [name for name, part in env.obs_spec.items() if part.group != CRITIC]
     if isinstance(teacher, Teacher) and not use_critic_obs:
@@ -157,13 +157,13 @@ def require_vec_env(env: Any, who: str) -> None:
 
 
 def flat_spec(spec: ObsSpec, *, critic: bool) -> ObsSpec:
-    """Return the components of the vector that an old-style policy, or its critic, is shown."""
+    """Return the components of an old-style policy's, or its critic's, vector."""
     theirs = [name for name, part in spec.items() if (part.group == CRITIC) == critic]
     return spec.select(theirs) if theirs else spec
 
 
 def _require_plain(what: str, use_critic_obs: bool, sample: bool) -> None:
-    """Refuse settings that change nothing for what sees everything and decides by itself."""
+    """Raise for settings that have no effect for this kind of policy."""
     if use_critic_obs or sample:
         setting = "use_critic_obs" if use_critic_obs else "demo_by_sample"
         raise ValueError(f"{setting} means nothing for {what}: it sees all components and chooses by itself")

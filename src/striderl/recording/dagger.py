@@ -1,4 +1,4 @@
-"""`DaggerSaver`: the newest student acts, the teacher says what it should have done, and that is recorded.
+"""`DaggerSaver`: the newest student acts, and its steps are recorded with the teacher's actions as labels.
 
     trainer process    ──checkpoints──▶  run folder                         demos/  ◀──reads── RolloutDataset
                                             │ load_latest_training_policy     ▲
@@ -6,17 +6,17 @@
                        teacher labels ────────────────────────────────────────┘  'act' is the label
 
 In some episodes the teacher acts, with a probability that falls with the student's iterations; `TeacherActing`, which
-is the part of the `Distill` term, decides it. Before the first checkpoint is there, the teacher acts everywhere:
-somebody has to begin. Recorded beside the label: `policy/executed`, what was done, and `policy/acted`, whether the
-teacher did it. `striderl.training.demonstrations.RunStudents` reads students from the folder of a run.
+is the part of the `Distill` term, decides it. Before the first checkpoint, the teacher acts everywhere. Recorded
+with the label: `policy/executed`, the executed action, and `policy/acted`, whether it was the teacher's.
+`striderl.training.demonstrations.RunStudents` reads students from the folder of a run.
 
-Who acts while a student is corrected: the student, with the teacher beside it; before there is one, the teacher.
+The actor is the student together with the teacher; before the first student, the teacher alone.
 
-    obs ──student──▶ action ──TeacherActing──▶ executed: the teacher's in the episodes that were drawn for it
+    obs ──student──▶ action ──TeacherActing──▶ executed: the teacher's in the episodes drawn for it
                                    └────────▶ label: what the teacher would do, in every env
 
 `TeacherActing` is the part that the `Distill` term uses in training. The memory has the same names in both actors, so
-that episodes go on when the first student comes: they stay the teacher's until they end.
+that episodes continue when the first student arrives: they stay the teacher's until they end.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from striderl.recording.demonstrations import DemonstrationSaver, SaverProgress,
 _log = logging.getLogger(__name__)
 
 _KEPT = 10_000
-"""Rows of what the env logged that are kept while nobody asks for their means."""
+"""Rows of the env's log that are kept until their means are read."""
 
 
 class DaggerSaver(DemonstrationSaver):
-    """Records a student's episodes with a teacher's labels; see the picture at the top of this module."""
+    """Record a student's episodes with a teacher's labels; see the picture at the top of this module."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class DaggerSaver(DemonstrationSaver):
         """Prepare to record; arguments that `DemonstrationSaver` has mean the same here, for the teacher.
 
         policy: the teacher: a policy of this library, a model, a Teacher or a TeacherRouter.
-        use_critic_obs: let the teacher see what only the critic sees; the student never does.
+        use_critic_obs: give the teacher the critic's components; the student never gets them.
         demo_by_sample: label with samples of the teacher in place of its most likely actions.
         training_policy_logdir: where the student's training saves its checkpoints.
-        load_student: reads the newest of them: `striderl.training.RunStudents(env)`, or what is a `LoadStudent`.
+        load_student: loads the newest of them: `striderl.training.RunStudents(env)`, or any `LoadStudent`.
         teacher_act_prob: how often the teacher acts: a number, or 'linear', 'exp', 'tanh' of the student's iteration.
         update_times_scale: iterations in which these schedules fall most of their way.
         action_sample_std: above zero, the student acts with Gaussian noise of this width around its mean, and otherwise
@@ -139,7 +139,7 @@ class DaggerSaver(DemonstrationSaver):
         )
         self._board = TensorBoardLogger(self.save_dir / "tensorboard") if log_to_tensorboard else None
 
-    # -- what is different ---------------------------------------------------------------------------------------------
+    # -- overrides -----------------------------------------------------------------------------------------------------
 
     def _make_actor(self) -> Actor:
         return TeacherOnlyActor(self._part)
@@ -176,14 +176,14 @@ class DaggerSaver(DemonstrationSaver):
         return acting_mask(self._ready().state)
 
     def build_training_policy(self) -> None:
-        """Look for a student for the first time; where there is none, say so: a folder may be misspelt."""
+        """Look for a student for the first time; log when there is none: a folder may be misspelt."""
         self.load_latest_training_policy()
         if self._student is None:
             folder = str(self.training_policy_logdir)
             _log.warning("there is no student in %r yet; until there is one, the teacher acts in all envs", folder)
 
     def load_latest_training_policy(self) -> bool:
-        """Take the newest student if it is not the one at hand, and tell whether it was taken.
+        """Load the newest student if it is not the present one, and return whether it was loaded.
 
         A checkpoint that is being written, or cannot be read now, is looked at again the next time.
         """
@@ -200,7 +200,7 @@ class DaggerSaver(DemonstrationSaver):
         return True
 
     def _change_actor(self, actor: StudentActor, *, first: bool) -> None:
-        """Go on with another actor; episodes under way keep who acts in them, and what was remembered."""
+        """Switch to another actor; open episodes keep their acting policy and its recurrent state."""
         self._actor = actor
         group = self._group
         if group is None:
@@ -230,7 +230,7 @@ class DaggerSaver(DemonstrationSaver):
             del self.rollout_episode_infos[:-_KEPT]
 
     def check_stop(self) -> bool:
-        """Take the newest student, and tell whether the folder holds enough."""
+        """Load the newest student, and return whether the folder holds enough."""
         self.load_latest_training_policy()
         return super().check_stop()
 
@@ -245,7 +245,7 @@ class DaggerSaver(DemonstrationSaver):
         return super().print_log()
 
     def close(self) -> None:
-        """Save what has ended, and let go of the folder and the event file."""
+        """Save ended episodes, and release the folder and the event file."""
         super().close()
         if self._board is not None:
             self._board.close()
@@ -255,7 +255,7 @@ class DaggerSaver(DemonstrationSaver):
 
 
 StudentPolicy = Policy | ActorPolicy
-"""What can be a student."""
+"""Types of a student."""
 
 _PART, _STUDENT, _TEACHER = "distill", "student", "teacher"
 _ACTION, _EXPLORE = "action", "explore"
@@ -266,24 +266,24 @@ class Student(NamedTuple):
 
     policy: StudentPolicy
     iteration: int
-    """After how many learning iterations; the schedule of the teacher's acting follows it."""
+    """Its training iteration; the schedule of the teacher's acting follows it."""
     name: str
     """Which checkpoint it is; another name means another one."""
 
 
 LoadStudent = Callable[[Path, str], Student | None]
-"""(folder, name of the student at hand or '') → the newest student; None while there is no other one to be read."""
+"""(folder, name of the present student or '') → the newest student; None while there is no newer one to load."""
 
 
 class StudentActor:
-    """Plays a student, lets the teacher act in some episodes, and notes what the teacher would do."""
+    """Act by a student, by the teacher in some episodes, and store the teacher's action as the label."""
 
     def __init__(self, policy: StudentPolicy, part: TeacherActing, *, std: float = 0.0) -> None:
         """Sample from the policy, or with `std` above zero, from a Gaussian of that width around its mean."""
         self.policy, self.part, self._std = policy, part, std
 
     def columns(self) -> Columns:
-        """Return label and who acted."""
+        """Return the columns of the label and of the acting policy."""
         return self.part.columns()
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -303,7 +303,7 @@ class StudentActor:
         }
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Let the student choose, and the teacher where it acts."""
+        """Act by the student, and by the teacher in its episodes."""
         stage_draws = self.policy.decide(noise)
         distribution, memory, _ = self.policy.act(obs, inner(state, _STUDENT), stage_draws)
         if self._std > 0.0:
@@ -316,13 +316,13 @@ class StudentActor:
 
 
 class TeacherOnlyActor:
-    """Plays the teacher in every env, with the columns and the memory of a `StudentActor`."""
+    """Act by the teacher in every env, with the columns and the memory of a `StudentActor`."""
 
     def __init__(self, part: TeacherActing) -> None:
         self.part = part
 
     def columns(self) -> Columns:
-        """Return label and who acted."""
+        """Return the columns of the label and of the acting policy."""
         return self.part.columns()
 
     def noise(self) -> Mapping[str, NoiseSpec]:
@@ -336,7 +336,7 @@ class TeacherOnlyActor:
         return outer({**own, "drawn": everywhere, "acts": everywhere}, _PART)
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Do what the label says."""
+        """Execute the label."""
         before = inner(state, _PART)
         said = self.part.teacher.label(
             obs, inner(before, _TEACHER), inner(inner(noise, _PART), _TEACHER), sample=self.part.sample
@@ -351,7 +351,7 @@ def acting_mask(state: Mapping[str, Tensor]) -> Tensor:
 
 
 def check_student(policy: StudentPolicy, env: VecEnv) -> None:
-    """Raise unless an env gives what a student observes, and takes what it does."""
+    """Raise unless an env has a student's observations and actions."""
     if not isinstance(policy, (Policy, ActorPolicy)):
         raise TypeError(f"a student is a Policy or an ActorPolicy, found {type(policy).__name__}")
     for name, part in policy.actor_inputs.items():

@@ -1,4 +1,4 @@
-"""`DemonstrationSaver`: play a policy in an env and record whole episodes.
+"""`DemonstrationSaver`: run a policy in an env and record whole episodes.
 
     saver = DemonstrationSaver(env, policy, "demos", min_timesteps=1e5, min_episodes=100, success_traj_only=True,
                                obs_disassemble_mapping={"depth": "normalized_image"})
@@ -7,14 +7,14 @@
     collect_step × 64 ──▶ buffer [64, N] ──save_steps──▶ open episodes, one per env ──where they end──▶ the folder
                                                                                      └ failures, if only successes count
 
-An episode is written when it ends, whole; those that are under way when recording stops are not. Recording goes on
-where an earlier one, of this process or of others that write to the same folder, has stopped: what counts for the
-thresholds is what the folder holds. `TrajectoryStore` and `RolloutDataset` read it.
+An episode is written when it ends; those that are under way when recording stops are not. Recording continues an
+earlier one, of this process or of others that write to the same folder: the thresholds count what the folder holds.
+`TrajectoryStore` and `RolloutDataset` read it.
 
-SaverProgress of a recording, and summary.json: what people want to know of a folder of trajectories at a glance.
+Also here: `SaverProgress` of a recording, and summary.json, an overview of a folder of trajectories.
 
 Readers need metadata.json and the shards alone. The summary is replaced as a whole each time it is written; its totals
-are what the folder holds, whoever recorded it.
+are those of the whole folder.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SUCCESS = "success"
-"""The info key with which an env says whether an episode went well."""
+"""The info key of an episode's success."""
 
 
 class DemonstrationSaver:
-    """Records episodes of a policy; see the picture at the top of this module."""
+    """Record episodes of a policy; see the picture at the top of this module."""
 
     def __init__(
         self,
@@ -81,15 +81,15 @@ class DemonstrationSaver:
         policy: a policy of this library, an Agent, an actor, a function of the observation, or an old-style object.
         rollout_storage_length: steps of each env between two visits to the disk.
         min_timesteps, min_episodes: recording stops when the folder holds both.
-        success_traj_only: leave out episodes that failed. Success is `info['success']` in the last step where the env
+        success_traj_only: skip episodes that failed. Success is `info['success']` in the last step where the env
             declares it, and otherwise that the episode was not terminated.
-        use_critic_obs: let the policy see what only the critic sees.
+        use_critic_obs: give the policy the critic's components as well.
         obs_disassemble_mapping: component → codec, such as {'depth': 'normalized_image'}; others are kept as they are.
         demo_by_sample: act by samples in place of the most likely actions.
-        seed: of env and samples; savers that write to one folder at the same time want different ones.
+        seed: of env and samples; savers that write to one folder at the same time need different ones.
         max_trajectory_length: longer episodes are written in pieces of about so many steps, each of them truncated.
         log_interval: rollouts between two lines of progress.
-        progress: is told the numbers of each such line.
+        progress: called with the numbers of each such line.
         """
         require_vec_env(env, type(self).__name__)
         for name, value in (
@@ -107,7 +107,7 @@ class DemonstrationSaver:
         self.demo_by_sample, self.seed = demo_by_sample, seed
         self.max_trajectory_length, self.log_interval = max_trajectory_length, log_interval
         self.metadata: dict[str, Any] = {}
-        """What summary.json says besides totals."""
+        """Entries of summary.json besides totals."""
         self._progress = progress
         self._actor = self._make_actor()
         self.spec = TrajectorySpec.from_columns(
@@ -129,16 +129,16 @@ class DemonstrationSaver:
     # -- what a subclass decides ---------------------------------------------------------------------------------------
 
     def _make_actor(self) -> Actor:
-        """Return who acts."""
+        """Return the actor."""
         return demonstrator(self.policy, self.env, use_critic_obs=self.use_critic_obs, sample=self.demo_by_sample)
 
     def _columns(self) -> Columns:
-        """Return what is recorded of a step."""
+        """Return the layout of a recorded step."""
         info = {name: spec for name, spec in self.env.info_spec.items() if name != "valid"}
         return transition_columns(self.env.obs_spec, self.env.action_spec, info, self._actor.columns())
 
     def _recorded(self, transition: Transition) -> dict[str, Any]:
-        """Return what is recorded of this step, in the layout of `_columns`."""
+        """Return the columns of this step, in the layout of `_columns`."""
         return transition.columns()
 
     def _settings(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class DemonstrationSaver:
     # -- the whole -----------------------------------------------------------------------------------------------------
 
     def collect_and_save(self, config: Mapping[str, Any] | None = None) -> SaverProgress:
-        """Record until the folder holds enough, and return how far it came; `config` is kept with the recording."""
+        """Record until the folder holds enough, and return the progress; `config` is kept with the recording."""
         self.init_traj_handlers(config)
         self.init_storage_buffer()
         rollouts = 0
@@ -176,7 +176,7 @@ class DemonstrationSaver:
             self.close()
 
     def init_traj_handlers(self, config: Mapping[str, Any] | None = None) -> None:
-        """Make the folder, or agree with what is there on what a trajectory holds; calling it twice is fine."""
+        """Make the folder, or check that an existing one has the same layout; calling it twice is fine."""
         if self._writer is not None:
             return
         self.metadata = plain_data({"config": dict(config or {}), **self._settings()})
@@ -191,7 +191,7 @@ class DemonstrationSaver:
         self.dump_metadata()
 
     def init_storage_buffer(self) -> None:
-        """Make room for a rollout and start the first episodes; calling it twice is fine."""
+        """Allocate a rollout and start the first episodes; calling it twice is fine."""
         if self._buffer is not None:
             return
         env = self.env
@@ -213,14 +213,14 @@ class DemonstrationSaver:
 
     @torch.no_grad()
     def collect_step(self, step_i: int) -> None:
-        """Act, step the env and record what came of it."""
+        """Act, step the env and record the step."""
         stepped = self.get_transition()
         self.add_transition(step_i, stepped.infos)
         self.policy_reset(stepped.dones)
 
     @torch.no_grad()
     def get_policy_actions(self) -> Any:
-        """Return what the policy does now, in a copy; nothing is stepped."""
+        """Return a copy of the policy's present action; nothing is stepped."""
         return self._ready().act()
 
     @torch.no_grad()
@@ -256,7 +256,7 @@ class DemonstrationSaver:
         self._steps_since += self.env.num_envs
 
     def policy_reset(self, dones: Tensor) -> None:
-        """Let the policy forget the envs whose episode ended."""
+        """Reset the policy's state in envs whose episode ended."""
         group = self._ready()
         if isinstance(self._actor, FlatActor):
             self._actor.policy.reset(dones)
@@ -265,7 +265,7 @@ class DemonstrationSaver:
     # -- to the disk ---------------------------------------------------------------------------------------------------
 
     def save_steps(self) -> None:
-        """Write the episodes that ended since the last visit, and go on with the others."""
+        """Write the episodes that ended since the last call; keep the others open."""
         episodes, group, buffer = self._recording(), self._ready(), self._buffer
         assert buffer is not None and self._writer is not None
         self._require_in_order()
@@ -284,15 +284,15 @@ class DemonstrationSaver:
         self._writer.flush()
 
     def dump_to_file(self, env_i: int, step_slice: slice) -> None:
-        """Hand steps of the rollout at hand to an env's episode; `save_steps` calls this for each piece."""
+        """Append steps of the present rollout to an env's episode; `save_steps` calls this for each piece."""
         self._recording().add(env_i, step_slice.start, step_slice.stop)
 
     def update_traj_handler(self, env_i: int, step_slice: slice) -> None:
-        """End an env's episode with these steps: write it, or leave it out; `save_steps` calls this where one ends."""
+        """End an env's episode with these steps and write or skip it; `save_steps` calls this where one ends."""
         self._recording().finish(env_i, step_slice.stop - 1)
 
     def wrap_up_trajectory(self, env_i: int, step_slice: slice) -> dict[str, Any]:
-        """Return steps of an env in the last rollout as a reader will see them."""
+        """Return steps of an env in the last rollout as a reader gets them."""
         return self._recording().steps(env_i, step_slice.start, step_slice.stop)
 
     def dump_metadata(self) -> None:
@@ -300,20 +300,20 @@ class DemonstrationSaver:
         totals = {"total_timesteps": self.total_timesteps, "total_trajectories": self.total_trajectories}
         write_summary(self.save_dir, {**self.metadata, **totals})
 
-    # -- how far it is -------------------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------------------
 
     @property
     def total_timesteps(self) -> int:
-        """Steps in the folder, as far as they were looked at; `check_stop` looks."""
+        """Steps in the folder at the last `check_stop`."""
         return self._store.num_steps
 
     @property
     def total_trajectories(self) -> int:
-        """Trajectories in the folder, likewise."""
+        """Trajectories in the folder at the last `check_stop`."""
         return len(self._store)
 
     def check_stop(self) -> bool:
-        """Look at the folder, and tell whether it holds enough steps and enough episodes."""
+        """Return whether the folder holds enough steps and enough episodes."""
         self._store.refresh()
         return self.total_timesteps >= self.min_timesteps and self.total_trajectories >= self.min_episodes
 
@@ -332,7 +332,7 @@ class DemonstrationSaver:
         return numbers
 
     def close(self) -> None:
-        """Save what has ended, and let go of the folder; the env stays open, and calling it twice is fine."""
+        """Save ended episodes and release the folder; the env stays open, and calling it twice is fine."""
         if self._closed or (self._writer is None and self._buffer is None):
             return
         try:
@@ -372,20 +372,20 @@ class DemonstrationSaver:
             raise RuntimeError("the last step is not recorded yet; call add_transition after each get_transition")
 
     def _session_seed(self) -> int:
-        """Return the seed of this session: going on with a recording shall not repeat its episodes."""
+        """Return the seed of this session: continuing a recording must not repeat its episodes."""
         before = self._store.num_steps
         if not before:
             return self.seed
         return int(np.random.SeedSequence(self.seed, spawn_key=(before,)).generate_state(1)[0])
 
     def _succeeded(self, transition: Transition) -> Tensor:
-        """Return what an end in this step would mean, bool [N]."""
+        """Return whether an end in this step would be a success, bool [N]."""
         if SUCCESS in transition.info:
             return transition.info[SUCCESS].reshape(self.env.num_envs) > 0
         return ~transition.terminated
 
     def _restart_sick_ones(self, group: EnvGroup, episodes: EpisodeWriter) -> None:
-        """Start envs anew whose numbers were not finite, and forget their steps since."""
+        """Reset envs with non-finite numbers, and drop their open episodes."""
         for fault in group.quarantine.faults():
             _log.warning("%s", fault)
         if bool(group.quarantine.sick.any()):
@@ -403,7 +403,7 @@ SUMMARY = "summary.json"
 
 
 class SaverProgress(NamedTuple):
-    """How far a recording is."""
+    """Progress of a recording."""
 
     total_timesteps: int
     """Steps in the folder."""

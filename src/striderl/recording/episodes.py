@@ -1,17 +1,17 @@
-"""Episodes on their way to the disk: each env's steps are gathered over rollouts until the episode ends.
+"""Write episodes to disk: each env's steps are gathered over rollouts until the episode ends.
 
     rollout 1          rollout 2          rollout 3
     env 0  ──────────────────┤ ├──────────────────      one episode written in rollout 2, one still open
     env 1  ───┤ ├───┤ ├──────────────────────────┤      two written in rollout 1, the next in rollout 3
 
-Pieces are views of the rollouts; a rollout is let go of when no open episode lies in it any more. Only where an episode
-ends is something done for one env by itself.
+Pieces are views of the rollouts; a rollout is released when no open episode lies in it any more. Single envs are
+processed only where an episode ends.
 
-Steps of all envs on their way to the disk: a rollout is filled row by row, then squeezed and brought over at once.
+A rollout of all envs is filled row by row, then encoded and copied to the host at once.
 
 device   [T, N, …] in one arena   │ row t: obs, act, rew, …                      final observations of the rows that
          of the stored columns    ▼                                              ended, packed: [K, …]
-host     squeezed by the codecs: {('obs', 'depth'): uint8 [T, N, 1, 48, 64], …}  {…: [K, …]}, (t, env) → row
+host     encoded by the codecs:  {('obs', 'depth'): uint8 [T, N, 1, 48, 64], …}  {…: [K, …]}, (t, env) → row
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class OpenEpisode:
         return sum(piece.stop - piece.start for piece in self.pieces)
 
     def add(self, rollout: HostRollout, start: int, stop: int) -> None:
-        """Go on with steps [start, stop) of a rollout."""
+        """Append steps [start, stop) of a rollout."""
         self.pieces.append(Piece(rollout, start, stop))
 
     def columns(self) -> dict[ColumnPath, Tensor]:
-        """Return its squeezed columns [T, …], with memory of their own."""
+        """Return its encoded columns [T, …], as copies."""
         paths = self.pieces[0].rollout.stored
         return {
             path: torch.cat([piece.rollout.stored[path][piece.start : piece.stop, self.env] for piece in self.pieces])
@@ -71,7 +71,7 @@ class OpenEpisode:
         }
 
     def final(self) -> dict[ColumnPath, Tensor] | None:
-        """Return the squeezed observation after its last step [1, …], if it was kept."""
+        """Return the encoded observation after its last step [1, …], if it was kept."""
         last = self.pieces[-1]
         row = last.rollout.final_rows.get((last.stop - 1, self.env))
         if row is None:
@@ -80,12 +80,12 @@ class OpenEpisode:
 
 
 class EpisodeWriter:
-    """Cuts rollouts into episodes and writes those that are wanted."""
+    """Cut rollouts into episodes and write those that are wanted."""
 
     def __init__(
         self, writer: TrajectoryWriter, num_envs: int, *, success_only: bool, first_env_index: int = 0
     ) -> None:
-        """Write with a writer; with `success_only`, leave out what failed."""
+        """Write with a writer; with `success_only`, skip failed episodes."""
         self.left_out = 0
         """Episodes that were not written because they failed."""
         self.rollout: HostRollout | None = None
@@ -117,18 +117,18 @@ class EpisodeWriter:
                 yield Segment(env, start, rollout.num_steps, False)
 
     def complete(self) -> None:
-        """Say that all pieces of the rollout were added."""
+        """Mark all pieces of the rollout as added."""
         self._failed = False
 
     def add(self, env: int, start: int, stop: int) -> None:
-        """Go on with an env's episode by steps [start, stop) of the rollout."""
+        """Append steps [start, stop) of the rollout to an env's episode."""
         if self.rollout is None or start != self._next[env]:
             raise ValueError(f"env {env}: step {self._next[env]} of the rollout is next, found {start} to {stop}")
         self._open[env].add(self.rollout, start, stop)
         self._next[env] = stop
 
     def finish(self, env: int, step: int) -> None:
-        """End an env's episode with this step of the rollout: write it or leave it out, and begin the next."""
+        """End an env's episode with this step of the rollout: write or skip it, and begin the next."""
         episode = self._open[env]
         if self.rollout is None or not episode.pieces or step != self._next[env] - 1:
             raise ValueError(f"env {env}: step {step} is not the last that was added")
@@ -137,7 +137,7 @@ class EpisodeWriter:
         self.forget(env)
 
     def forget(self, env: int) -> None:
-        """Drop what there is of an env's episode."""
+        """Drop an env's open episode."""
         self._open[env] = OpenEpisode(env)
 
     def long_ones(self, length: int) -> list[int]:
@@ -145,7 +145,7 @@ class EpisodeWriter:
         return [episode.env for episode in self._open if len(episode) >= length]
 
     def cut(self, env: int, following: Mapping[ColumnPath, Tensor]) -> None:
-        """Write what there is of an env's episode as one that was truncated; `following` is what was seen then."""
+        """Write an env's open episode as truncated; `following` is the observation after it."""
         episode = self._open[env]
         last = episode.pieces[-1]
         stored = episode.columns()
@@ -154,7 +154,7 @@ class EpisodeWriter:
         self.forget(env)
 
     def steps(self, env: int, start: int, stop: int) -> dict[str, Any]:
-        """Return steps of an env in the last rollout as a reader will see them."""
+        """Return steps of an env in the last rollout as a reader gets them."""
         piece = OpenEpisode(env)
         if self.rollout is None:
             raise RuntimeError("there is no rollout yet; save_steps makes one")
@@ -194,7 +194,7 @@ class SavedStep(NamedTuple):
     """What `get_transition` returns: st_rl's six values in their order."""
 
     actions: Any
-    """What is recorded as the action: what was done, or in `DaggerSaver` what the teacher would have done."""
+    """The recorded action: the executed one, or in `DaggerSaver` the teacher's."""
     rewards: Tensor
     """float32 [N]."""
     dones: Tensor
@@ -202,26 +202,26 @@ class SavedStep(NamedTuple):
     infos: dict[str, Any]
     """The env's info."""
     obs: Obs
-    """What the policy sees next, by component."""
+    """The policy's next observation, by component."""
     critic_obs: Obs
-    """What only the critic sees, by component; what the policy sees where there is nothing of the kind."""
+    """The critic's own components; the policy's where there are none."""
 
 
 class HostRollout(NamedTuple):
     """Some steps of all envs, as they are stored."""
 
     stored: dict[ColumnPath, Tensor]
-    """Squeezed columns [T, N, …] on the CPU."""
+    """Encoded columns [T, N, …] on the CPU."""
     finals: dict[ColumnPath, Tensor]
-    """Squeezed observations after an end, [K, …]; empty where none are kept."""
+    """Encoded final observations, [K, …]; empty where none are kept."""
     final_rows: dict[tuple[int, int], int]
     """(step, env) → row of `finals`."""
     done: Array
     """Where an episode ended, bool [T, N]."""
     success: Array
-    """Whether it ended well, bool [T, N]; means something where `done`."""
+    """Whether it succeeded, bool [T, N]; meaningful where `done`."""
     cut: Array
-    """Where an episode was given up because of a number that is not finite, bool [T, N]."""
+    """Where an episode was dropped because of a non-finite number, bool [T, N]."""
 
     @property
     def num_steps(self) -> int:
@@ -230,10 +230,10 @@ class HostRollout(NamedTuple):
 
 
 class SaverBuffer:
-    """A rollout in the making."""
+    """A rollout that is being filled."""
 
     def __init__(self, columns: Columns, spec: TrajectorySpec, num_steps: int, num_envs: int, device: torch.device):
-        """Make room for `num_steps` steps of `num_envs` envs."""
+        """Allocate `num_steps` steps of `num_envs` envs."""
         self.num_steps, self.count = num_steps, 0
         self._spec, self._num_envs = spec, num_envs
         self._arena = Arena(columns, (num_steps, num_envs), Placement(device=str(device)))
@@ -255,14 +255,14 @@ class SaverBuffer:
         self._success[step] = success
         self._cut[step] = cut
         if self._spec.final_obs and transition.final_obs is not None:
-            # a look at the device in each step; what is written to files need not outrun it
+            # a device synchronisation in each step; writing files is slower anyway
             rows = transition.done.nonzero().squeeze(1)
             if len(rows):
                 self._finals.append((step, rows, {name: value[rows] for name, value in transition.final_obs.items()}))
         self.count += 1
 
     def take(self) -> HostRollout:
-        """Return what is there, squeezed and on the host, and start again."""
+        """Return the stored steps, encoded and on the host, and start again."""
         count = self.count
         stored = {
             path: values.to("cpu", copy=True)
@@ -281,7 +281,7 @@ class SaverBuffer:
         return rollout
 
     def squeezed_obs(self, obs: Mapping[str, Tensor]) -> dict[ColumnPath, Tensor]:
-        """Return what is stored of observations [n, …], on the host."""
+        """Return observations [n, …] encoded, on the host."""
         return {
             column.path: column.squeezed(obs["/".join(column.path[1:])]).to("cpu") for column in self._spec.obs_columns
         }

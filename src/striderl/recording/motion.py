@@ -1,4 +1,4 @@
-"""Clips out of any policy: play it, cut what it did at every reset, and keep the pieces as `MotionClip`s.
+"""Record `MotionClip`s of any policy: run it and cut its motion at every reset.
 
     env 0   o o o o o f ┃ o o o o …         f is the final observation: it ends the piece that it belongs to
     env 1   o o o o o o o o f ┃ o …         ┃ reset; the frame after it begins another piece
@@ -7,7 +7,7 @@
 The frames are the env's motion components (a group or component called 'motion' unless named otherwise), one per step
 of the env. A step that is not valid, such as one of a simulation that failed, ends its piece too and is left out.
 
-Clips of the built-in quadruped: the procedural trot, for one velocity or for all that are asked for.
+Clips of the built-in quadruped: the procedural trot, for one velocity or for all commanded ones.
 
 loader = AMPLoader([trot_clip()], quadruped_loader_config(env.step_dt))
 loader = AMPLoader(trot_clips(env.config.commands), quadruped_loader_config(env.step_dt))
@@ -46,7 +46,7 @@ Act = Callable[[dict[str, Tensor]], Any]
 @suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class MotionRecorderConfig:
-    """What is recorded of an env, and what is kept."""
+    """What is recorded of an env, and which pieces are kept."""
 
     fields: Mapping[str, ClipField]
     """What the numbers of the motion observation are, in order; those of the built-in quadruped are
@@ -76,12 +76,12 @@ class MotionRecorderConfig:
 
 
 class MotionRecorder:
-    """Takes transitions like a storage and cuts them into clips; `record_motion` is the short way."""
+    """Take transitions like a storage and cut them into clips; `record_motion` is the short way."""
 
     balanced = False
 
     def __init__(self, env: VecEnv, config: MotionRecorderConfig) -> None:
-        """Check that the env shows what is to be recorded; nothing is stepped."""
+        """Check that the env gives the recorded components; nothing is stepped."""
         if not env.step_dt > 0.0:
             raise ClipError(f"{type(env).__name__} has no time (step_dt is 0), so its steps make no clip")
         self._spec = env.obs_spec.select(config.components)
@@ -118,13 +118,13 @@ class MotionRecorder:
                 continue
             self._append(env, before[row])
             if done[row]:
-                # where a bad number ended the episode, the final observation is the last good one once more
+                # where a non-finite number ended the episode, the final observation repeats the last valid one
                 if transition.final_obs is not None and not np.array_equal(after[row], before[row]):
                     self._append(env, after[row])
                 self._end(env, fell=bool(terminated[row]))
 
     def clips(self, name: str = "recorded", about: Mapping[str, Any] | None = None) -> list[MotionClip]:
-        """Return what has been recorded so far, the pieces that have not ended included, env by env.
+        """Return the clips so far, open pieces included, env by env.
 
         A clip weighs as much as it has of the recording's time, so drawing from all of them is uniform in time.
         """
@@ -177,7 +177,7 @@ class MotionRecorder:
 def record_motion(
     env: VecEnv, actor: Actor | Act, num_steps: int, config: MotionRecorderConfig, *, name: str = "recorded"
 ) -> list[MotionClip]:
-    """Play an actor, or a function from observations to actions, for so many steps of each env; return the clips.
+    """Run an actor, or a function from observations to actions, for so many steps of each env; return the clips.
 
     The env is reset and left mid-way, so it must not be one that trains.
     """
@@ -223,7 +223,7 @@ def trot_clips(
 ) -> list[MotionClip]:
     """Make trots whose velocities fill the ranges of the commands evenly, so that style and task do not contradict.
 
-    A discriminator sees how fast a robot is; with one clip, every other velocity that is asked for would look wrong.
+    A discriminator sees how fast a robot is; with one clip, every other commanded velocity would look wrong.
     """
     commands = commands or CommandConfig()
     ranges = np.array([commands.forward, commands.sideways, commands.turning])

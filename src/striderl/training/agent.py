@@ -3,10 +3,10 @@
     agent = Agent(policy)                             or Agent.load("runs/cartpole/2026-01-31_12-00-00")
     action = agent.predict({"joints": joints})        greedy, for evaluation
     action = agent.sample({"joints": joints})         exploring, for training
-    agent.reset(dones)                                forget where an episode ended; agent.reset() forgets everything
+    agent.reset(dones)                                reset the state where an episode ended; agent.reset() resets all
 
 One env or many: observations without a batch dimension give an action without one. Real-valued actions are clipped to
-the bounds of their spec: they are for an env, not for a storage. The agent keeps the memory of a recurrent policy;
+the bounds of their spec: they are for an env, not for a storage. The agent keeps the state of a recurrent policy;
 apart from that it is a pure function of observation, seed and the number of calls to `sample`.
 """
 
@@ -36,7 +36,7 @@ from striderl.policies.policy import Policy
 
 
 class Agent:
-    """Plays a policy on arrays; see the module for its three calls."""
+    """Run a policy on arrays; see the module for its three calls."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Agent:
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> None:
-        """Wrap a policy and move it to the device; what it learns later is played at once, because it is not copied.
+        """Wrap a policy and move it to the device; it is not copied, so later updates take effect at once.
 
-        Of a stateful model (`ActorCritic`, a mutex) the pure policy is played; the memory that the model keeps is not
+        Of a stateful model (`ActorCritic`, a mutex) the pure policy is used; the model's own recurrent state is not
         touched.
 
-        `seed` governs `sample`: in call k, env i gets the numbers that a collector with this seed gives it in step k.
+        `seed` is for `sample`: in call k, env i gets the noise that a collector with this seed gives it in step k.
         """
         self.device = torch.device(device)
         self.policy = _pure(policy).to(self.device)
@@ -77,12 +77,12 @@ class Agent:
         seed: int = 0,
         trust: bool = False,
     ) -> Agent:
-        """Play the policy of a run's folder: the 'best', the 'last', or that of a number of env steps.
+        """Load the policy of a run's folder: the 'best', the 'last', or that of a number of env steps.
 
         trust: whether modules of the run's own algorithm or network are imported from a folder that was made elsewhere.
         """
         from striderl.training.experiment.loading import (
-            load_run,  # a run knows all algorithms; an agent alone needs none
+            load_run,  # imports all algorithms; an agent alone needs none
         )
 
         loaded = load_run(run, which, device=str(device), trust=trust, builds_env=False)
@@ -93,7 +93,7 @@ class Agent:
     def save(self, folder: str | Path) -> None:
         """Copy the agent's run to a folder that does not exist yet: it can be loaded, resumed, evaluated, exported.
 
-        Pictures and videos stay behind. An agent that was made around a policy has no run: save that with
+        Pictures and videos are not copied. An agent that was made around a policy has no run: save that with
         `torch.save(policy.state_dict(), …)`, or export it.
         """
         from striderl.training.experiment.run_folder import copy_run
@@ -123,7 +123,7 @@ class Agent:
         return _as_arrays(actions, single)
 
     def reset(self, dones: Any = None) -> None:
-        """Forget the episodes of the envs where `dones` [N], of any dtype, is not zero; without it, of all envs.
+        """Reset the recurrent state where `dones` [N], of any dtype, is not zero; without it, of all envs.
 
         Only after a reset of all may the number of envs change.
         """
@@ -149,14 +149,14 @@ class Agent:
         return {name: torch.from_numpy(value).to(self.device) for name, value in read.arrays.items()}, read.single
 
     def _spec_for(self, obs: Any) -> ObsSpec:
-        """Return what an observation is made of: named, or one array as the actor sees it or as the env gives it."""
+        """Return the spec of an observation: named, or one array in the actor's or the env's layout."""
         if isinstance(obs, Mapping):
             return self.policy.obs_spec
         shape, seen = np.asarray(obs).shape, self.policy.actor_inputs
         only = [part.shape for part in seen.values()] if len(seen) == 1 else []
         fits = shape[-1:] == (seen.size,) or any(shape[len(shape) - len(part) :] == part for part in only)
         whole = shape[-1:] == (self.policy.obs_spec.size,)
-        return self.policy.obs_spec if whole and not fits else seen  # what fits neither is told the actor's layout
+        return self.policy.obs_spec if whole and not fits else seen  # the error for neither names the actor's layout
 
     def _begin(self, num_envs: int) -> None:
         self._num_envs = num_envs
@@ -175,7 +175,7 @@ class Agent:
 
 
 def _pure(given: Any) -> Policy | ActorPolicy | MutexPolicy:
-    """Return the pure policy of what was given."""
+    """Return the pure policy of a policy or model."""
     policy = given.policy if isinstance(given, StatefulMutex) else given
     policy = policy_of(given, deterministic=True) if isinstance(given, StatefulPolicy) else policy
     if not isinstance(policy, (Policy, ActorPolicy, MutexPolicy)):
@@ -192,7 +192,7 @@ def _pure(given: Any) -> Policy | ActorPolicy | MutexPolicy:
 
 
 def _noise_of(policy: Policy | ActorPolicy | MutexPolicy) -> Mapping[str, NoiseSpec]:
-    """Return the numbers that exploring wants for each env and step."""
+    """Return the noise specs of exploration per env and step."""
     if isinstance(policy, MutexPolicy):
         return {**policy.noise(), "action": NoiseSpec(shape=policy.action_spec.shape, kind="normal")}
     spec = policy.head.noise_spec()
@@ -202,7 +202,7 @@ def _noise_of(policy: Policy | ActorPolicy | MutexPolicy) -> Mapping[str, NoiseS
 
 @contextmanager
 def _evaluating(policy: Policy | ActorPolicy | MutexPolicy) -> Iterator[None]:
-    """Run in eval mode, in which nothing learns from being used, and put every module's mode back."""
+    """Run in eval mode, in which no normaliser is updated, and restore every module's mode."""
     training = [module for module in policy.modules() if module.training]
     policy.eval()
     try:

@@ -1,4 +1,4 @@
-"""Do the parts of a trainer fit together? Every mistake is named here, before anything runs."""
+"""Check that the parts of a trainer fit together, before anything runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_collector(collector: object) -> None:
 
 
 def check_callbacks(callbacks: Sequence[Callback], collector: object) -> None:
-    """Raise for what is no callback, for anything after Save, and for an evaluation in the envs that train."""
+    """Raise for a non-callback, for anything after Save, and for an evaluation in the training envs."""
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise TypeError(
@@ -77,7 +77,7 @@ def check_policy(algorithm: OnPolicyAlgorithm, collector: Collector) -> None:
 
 
 def check_queue(storage: RolloutStorage | QueueRolloutStorage, algorithm: OnPolicyAlgorithm) -> None:
-    """Raise when old rollouts would be learned from by an algorithm that wants fresh ones."""
+    """Raise when an algorithm that needs fresh rollouts would learn from old ones."""
     if storage.keeps_rollouts and not requirements_of(algorithm).takes_old:
         raise ValueError(
             f"{type(algorithm).__name__} learns from fresh rollouts; a QueueRolloutStorage keeps old ones, whose "
@@ -102,7 +102,7 @@ def check_storage(storage: RolloutStorage | QueueRolloutStorage, collector: Coll
 
 
 def warn_about_finals(storage: RolloutStorage | QueueRolloutStorage, collector: Collector) -> None:
-    """Say once in the log when time-outs cannot be valued by what really followed; a queue is for no values at all."""
+    """Log once when time-outs cannot be bootstrapped from the final observation; a queue stores no values."""
     if storage.finals is None and not storage.keeps_rollouts:
         reason = "gives no final observations" if not collector.env.gives_final_obs else "has some that are not stored"
         _log.warning(
@@ -113,7 +113,7 @@ def warn_about_finals(storage: RolloutStorage | QueueRolloutStorage, collector: 
 
 
 def _same_device(one: torch.device, two: torch.device) -> bool:
-    """Tell whether two devices are one; 'cuda' is the current CUDA device."""
+    """Return whether two devices are the same; 'cuda' is the current CUDA device."""
     if one.type != two.type or one.type != "cuda":
         return one.type == two.type
     current = torch.cuda.current_device()

@@ -1,17 +1,17 @@
-"""Demonstrations with the folders of runs: the student of a `DaggerSaver` comes from a training that is under way.
+"""DAgger with run folders: load the student of a `DaggerSaver` from a training that is under way.
 
     saver = DaggerSaver(env, load_teacher("runs/teacher"), "demos", training_policy_logdir="runs/student",
                         load_student=RunStudents(env))
     saver.collect_and_save()
 
     training_policy_logdir is
-      the folder of a run      config.json, specs.json, checkpoints/step_…           it says everything itself
-      a runner's log_dir       config.json, specs.json, model_0/ model_50/ …          it says everything itself
+      the folder of a run      config.json, specs.json, checkpoints/step_…           complete
+      a runner's log_dir       config.json, specs.json, model_0/ model_50/ …          complete
       that of another library  model_50.pt, and config.json with the train_cfg; or give RunStudents the train_cfg, or a
                                student of the right shape, which is then copied
 
-The trainer may write at the same time: a checkpoint that is not whole yet, or was deleted between two looks, is passed
-over until the next look. Nothing is read again before there is a newer one.
+The trainer may write at the same time: a checkpoint that is incomplete, or was deleted meanwhile, is skipped until the
+next look. Nothing is read again before there is a newer one.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _log = logging.getLogger(__name__)
 
 _NUMBERED = re.compile(r"model_(\d+)(\.pt)?")
 _NOT_NOW = (CheckpointError, OSError, ConfigError)
-"""What a folder that is being written to may answer."""
+"""Errors that reading a folder may raise while it is being written to."""
 
 
 class RunStudents:
-    """Reads the newest student of a folder; see `LoadStudent`."""
+    """Read the newest student of a folder; see `LoadStudent`."""
 
     def __init__(
         self, env: VecEnv, policy: StudentPolicy | StatefulPolicy | None = None, train_cfg: Any = None
     ) -> None:
-        """Build students for an env; for a runner's log_dir without a config, say how, by one of the last two."""
+        """Build students for an env; a runner's log_dir without a config needs one of the last two arguments."""
         if policy is not None and train_cfg is not None:
             raise ValueError("policy and train_cfg both say what the student is; give one")
         self._env, self._train_cfg = env, train_cfg
@@ -66,7 +66,7 @@ class RunStudents:
         self._said = ""
 
     def __call__(self, folder: Path, known: str) -> Student | None:
-        """Return the newest student, or None while there is no other one that can be read."""
+        """Return the newest student, or None while there is no newer one that can be read."""
         try:
             if self._policy is None and (folder / SPECS_FILE).is_file() and not is_log_dir(folder):
                 return self._of_run(folder, known)
@@ -85,7 +85,7 @@ class RunStudents:
             return None
         checkpoint = store.load("last")
         if checkpoint.path.name == known:
-            return None  # the newest is damaged, and the one before it is at hand
+            return None  # the newest is damaged, and the one before it is already loaded
         config = read_run_config(folder, builds_env=False)
         obs_spec, action_spec, _ = read_specs(folder)
         policy = build_run_policy(config, obs_spec, action_spec)

@@ -1,4 +1,4 @@
-"""Learn in several processes, on one machine or many, as if it were one: `torchrun --nproc-per-node 2 script.py`.
+"""Train in several processes, on one machine or many, as if in one: `torchrun --nproc-per-node 2 script.py`.
 
     rank 0   envs 0 … 31   ─▶ rollout ─▶ gradient ─┐
                                                    ├─ summed ─▶ the same step everywhere ─▶ the same parameters
@@ -41,7 +41,7 @@ from striderl.execution.updater import Updater
 from striderl.ops.moments import AllReduce
 
 ALIVE_SECONDS = 5.0
-"""How long, at most, the ranks that are left wait for a sign of life of the others before they name the missing one."""
+"""Longest wait of the remaining ranks for the others' heartbeats before they name the missing one."""
 _ALIVE_SHARE = 0.2
 """The part of the timeout that is kept for it: a lost rank is named when the timeout is over, not later."""
 
@@ -49,36 +49,36 @@ Result = TypeVar("Result")
 
 
 class RankLostError(RuntimeError):
-    """Another process no longer answers; the message names it."""
+    """Another process no longer responds; the message names it."""
 
 
 class DistributedLearner(Protocol):
-    """What learns: any algorithm with an updater."""
+    """An algorithm with an updater."""
 
     updater: Updater
     """Its parameters and optimisers."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
+        """Return copies of the learned state."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Load a saved state."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process among those that learn together."""
+    """This process among those that train together."""
 
     rank: int = 0
     """Its number."""
     world_size: int = 1
     """How many there are."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    """Where this one works."""
+    """The device of this process."""
     timeout: float = 120.0
-    """Seconds after which a process that does not answer is named and given up; longer than an evaluation takes."""
+    """Seconds after which an unresponsive process is named and given up; longer than an evaluation takes."""
 
     @property
     def is_main(self) -> bool:
@@ -138,7 +138,7 @@ class Ranks:
         algorithm.load_state_dict(state)
 
     def require_equal(self, named: Mapping[str, Tensor]) -> None:
-        """Raise, in every process and naming the odd one out, unless these tensors are the same bits everywhere."""
+        """Raise, in every process and naming the differing one, unless these tensors are the same bits everywhere."""
         found = diverging(self._fingerprints(named), list(named))
         if found:
             raise RuntimeError(
@@ -221,7 +221,7 @@ class Ranks:
     # -- a lost process ------------------------------------------------------------------------------------------------
 
     def _lost(self, error: RuntimeError) -> RankLostError:
-        """Return the error that names the processes without a sign of life."""
+        """Return the error that names the processes without a heartbeat."""
         reason = str(error).strip().partition("\n")[0]
         missing = self._silent()
         who = f"rank {' and '.join(map(str, missing))}" if missing else "a process, which one is not known,"
@@ -231,9 +231,9 @@ class Ranks:
         )
 
     def _silent(self) -> list[int]:
-        """Return the ranks that give no sign of life, in bounded time.
+        """Return the ranks without a heartbeat, in bounded time.
 
-        The store of these signs lives in rank 0, or in torchrun; where that is stopped, a question is never answered.
+        The store of heartbeats is in rank 0, or in torchrun; where that is stopped, a request never returns.
         """
         found: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
         seconds = _alive_seconds(self.timeout)
@@ -258,7 +258,7 @@ class Ranks:
 
 
 def _place_of(on_gpu: bool) -> torch.device:
-    """Return where this process works, the GPU of its local rank or the CPU, and make that GPU the current one."""
+    """Return the device of this process, the GPU of its local rank or the CPU, and make that GPU current."""
     if not on_gpu:
         return torch.device("cpu")
     where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -279,7 +279,7 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     """Join the processes that torchrun started, by its environment variables; alone without them.
 
     `device` 'auto' takes the GPU of the local rank where there is one. NCCL is used on GPUs, gloo on the CPU. A process
-    that does not answer for `timeout` seconds is named by the others.
+    that does not respond for `timeout` seconds is named by the others.
     """
     on_gpu = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -319,7 +319,7 @@ def joined_state(ranks: Ranks, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def states_of_ranks(state: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]]:
-    """Take a joined state apart, one for each process; raise ValueError for another number of them."""
+    """Split a joined state, one for each process; raise ValueError for another number of processes."""
     main = {name: part for name, part in state.items() if name != "ranks"}
     others = state.get("ranks", [])
     if len(others) + 1 != num_ranks:

@@ -1,4 +1,4 @@
-"""Playing whole episodes to see how good an actor is."""
+"""Evaluate an actor over whole episodes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from striderl.ops.statistics import confidence_interval, mean, standard_deviatio
 from striderl.training.signals import StopSignals
 
 EVALUATED = ("return_mean", "return_std", "return_low", "return_high", "length_mean", "episodes")
-"""The numbers of every evaluation; what the env measures comes besides them."""
+"""Metrics of every evaluation; those that the env measures are added."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """What some whole episodes gave, env by env in order."""
+    """Returns, lengths and metrics of whole episodes, ordered by env."""
 
     returns: tuple[float, ...]
     """The undiscounted return of each episode."""
@@ -61,11 +61,11 @@ class EvaluationResult:
 
 
 def evaluate(env: VecEnv, actor: Actor, n_episode: int | Sequence[int], seed: int = 0) -> EvaluationResult:
-    """Play exactly so many episodes (in all, or for each env) from the seed; the env is reset and left mid-way.
+    """Run exactly so many episodes (in all, or for each env) from the seed; the env is reset and left mid-way.
 
-    Each env gives its share, so that short episodes are not preferred; see `Collector.collect`.
+    Each env contributes its share, so that short episodes are not preferred; see `Collector.collect`.
     """
-    # a new collector begins by resetting with its seed, so that nothing depends on what was played before
+    # a new collector resets with its seed, so the result does not depend on earlier episodes
     collector = Collector(env, actor, CollectorConfig(seed=seed))
     recorder = _EpisodeMetrics(env)
     collected = collector.collect(n_episode=n_episode, storage=recorder)
@@ -75,7 +75,7 @@ def evaluate(env: VecEnv, actor: Actor, n_episode: int | Sequence[int], seed: in
 
 
 class _EpisodeMetrics:
-    """Stands where a storage would, and notes what the env measures whenever an episode ends."""
+    """Take the place of a storage and keep the env's metrics whenever an episode ends."""
 
     balanced = False
 
@@ -85,7 +85,7 @@ class _EpisodeMetrics:
         self._spoiled = [False] * env.num_envs
 
     def add(self, transition: Transition, envs: slice | None = None) -> None:
-        """Note the metrics of the envs that have just finished; episodes with a bad sample do not count."""
+        """Keep the metrics of episodes that have just ended; those with an invalid sample do not count."""
         assert envs is not None, "the collector names the envs"
         done, valid = transition.done.tolist(), transition.valid.tolist()
         numbers = {name: value.tolist() for name, value in self.env.metrics().items()} if any(done) else {}
@@ -104,7 +104,7 @@ class _EpisodeMetrics:
 
 
 class Stoppable:
-    """An actor that lets go between two steps when a signal has come."""
+    """An actor that raises between two steps after a signal."""
 
     def __init__(self, actor: Actor, signals: StopSignals) -> None:
         """Wrap the actor of an evaluation or a video."""
@@ -123,6 +123,6 @@ class Stoppable:
         return self.actor.initial_state(num_envs, device)
 
     def act(self, obs: dict[str, Tensor], state: Any, noise: Mapping[str, Tensor]) -> ActorOutput:
-        """Act, unless the run was asked to stop."""
+        """Act, or raise after a signal."""
         self.signals.check()
         return self.actor.act(obs, state, noise)

@@ -1,16 +1,16 @@
-"""Whole gradient steps of learners from replay as recordings: pick, read, noise, update, targets, totals.
+"""Whole off-policy gradient steps as CUDA graphs: sample, read, noise, update, targets, totals.
 
-    host     how far the replay is, blocks of random numbers            means of the numbers, once per iteration
+    host     replay position, blocks of random numbers                  means of the metrics, once per iteration
                      │ now and then                                               ▲
-    device   pick rows ─▶ read them ─▶ noise of the step ─▶ critic, actor, targets ─▶ totals += numbers
-             └────────────────────────── one recording, played once per step ─────────────────────────┘
+    device   sample rows ▶ read them ─▶ noise of the step ─▶ critic, actor, targets ─▶ totals += metrics
+             └───────────────────────── one CUDA graph, replayed once per step ───────────────────────┘
 
-One recording per kind of step, not per round: a step of all parts and one that the actor sits out are two, whatever
-the number of steps in a round and wherever the round begins. Starting one takes the host some ten microseconds, and
-each is played in as many rounds as there are, so a recording of whole rounds would save nothing but that.
+One graph per kind of step, not per round: a step of all parts and one without the actor are two, whatever the number of
+steps in a round and wherever the round begins. A launch takes the host some ten microseconds, and graphs are replayed
+in every round, so a graph of whole rounds would save nothing but that.
 
-The numbers drawn are those of steps that are taken one by one (`UpdateNoise`, `Uniform`); so the learner may change
-between both at any step, and a saved run goes on the same.
+The random numbers equal those of eager steps (`UpdateNoise`, `Uniform`); so the learner may change between both at any
+step, and a resumed run continues the same.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _log = logging.getLogger(__name__)
 
 @runtime_checkable
 class GraphedLearner(Protocol):
-    """An algorithm whose whole gradient steps can be recorded: what it decides in Python is known beforehand."""
+    """An algorithm whose whole gradient steps can be captured: its Python branches are known beforehand."""
 
     num_updates: int
-    """How many gradient steps were taken; `update` counts them, and whoever plays a recording of it."""
+    """How many gradient steps were taken; counted by `update` and by replays of its graph."""
 
     def graph_key(self) -> Hashable:
-        """Return what the next gradient step decides in Python; with another answer, it is recorded anew.
+        """Return the Python branches of the next gradient step; another key captures another graph.
 
         It follows from `num_updates` and from what no gradient step changes.
         """
@@ -49,11 +49,11 @@ class GraphedLearner(Protocol):
 
 
 class _Kind:
-    """One kind of gradient step: its recording, and what its numbers add up to."""
+    """One kind of gradient step: its captured graph and the totals of its metrics."""
 
     def __init__(self, decided: Hashable) -> None:
         self.decided = decided
-        """What the learner decides in Python in such a step."""
+        """The Python branches of such a step."""
         self.graph_key: CapturedGraph | None = None
         self.names: tuple[str, ...] = ()
         self.total: Tensor | None = None
@@ -61,12 +61,12 @@ class _Kind:
 
 
 class GraphedUpdates:
-    """Takes gradient steps by playing recordings of them; see the picture at the top of this module."""
+    """Take gradient steps by replaying CUDA graphs; see the picture at the top of this module."""
 
     def __init__(
         self, algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, noise: UpdateNoise, mode: Graphed
     ) -> None:
-        """Prepare; nothing is recorded before the first step. `refusal` tells whether it can be."""
+        """Prepare; nothing is captured before the first step. `refusal` returns why it cannot be."""
         self.algorithm, self.replay, self.mode = algorithm, replay, mode
         self._noise = noise
         device = replay.read.device
@@ -78,7 +78,7 @@ class GraphedUpdates:
         self._given_up = False
 
     def play(self, number: int) -> bool:
-        """Take the gradient step of this number and return True, or False when it must be taken as it is written."""
+        """Take the gradient step of this number and return True, or return False when it must be run eagerly."""
         if self._given_up or not self.replay.cursor.even or not len(self.replay):
             return False
         learner = self.algorithm
@@ -105,18 +105,18 @@ class GraphedUpdates:
 
     @torch.no_grad()
     def _read_sample(self) -> tuple[dict[str, Any], Tensor, dict[str, Tensor]]:
-        """Return the sample of this step, which rows it is made of, and the noise."""
+        """Return the sample of this step, its rows, and the noise."""
         return *self._sampler.sample(), self._rows.current()
 
     def _updated(self, kind: _Kind) -> tuple[Tensor, Tensor]:
-        """Take a step; return its numbers as a vector [K], and the rows that were picked."""
+        """Take a step; return its metrics as a vector [K], and the sampled rows."""
         learner = self.algorithm
         assert isinstance(learner, GraphedLearner)
         data, index, noise = self._read()
         taken = learner.num_updates
         with together(), torch.enable_grad():
             numbers = learner.update(data, None, noise)
-        learner.num_updates = taken  # counted when it is played; until then, the next one must decide the same
+        learner.num_updates = taken  # counted when it is replayed; until then, the next one must branch the same way
         if learner.graph_key() != kind.decided:
             raise RuntimeError(f"what {type(learner).__name__} decides follows from more than its number of updates")
         kind.names = tuple(numbers)
@@ -131,15 +131,15 @@ class GraphedUpdates:
         self._rows.advance()
 
     def _warm_up(self, kind: _Kind) -> None:
-        """Take a step without counting it, so that what is compiled or allocated once is there afterwards."""
+        """Take a step without counting it, so that one-time compilation and allocation are done."""
         numbers, _ = self._updated(kind)
         if kind.total is None:
             kind.total = torch.zeros_like(numbers, dtype=torch.float64)
 
     def _record(self, kind: _Kind) -> bool:
-        """Make the recording, or say once why there is none; in either case the learner stands where it stood."""
+        """Capture the graph, or log once why there is none; the learner's state is restored in either case."""
         before = self.algorithm.state_dict()
-        self._read_sample()  # what views keep is made now, not while they are traced
+        self._read_sample()  # caches of views are built now, not during the capture
         try:
             kind.graph_key = self.mode.graphs.make({}, lambda _: self._warm_up(kind), lambda _: self._step(kind))
         except RuntimeError as error:
@@ -152,20 +152,20 @@ class GraphedUpdates:
             self.algorithm.load_state_dict(before)  # the warm-up has taken steps
         return not self._given_up
 
-    # -- what came of them ---------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------------
 
     @property
     def num_recordings(self) -> int:
-        """How many kinds of steps were recorded."""
+        """How many kinds of steps were captured."""
         return sum(kind.graph_key is not None for kind in self._kinds.values())
 
     def last_sample(self) -> dict[str, Any]:
-        """Read the sample of the last step again; what was added since then must not have overwritten it."""
+        """Read the sample of the last step again; rows added since then must not have overwritten it."""
         view, read = self.replay.view, self.replay.read
         return read.rows(self._index) if view is None else view(read, self._index)
 
     def take_totals(self) -> dict[str, tuple[Tensor, int]]:
-        """Return the sum of every number over the steps since the last call, and how many there were."""
+        """Return the sum of every metric over the steps since the last call, and their number."""
         found: dict[str, tuple[Tensor, int]] = {}
         for kind in self._kinds.values():
             if kind.total is None or not kind.count:
@@ -181,9 +181,9 @@ class GraphedUpdates:
 def recorded_updates(
     algorithm: ReplayAlgorithm, replay: Replay, batch_size: int, noise: UpdateNoise, mode: Mode
 ) -> GraphedUpdates | None:
-    """Return what records the gradient steps, or None where they are taken one by one; one line in the log says which.
+    """Return the captured gradient steps, or None where they run eagerly; one log line names the choice.
 
-    Nothing is said in a mode that does not record.
+    Nothing is logged in modes without CUDA graphs.
     """
     if not isinstance(mode, Graphed):
         return None
@@ -196,7 +196,7 @@ def recorded_updates(
 
 
 def refusal(algorithm: ReplayAlgorithm, replay: Replay) -> str:
-    """Return why whole gradient steps of this algorithm on this replay cannot be recorded; empty when they can."""
+    """Return why whole gradient steps of this algorithm on this replay cannot be captured; empty when they can."""
     device = next(algorithm.policy.parameters()).device
     if not isinstance(algorithm, GraphedLearner):
         return f"{type(algorithm).__name__} does not say what it decides in Python"

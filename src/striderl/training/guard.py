@@ -1,25 +1,24 @@
-"""What is not finite: `Guard` takes back an update that breaks what was learned, `FaultReport` counts and reports it.
+"""Non-finite numbers: `Guard` rolls back an update that produced them, `FaultReport` counts and reports them.
 
     state ──copy──▶ gradient steps ──▶ all finite?  yes: go on
       ▲                                             no:  back to the copy, counted and reported
       └──────────────────────────────────────────────┘
 
-The copy also serves an update that an error or an interrupt ended in the middle: `roll_back` puts it back, and the
-update is made again.
+The copy also serves an update that an error or an interrupt ended in the middle: `roll_back` restores it, and the
+update is repeated.
 
 A gradient that is not finite is skipped by the optimiser and changes nothing. This is for the rest: finite gradients
 whose step overflows, in parameters, optimiser, targets or normalisers. The next iteration learns from other data, so a
-run gets over it; one that does not, for many iterations in a row, ends with `DivergedError`, standing at the last
-good state. So does one whose envs give next to no sample that is valid. The host reads one small vector per iteration.
+run usually recovers; one that does not, for many iterations in a row, ends with `DivergedError` at the last finite
+state. So does one whose envs give almost no valid samples. The host reads one small vector per iteration.
 
     faults.jsonl    {"env_steps": 4096, "num_updates": 640, "component": "obs", "env": 3, "step": 128, "value": "nan",
                      "count": 1}
 
 `component` is an observation component, 'final_obs/…' or 'reward' of an env at its own step; or 'gradient of …' and
-'parameters', which belong to no env. Every env has a line of its own with the first fault of each component; what comes
-after that is one line for all envs that have theirs, with the first of them. `count` is how many there were since the
-line before, of these envs. A run that goes on from a checkpoint drops the lines that are younger than it, because the
-same faults will be found again.
+'parameters', which belong to no env. Every env has a line of its own with the first fault of each component; later
+faults of these envs share one line, with the first of them. `count` is how many there were since the line before, of
+these envs. A run that resumes from a checkpoint drops newer lines, because the same faults will be found again.
 """
 
 from __future__ import annotations
@@ -45,36 +44,36 @@ from striderl.ops.moments import AllReduce
 
 
 PATIENCE = 100
-"""How many iterations in a row may be fruitless unless somebody says otherwise."""
+"""Default number of iterations in a row that may learn nothing."""
 
 MIN_VALID = 0.01
-"""The fraction of valid samples at which an iteration is fruitless unless somebody says otherwise."""
+"""Default fraction of valid samples at or below which an iteration learns nothing."""
 
 _SKIPPED, _COUNT = "num_skipped", "count"
-"""What a group of parameters calls its skipped steps and its steps in its state."""
+"""Keys of skipped steps and of steps in the state of a parameter group."""
 
 
 class DivergedError(RuntimeError):
-    """Many iterations in a row brought nothing: updates taken back, no finite gradient, or no valid samples."""
+    """Many iterations in a row learned nothing: updates rolled back, no finite gradient, or no valid samples."""
 
 
 class Learns(Protocol):
     """What a guard watches."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
+        """Return copies of the learned state."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Load a saved state."""
         ...
 
 
 class _Look(NamedTuple):
-    """What there is to see in a state, without asking the device."""
+    """Check values of a state, still on the device."""
 
     sums: Tensor
-    """The sum of every floating tensor, [K]; not finite where one of its numbers is not."""
+    """The sum of every floating tensor, [K]; not finite where one of its elements is not."""
     skipped: Tensor
     """Skipped gradient steps of every group of parameters, [G]."""
     taken: Tensor
@@ -84,7 +83,7 @@ class _Look(NamedTuple):
 
 
 class Guard:
-    """Copies what was learned before an update and puts it back if the update broke it."""
+    """Copy the learned state before an update and restore it if the update made it non-finite."""
 
     def __init__(
         self,
@@ -95,16 +94,15 @@ class Guard:
     ) -> None:
         """Watch an algorithm; nothing is copied before the first update.
 
-        With `reduce`, processes that learn together take an update back in all of them or in none, and count the
-        samples of all.
+        With `reduce`, an update is rolled back in all processes or in none, and the samples of all are counted.
         """
         self.algorithm, self.patience, self.min_valid, self.reduce = algorithm, patience, min_valid, reduce
         self.num_rollbacks = 0
-        """How many updates were taken back so far."""
+        """How many updates were rolled back so far."""
         self.num_skipped = 0
         """How many gradients were not finite, and skipped, so far."""
         self.num_fruitless = 0
-        """How many iterations in a row, up to now, brought nothing."""
+        """How many iterations in a row, up to now, learned nothing."""
         self.num_samples = self.num_valid = 0
         """Samples of those iterations, and how many of them were valid."""
         self._num_bad = 0
@@ -112,18 +110,18 @@ class Guard:
         self._good: dict[str, Any] = {}
 
     def before(self) -> None:
-        """Copy what was learned; before the first gradient step of an iteration.
+        """Copy the learned state; called before the first gradient step of an iteration.
 
-        Raises DivergedError when patience is at its end: here, because between iterations everything is whole.
+        Raises DivergedError when patience is exhausted: here, because between iterations the state is consistent.
         """
         reason = self.why_fruitless(self.patience)
         if reason:
-            self._begin_anew()  # who goes on all the same has the whole patience again
+            self._begin_anew()  # a caller that continues gets the whole patience again
             raise DivergedError(reason)
         self.keep()
 
     def keep(self) -> None:
-        """Copy what was learned, for `roll_back`."""
+        """Copy the learned state, for `roll_back`."""
         self._good = self.algorithm.state_dict()
 
     @property
@@ -132,11 +130,11 @@ class Guard:
         return self._good
 
     def roll_back(self) -> None:
-        """Put the copy back: what has changed since then was interrupted half-way, and is done again."""
+        """Restore the copy: the interrupted update is repeated."""
         self.algorithm.load_state_dict(self._good)
 
     def forget(self) -> None:
-        """Let go of the copy."""
+        """Release the copy."""
         self._good = {}
 
     def why_fruitless(self, num_iterations: int) -> str:
@@ -159,7 +157,7 @@ class Guard:
         )
 
     def _has_no_samples(self, number: int, valid: int, *, bad: bool) -> bool:
-        """Return whether next to no sample is valid; a few are enough where the others are not bad numbers."""
+        """Return whether almost no sample is valid; a few are enough where the others are invalid but finite."""
         return number > 0 and (valid == 0 or (bad and valid <= self.min_valid * number))
 
     def _begin_anew(self) -> None:
@@ -174,13 +172,13 @@ class Guard:
         valid: Tensor | None = None,
         num_samples: int = 0,
     ) -> bool:
-        """Look at what the gradient steps have done, take them back if need be, and tell whether that was so.
+        """Check the state after the gradient steps, roll it back if needed, and return whether it was rolled back.
 
         `valid` [] is how many of the iteration's new samples, `num_samples`, count.
         """
         present = self.algorithm.state_dict()
         was, now = _look(self._good), _look(present)
-        # what was not finite before is not of this update
+        # what was not finite before was not caused by this update
         broken = (torch.isfinite(was.sums) & ~torch.isfinite(now.sums)).any()
         num_bad = faults.num_bad_samples - self._num_bad
         # in float64, where counts are exact
@@ -217,7 +215,7 @@ class Guard:
         return rolled_back
 
     def counts(self) -> dict[str, int]:
-        """Return what was skipped and taken back so far."""
+        """Return how many steps were skipped and updates rolled back so far."""
         return {"skipped_updates": self.num_skipped, "rollbacks": self.num_rollbacks}
 
     def state_dict(self) -> dict[str, Any]:
@@ -232,7 +230,7 @@ class Guard:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting; runs that were saved without counts of samples begin those anew."""
+        """Load the counts; runs saved without counts of samples start those at 0."""
         self.num_skipped, self.num_rollbacks = int(state["num_skipped"]), int(state["num_rollbacks"])
         self.num_fruitless = int(state["num_fruitless"])
         self.num_samples, self.num_valid = int(state.get("num_samples", 0)), int(state.get("num_valid", 0))
@@ -255,7 +253,7 @@ def _look(state: Mapping[str, Any]) -> _Look:
 
 
 def _sums(leaves: list[Tensor], device: torch.device) -> Tensor:
-    """Return a sum per tensor [K]: no NaN or infinity can hide in it."""
+    """Return a sum per tensor [K]: NaN and infinity propagate into it."""
     if device.type == "cpu":
         # one small operation each, and in float64 no infinity can come of it
         return _stacked([leaf.sum(dtype=torch.float64) for leaf in leaves], device)
@@ -281,23 +279,23 @@ FAULTS_FILE = "faults.jsonl"
 
 
 class FaultReport:
-    """Takes faults; each component is named in the log once, every fault goes to the file if there is one."""
+    """Count faults; log each component once, write every fault to the file if there is one."""
 
     def __init__(self) -> None:
         self.num_bad_samples = 0
-        """Bad numbers from envs so far, counted by component and env."""
+        """Non-finite numbers from envs so far, counted by component and env."""
         self._file: LineFile | None = None
         self._counts: dict[str, dict[int, int]] = {}
-        """Bad numbers by component and env; who is in it has a line of its own."""
+        """Non-finite numbers by component and env; each entry has a line of its own."""
         self._said: set[str] = set()
         self._cannot_write = False
 
     def write_to(self, path: Path) -> None:
-        """Write what comes from now on to this file; it is made with the first fault."""
+        """Write later faults to this file; it is created with the first one."""
         self._file = LineFile(path)
 
     def add(self, faults: Iterable[Fault], *, env_steps: int, num_updates: int) -> None:
-        """Take bad numbers of envs, found when the run had come so far."""
+        """Add non-finite numbers of envs, found at this point of the run."""
         again: dict[str, list[Fault]] = {}
         for fault in faults:
             self.num_bad_samples += fault.count
@@ -315,7 +313,7 @@ class FaultReport:
         self._write(env_steps, num_updates, fault.component, count, env=fault.env, step=fault.step, value=fault.value)
 
     def most_frequent(self) -> str:
-        """Describe the component and env with the most bad numbers; empty where there were none."""
+        """Describe the component and env with the most non-finite numbers; empty where there were none."""
         found = [(count, name, env) for name, envs in self._counts.items() for env, count in envs.items()]
         if not found:
             return ""
@@ -329,7 +327,7 @@ class FaultReport:
         return None if self._file is None else self._file.path
 
     def add_learned(self, component: str, count: int, said: str, *, env_steps: int, num_updates: int) -> None:
-        """Take what went wrong in learning: a gradient or parameters that are not finite."""
+        """Add a fault of learning: a gradient or parameters that are not finite."""
         self._say(component, said)
         self._write(env_steps, num_updates, component, count, env=None, step=num_updates, value=math.nan)
 
@@ -343,7 +341,7 @@ class FaultReport:
     ) -> None:
         if self._file is None:
             return
-        shown = value if math.isfinite(value) else str(value)  # JSON has no word for them
+        shown = value if math.isfinite(value) else str(value)  # JSON has no such numbers
         line = {"env_steps": env_steps, "num_updates": num_updates, "component": component, "env": env, "step": step}
         try:
             self._file.append(json.dumps({**line, "value": shown, "count": count}, allow_nan=False))
@@ -353,7 +351,7 @@ class FaultReport:
                 _log.warning("%s cannot be written: %s. Training goes on", self._file.path, error)
 
     def resume_at(self, env_steps: int, num_updates: int) -> None:
-        """Drop the lines of the file that are younger than this point of the run."""
+        """Drop the lines of the file that are newer than this point of the run."""
         if self._file is None:
             return
         try:
@@ -370,7 +368,7 @@ class FaultReport:
         return {"num_bad_samples": self.num_bad_samples, "counts": counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting; runs that were saved without counts by env begin those anew."""
+        """Load the counts; runs saved without counts by env start those at 0."""
         self.num_bad_samples = int(state["num_bad_samples"])
         self._counts = {str(each["component"]): dict(each["of_env"].tolist()) for each in state.get("counts", [])}
 
@@ -381,7 +379,7 @@ class FaultReport:
 
 
 def read_faults(path: str | Path) -> list[dict[str, Any]]:
-    """Return the lines of a report, none where nothing was ever wrong."""
+    """Return the lines of a report, none without faults."""
     return [decode_json(line, part) for part in parts_of(path) for line in read_lines(part)]
 
 
@@ -390,4 +388,4 @@ def _is_before(line: str, env_steps: int, num_updates: int) -> bool:
         found = decode_json(line.encode(), "a fault")
         return int(found["env_steps"]) <= env_steps and int(found["num_updates"]) <= num_updates
     except (ValueError, KeyError, TypeError, OverflowError):
-        return True  # a line that somebody else has damaged is kept, not cut with all that follows it
+        return True  # a damaged line is kept, not cut with all that follows it

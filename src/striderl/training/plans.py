@@ -18,7 +18,7 @@ from striderl.data.checked_fields import check_field_types, suggests_fields
 @suggests_fields
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyPlan:
-    """Collect a rollout, learn from all of it, throw it away."""
+    """Collect a rollout, learn from all of it, discard it."""
 
     num_steps_per_env: int = 24
     """Length of a rollout; 16 to 64 with thousands of envs, up to 2048 with one."""
@@ -35,11 +35,11 @@ class OnPolicyPlan:
         _at_least(self, 0, "total_iterations", "total_steps", "warmup_steps")
 
     def is_over(self, iteration: int, env_steps: int) -> bool:
-        """Tell whether a run that has come so far is at its end."""
+        """Return whether the plan is fulfilled at this point of a run."""
         return _is_over(self.total_iterations, self.total_steps, iteration, env_steps)
 
     def remaining_iterations(self, iteration: int, env_steps: int, num_envs: int) -> int | None:
-        """Return how many iterations are still to come, or None when there is no limit."""
+        """Return how many iterations are left, or None when there is no limit."""
         steps = self.num_steps_per_env * num_envs
         return _remaining(self.total_iterations, self.total_steps, iteration, env_steps, steps)
 
@@ -62,7 +62,7 @@ class OffPolicyPlan:
     buffer_size: int = 1_000_000
     """How many steps are kept, over all envs."""
     overlap: bool = False
-    """Simulate while learning: the envs begin the first step of a round before the gradient steps of the last one are
+    """Step envs during updates: the envs begin the first step of a round before the gradient steps of the last one are
     taken, with the policy of that moment. On the CPU; worth it where simulating takes as long as learning."""
     total_iterations: int = 0
     """The run is over after this many iterations; 0 means no limit."""
@@ -85,11 +85,11 @@ class OffPolicyPlan:
             )
 
     def is_over(self, iteration: int, env_steps: int) -> bool:
-        """Tell whether a run that has come so far is at its end."""
+        """Return whether the plan is fulfilled at this point of a run."""
         return _is_over(self.total_iterations, self.total_steps, iteration, env_steps)
 
     def remaining_iterations(self, iteration: int, env_steps: int, num_envs: int) -> int | None:
-        """Return how many iterations are still to come, or None when there is no limit."""
+        """Return how many iterations are left, or None when there is no limit."""
         steps = self.num_steps_per_env * num_envs
         return _remaining(self.total_iterations, self.total_steps, iteration, env_steps, steps)
 
@@ -112,11 +112,11 @@ class OfflinePlan:
         _at_least(self, 0, "total_iterations")
 
     def is_over(self, iteration: int) -> bool:
-        """Tell whether a run that has come so far is at its end."""
+        """Return whether the plan is fulfilled at this point of a run."""
         return _is_over(self.total_iterations, 0, iteration, 0)
 
     def remaining_iterations(self, iteration: int) -> int | None:
-        """Return how many iterations are still to come, or None when there is no limit."""
+        """Return how many iterations are left, or None when there is no limit."""
         return _remaining(self.total_iterations, 0, iteration, 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""What the trainer calls of an algorithm, and what both work on.
+"""Interfaces of algorithms for the trainer, and the storages of both.
 
 OnPolicyAlgorithm    learns from fresh rollouts: targets, gradient steps, statistics
 ReplayAlgorithm      learns from samples of a replay or a dataset, one gradient step of each of its parts at a time
@@ -30,12 +30,12 @@ from striderl.storage.rollout_presets import QueueRolloutStorage, SarsaRolloutSt
 
 @runtime_checkable
 class OnPolicyAlgorithm(Protocol):
-    """Learns from a rollout in three calls: targets, gradient steps, statistics."""
+    """Learn from a rollout in three calls: targets, gradient steps, statistics."""
 
     policy: Policy
-    """What is learned."""
+    """The policy."""
     updater: Updater
-    """Takes its gradient steps."""
+    """The updater that takes the gradient steps."""
 
     @property
     def num_updates_per_rollout(self) -> int:
@@ -43,7 +43,7 @@ class OnPolicyAlgorithm(Protocol):
         ...
 
     def actor(self) -> PolicyActor:
-        """Return who collects."""
+        """Return the actor that collects."""
         ...
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
@@ -58,23 +58,23 @@ class OnPolicyAlgorithm(Protocol):
         last_obs: Mapping[str, Tensor],
         last_state: Mapping[str, Tensor],
     ) -> Any:
-        """Work out the targets of a full storage."""
+        """Compute the targets of a full storage."""
         ...
 
     def update(self, prepared: Any, generator: torch.Generator) -> dict[str, Tensor]:
-        """Take all gradient steps and return numbers as 0-d tensors; the order of samples comes from the generator."""
+        """Take all gradient steps and return metrics as 0-d tensors; the generator shuffles the samples."""
         ...
 
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let normalisers learn from stored columns [T, N, …]."""
+        """Update the normalisers from stored columns [T, N, …]."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
+        """Return copies of the learned state."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Load a saved state."""
         ...
 
 
@@ -83,8 +83,7 @@ def rollout_storage(
 ) -> RolloutStorage:
     """Make the storage for rollouts of this length; final observations are kept where the env gives them.
 
-    So is what truly followed every step of the components in `following`: of an env without final observations nobody
-    knows it.
+    So are the true next observations of the components in `following`; without final observations they are unknown.
     """
     placement = Placement(device=str(collector.env.device))
     columns, num_envs = collector.columns(), collector.env.num_envs
@@ -127,9 +126,9 @@ def requirements_of(algorithm: object) -> RolloutData:
 
 
 def order_generator(seed: int, iteration: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return the generator of the minibatch order of one iteration: two numbers decide, nothing has to be saved.
+    """Return the generator of one iteration's minibatch order: it depends on two numbers, nothing has to be saved.
 
-    A GPU draws orders of its own, other than the CPU's: sending one there takes longer than a gradient step.
+    A GPU draws its own orders, unlike the CPU's: a transfer takes longer than a gradient step.
     """
     high, low, _, _ = philox((iteration & 0xFFFFFFFF, iteration >> 32, 0, stream_id("minibatch order")), seed)
     return torch.Generator(device).manual_seed(int(high) << 32 | int(low))
@@ -140,10 +139,10 @@ def order_generator(seed: int, iteration: int, device: torch.device | str = "cpu
 
 @runtime_checkable
 class ReplayAlgorithm(Protocol):
-    """Learns from samples of a `Replay`, one gradient step of each of its parts at a time."""
+    """Learn from samples of a `Replay`, one gradient step of each of its parts at a time."""
 
     policy: Any
-    """What acts, and what is evaluated."""
+    """The policy that acts and is evaluated."""
     config: Any
     """Its settings; `mode` is how gradient steps are run, and on a GPU how steps of the envs are."""
 
@@ -152,47 +151,47 @@ class ReplayAlgorithm(Protocol):
         ...
 
     def sampler(self, seed: int) -> Sampler:
-        """Return how samples are picked: uniformly, or by priority."""
+        """Return the sampler: uniform, or by priority."""
         ...
 
     def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the random numbers that one sample wants in one gradient step."""
+        """Return the noise specs of one sample in one gradient step."""
         ...
 
     def explore(self, env_steps: int, *, random: bool) -> None:
-        """Set the schedules of the behaviour for this point of the run; `random` before learning starts."""
+        """Set the exploration schedules for this point of the run; `random` before learning starts."""
         ...
 
     def update(
         self, sample: Mapping[str, Any], weight: Tensor | None, noise: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Take one gradient step and return 0-d numbers; 'td_error' [B], if it is there, becomes the priority."""
+        """Take one gradient step and return 0-d metrics; 'td_error' [B], if present, becomes the priority."""
         ...
 
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Let normalisers learn from samples."""
+        """Update the normalisers from samples."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned, targets and counters included."""
+        """Return copies of the learned state, targets and counters included."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Load a saved state."""
         ...
 
 
 @runtime_checkable
 class LearnsSequences(Protocol):
-    """An algorithm whose replay keeps the memory of the actor."""
+    """An algorithm whose replay stores the actor's recurrent state."""
 
     def replay_state(self) -> ReplayState:
-        """Return what of it is kept, and how often."""
+        """Return which part of it is stored, and how often."""
         ...
 
 
 def replay_for(collector: Collector, algorithm: ReplayAlgorithm, capacity: int, seed: int) -> Replay:
-    """Make the replay that fits a collector and an algorithm, where the envs are."""
+    """Make the replay for a collector and an algorithm, on the envs' device."""
     kept = algorithm.replay_state() if isinstance(algorithm, LearnsSequences) else None
     return Replay(
         collector.columns(),
@@ -207,7 +206,7 @@ def replay_for(collector: Collector, algorithm: ReplayAlgorithm, capacity: int, 
 
 
 class UpdateNoise:
-    """The random numbers of gradient steps: seed and number of the step decide, so nothing has to be saved.
+    """The noise of gradient steps: it depends on seed and step number, so nothing has to be saved.
 
     Several steps are drawn at once, because a draw of any size costs the same handful of small operations.
     """

@@ -1,4 +1,4 @@
-"""`Record`: what one iteration of training did, as plain numbers."""
+"""`Record`: counters, metrics and times of one training iteration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Record:
     num_steps: int
     """How many env steps this iteration made."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers by name, 'collect/return_mean', 'train/kl', 'evaluate/return_mean' and so on."""
+    """Metrics by name: 'collect/return_mean', 'train/kl', 'evaluate/return_mean' and so on."""
     collection_seconds: float = 0.0
     """How long collecting took."""
     learning_seconds: float = 0.0
@@ -31,7 +31,7 @@ class Record:
 
     @property
     def step(self) -> int:
-        """What logs, videos and checkpoints are numbered by: env steps, or gradient steps where no env is stepped."""
+        """Step of logs, videos and checkpoints: env steps, or gradient steps where no env is stepped."""
         return self.env_steps or self.num_updates
 
     @property
@@ -76,13 +76,13 @@ Finish = Callable[[dict[str, float]], dict[str, float]]
 
 
 class PendingNumbers(Mapping[str, float]):
-    """Numbers on their way from the device: packed in one tensor, copied while the device works on, read when asked.
+    """Asynchronous copy of metrics to the host: packed in one tensor, waited for when they are read.
 
-    On the CPU they are there at once.
+    On the CPU they are available at once.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], finish: Finish = dict) -> None:
-        """Start the copy; `finish` is applied to the numbers when they have arrived."""
+        """Start the copy; `finish` is applied to the metrics when they have arrived."""
         self._names, self._finish = list(tensors), finish
         self._numbers: dict[str, float] | None = None
         self._arrived: torch.cuda.Event | None = None

@@ -1,10 +1,10 @@
-"""Being asked to stop: SIGTERM, SIGINT and SIGHUP are noted, the work comes to a good end, and the process leaves.
+"""Graceful stop: after SIGTERM, SIGINT or SIGHUP the phase is finished, the run saved, and the process exits.
 
     first signal      noted; the phase under way is finished, the run saved, exit code 128 + signal (143, 130 or 129)
-    second signal     the process ends at once with that code, as a checkpoint of earlier is on disk whole
+    second signal     the process ends at once with that code, as an earlier checkpoint is complete on disk
 
 Nothing is raised into running code, so no tensor, file or simulation is left half changed. A signal that is ignored
-when the process starts stays ignored: `nohup` does so with SIGHUP, a shell with SIGINT for what it runs behind.
+when the process starts stays ignored: `nohup` does so with SIGHUP, a shell with SIGINT for background jobs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Raised between two steps of an evaluation when the run was asked to stop; it is done again after a resume.
+    """Raised between two steps of an evaluation after a signal; the evaluation is repeated after a resume.
 
-    Like KeyboardInterrupt it is no Exception: who goes on after failures must not go on after this.
+    Like KeyboardInterrupt it is no Exception: code that continues after failures must not continue after this.
     """
 
 
 class StopSignals:
-    """Notes SIGTERM, SIGINT and SIGHUP while it is entered; in another thread than the main one it notes nothing."""
+    """Catch SIGTERM, SIGINT and SIGHUP while entered; outside the main thread it catches nothing."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -37,7 +37,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """What a process that a signal ended returns: 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP."""
+        """Exit code after a signal: 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP."""
         return 128 + self.received if self.received else 0
 
     @property
@@ -62,7 +62,7 @@ class StopSignals:
             self.received = number
 
     def leave(self) -> None:
-        """Ignore further signals: everything is saved, and the process is about to end with the code that it has."""
+        """Ignore further signals: everything is saved, and the process is about to exit."""
         for number in self._before:
             signal.signal(number, signal.SIG_IGN)
         self._before = {}

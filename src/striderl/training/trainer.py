@@ -1,12 +1,12 @@
 """`Trainer`: an iterator over training that owns its state; the user owns the loop.
 
-    for record in trainer:            one iteration each; break, and a second `for` goes on where this one stopped
+    for record in trainer:            one iteration each; break, and a second `for` continues where this one stopped
         ...
     for log_data in trainer():        the same run as dicts, one when data was collected, one when it was learned from
         ...
 
-An iteration is a walk through phases; `advance` does one of them, and the phase is part of the state. What the phases
-are is the training loop's business, and the plan decides which training loop that is:
+An iteration is a sequence of phases; `advance` runs one of them, and the phase is part of the state. The training loop
+defines the phases, and the plan decides the training loop:
 
     OnPolicyPlan    warmup ─▶ collect ─▶ prepare ─▶ update ─▶ absorb ─▶ consume ─┐        iteration
                       once       ▲                                      log, save │
@@ -14,15 +14,15 @@ are is the training loop's business, and the plan decides which training loop th
 
 `state_dict` may be taken at any time. Between iterations it holds no rollout; in the middle of one it does.
 
-Ctrl-C, or an error, may end any phase; another `for`, or `advance`, goes on there, and what comes of it has the bits of
-a training that was never interrupted:
+Ctrl-C, or an error, may end any phase; another `for`, or `advance`, continues there, bit-identical to a training that
+was never interrupted:
 
     Ctrl-C                       raised at the end of the env step, gradient step or callback under way; a second one
                                  that comes a second later is raised at once, and then episodes may begin anew
     an error of `env.step`       the step is taken again with the same actions; with envs of several parts (Gymnasium,
                                  worker processes), of which some may have taken it, new episodes begin
-    an error of actor or losses  the step is taken again; what a gradient step had changed is taken back
-    an error of a callback       the callbacks behind it go on; one that Ctrl-C interrupts takes the record once more
+    an error of actor or losses  the step is taken again; a partial gradient step is rolled back
+    an error of a callback       later callbacks continue; one that Ctrl-C interrupts gets the record once more
 
 Torch's gradient mode, default dtype and number of threads are after every phase what they were before it.
 """
@@ -47,7 +47,7 @@ from striderl.training.record import Record, read_later
 
 
 class Trainer:
-    """Collects, learns and reports, an iteration at a time; see the top of this module."""
+    """Collect, learn and report, an iteration at a time; see the top of this module."""
 
     @renamed_arguments({"consumers": "callbacks"})
     def __init__(
@@ -61,29 +61,29 @@ class Trainer:
         seed: int = 0,
         total_envs: int = 0,
     ) -> None:
-        """Put the parts together, or say which of them do not fit; nothing is run yet.
+        """Put the parts together, or raise naming those that do not fit; nothing is run yet.
 
-        `collector` is where experience comes from: a Collector, or for an OfflinePlan a filled Replay. `total_envs` is
+        `collector` is the source of experience: a Collector, or for an OfflinePlan a filled Replay. `total_envs` is
         how many envs all processes that learn together have, 0 for one process; env steps count those of all.
         """
         self.loop: TrainLoop = loop_for(algorithm, collector, plan, storage=storage, seed=seed, total_envs=total_envs)
         check_callbacks(callbacks, collector)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.phase = self.loop.first_phase
-        """What `advance` does next."""
+        """The phase that `advance` runs next."""
         self.iteration = 0
         """How many iterations are finished."""
         self.stop_reason = ""
         """Why a callback ended the run; empty while none has."""
         self.record: Record | None = None
-        """The newest record; callbacks may still be adding to it."""
+        """The newest record; callbacks may still add to it."""
         self._chain = CallbackList(callbacks)
         self._unreported = ""
-        """The phase that was done last, until the loop over records or log_data has handed on what came of it."""
+        """The last phase, until its record or log_data was yielded."""
 
     @property
     def seed(self) -> int:
-        """What decides the order of samples."""
+        """Seed of the sample order."""
         return self.loop.seed
 
     @property
@@ -110,7 +110,7 @@ class Trainer:
                 with deferred_interrupts():
                     while self._unreported != "consume":
                         self._unreported = self._advance()
-            except StopIteration as error:  # of somebody's env or term; let out, it would end the loop in silence
+            except StopIteration as error:  # from a user's env or term; let out, it would end the loop silently
                 raise RuntimeError(f"a StopIteration came out of phase {self.phase!r}") from error
         self._unreported = ""
         assert self.record is not None
@@ -119,7 +119,7 @@ class Trainer:
     def __call__(self) -> Iterator[dict[str, Any]]:
         """Yield log_data: {"log_type": "collect" | "train" | "evaluate", "sample_step": …, "logs": {…}}.
 
-        'logs' is left out when there is nothing to report. Like the records, it goes on where the last loop stopped.
+        'logs' is left out when there is nothing to report. Like the records, it continues where the last loop stopped.
         """
         while self._unreported or not self.finished:
             if not self._unreported:
@@ -132,7 +132,7 @@ class Trainer:
                     yield log_data
 
     def advance(self) -> str:
-        """Do the work of one phase, move on to the next, and return the phase that was done."""
+        """Run one phase, move on to the next, and return the phase that was run."""
         self._unreported = ""
         with deferred_interrupts():
             return self._advance()
@@ -154,7 +154,7 @@ class Trainer:
         return phase
 
     def _after_warmup(self, phase: str) -> str:
-        """Return the phase after a piece of the warm-up, which is done in pieces so that a run can be stopped in it."""
+        """Return the phase after a piece of the warm-up, which is split so that a run can be stopped in it."""
         return self.loop.phases[0] if self.loop.is_warm else phase
 
     @property
@@ -173,13 +173,13 @@ class Trainer:
         return self.loop.remaining_iterations(self.iteration)
 
     def go_on(self) -> None:
-        """Forget why the run was stopped; the plan's own end stays."""
+        """Clear the stop reason; the plan's own end stays."""
         self.stop_reason = ""
 
-    # -- after the work ------------------------------------------------------------------------------------------------
+    # -- records and logs ----------------------------------------------------------------------------------------------
 
     def _finish_iteration(self) -> None:
-        """Make the record; the numbers leave the device in one piece and are waited for when somebody reads them."""
+        """Make the record; metrics are copied to the host in one transfer and waited for when they are read."""
         counters = self.loop.counters
         self.iteration += 1
         self.record = Record(
@@ -193,16 +193,16 @@ class Trainer:
         )
 
     def _consume(self) -> None:
-        """Hand the record to the callbacks; each sees the state as it will be after it, so the last one may save it."""
+        """Call the callbacks with the record; each sees the state as of after it, so the last one may save it."""
         assert self.record is not None
         after = self.loop.phases[0]
         for callback in self._chain.rest():
             self.phase = "consume" if self._chain.position else after
             try:
                 reaction = callback.on_iteration(self.record, self)
-            except Exception:  # the others go on behind it
+            except Exception:  # later callbacks still run
                 raise
-            except BaseException:  # interrupted, nothing is wrong with it: it takes the record once more
+            except BaseException:  # interrupted, not failed: it gets the record once more
                 self._chain.step_back()
                 self.phase = "consume"
                 raise
@@ -235,7 +235,7 @@ class Trainer:
     # -- saving and closing --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that new objects need to go on bit for bit, as copies."""
+        """Return everything that new objects need to continue bit for bit, as copies."""
         return {
             "phase": self.phase,
             "iteration": self.iteration,
@@ -246,7 +246,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another trainer, built from parts of the same kind, was."""
+        """Load the state of a trainer built from parts of the same kind."""
         self.phase, self.stop_reason, self._unreported = str(state["phase"]), str(state["stop_reason"]), ""
         self.iteration = int(state["iteration"])
         self.loop.load_state_dict(state, self.phase, self.iteration)
@@ -267,7 +267,7 @@ class Trainer:
 
 @contextmanager
 def _kept_modes() -> Iterator[None]:
-    """Leave torch's switches for the whole process as they were, however a phase ends."""
+    """Restore torch's process-wide switches, however a phase ends."""
     gradients, dtype, threads = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
     try:
         yield

@@ -1,6 +1,6 @@
-"""`record_video`: play an actor in an env and write what can be seen to a file.
+"""`record_video`: run an actor in an env and write the rendered frames to a video file.
 
-    reset(seed) ─▶ frame ─▶ step ─▶ frame ─▶ step ─▶ step ─▶ frame …      every k-th step, so that the film runs at
+    reset(seed) ─▶ frame ─▶ step ─▶ frame ─▶ step ─▶ step ─▶ frame …      every k-th step, so that the video runs at
                                                                          the env's own speed with at most `fps` frames
 The file appears under its name when it is complete.
 """
@@ -42,7 +42,7 @@ class RecordedVideo:
     fps: float
     """Pictures per second."""
     total_reward: float
-    """The sum of the rewards of the env that was filmed, over these steps."""
+    """The sum of the recorded env's rewards over these steps."""
     episodes: int
     """How many episodes ended."""
 
@@ -57,7 +57,7 @@ def record_video(
     fps: float = 25.0,
     whole_episode: bool = False,
 ) -> RecordedVideo:
-    """Film env 0 for so many steps from the seed, or until its first episode ends; '.mp4' and '.gif' are known.
+    """Record env 0 for so many steps from the seed, or until its first episode ends, as '.mp4' or '.gif'.
 
     The env is reset and left mid-way, so it must not be one that trains. The actor's randomness comes from the seed.
     """
@@ -86,7 +86,7 @@ def record_video(
 
 
 class _Film:
-    """Plays, and stands where a storage would to see what happens to env 0."""
+    """Step the envs and, in the place of a storage, follow env 0."""
 
     balanced = False
 
@@ -106,7 +106,7 @@ class _Film:
         yield self._picture()
         while self.num_steps < self._most_steps and not (self._whole_episode and self.episodes):
             self._collector.collect(n_step=self._env.num_envs, storage=self)
-            # after an end the env shows the beginning of the next episode, which belongs to another film
+            # after an end the env renders the next episode, which belongs to another video
             if self.num_steps % self._every == 0 and not (self._whole_episode and self.episodes):
                 yield self._picture()
 
@@ -145,6 +145,6 @@ def _writer(imageio: ModuleType, path: Path, fps: float) -> Any:
 
 
 def _even(frame: Picture) -> Picture:
-    """Repeat the last row and column of a picture with odd sides: the usual colour format of films halves both."""
+    """Repeat the last row and column of a picture with odd sides: the usual colour format of videos halves both."""
     rows, columns = frame.shape[0] % 2, frame.shape[1] % 2
     return np.pad(frame, ((0, rows), (0, columns), (0, 0)), mode="edge") if rows or columns else frame

@@ -1,4 +1,4 @@
-"""`AMPLoader`: windows of motion clips for a discriminator, drawn by numbers that are handed in.
+"""`AMPLoader`: sample windows of motion clips for a discriminator, from uniform numbers that are passed in.
 
     number in [0, 1)   0 ───────────── trot ─────────────┬───────── pace ────────┬── trot, mirrored … 1
                                   ▲                        a clip's share is its part of all weights
@@ -84,7 +84,7 @@ class AMPLoaderConfig:
     num_preload_transitions: int = 0
     """Make so many windows beforehand and draw from them; 0 interpolates in every draw."""
     seed: int = 0
-    """Decides what `sample` and `feed_forward_generator` give; `draw` is handed its numbers."""
+    """Seed of `sample` and `feed_forward_generator`; `draw` takes its numbers as an argument."""
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"fields": self.fields, "joint_names": self.joint_names, "foot_names": self.foot_names}
@@ -200,7 +200,7 @@ class AMPLoader:
         return {"draw_number": self._draw_number, "clips": self.fingerprint()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another loader of the same clips and settings stood."""
+        """Load the state of a loader with the same clips and settings."""
         if state["clips"] != self.fingerprint():
             raise ValueError(
                 "the saved loader had other clips or other settings; "
@@ -361,7 +361,7 @@ Floats = NDArray[Any]
 def with_fields(clip: MotionClip, names: Sequence[str], *, mirror: JointMirror | None = None) -> MotionClip:
     """Return the clip with exactly these fields, in this order, making those it lacks where they follow from others.
 
-    What is made can be mirrored if the clip's joints can, or if `mirror` says how.
+    Derived fields can be mirrored if the clip's joints can, or with `mirror`.
     """
     fields, values = dict(clip.fields), dict(clip.values)
     for name in names:
@@ -397,7 +397,7 @@ def rate(clip: MotionClip, value: Floats, difference: Callable[[Floats, Floats],
 
 
 def gravity_of(quaternion: Floats) -> Floats:
-    """Return which way is down in frames turned by quaternions [T, 4]."""
+    """Return the gravity direction in frames turned by quaternions [T, 4]."""
     return rotate_inverse(quaternion, np.broadcast_to([0.0, 0.0, -1.0], (len(quaternion), 3)))
 
 

@@ -7,7 +7,7 @@
     loop 'clamp'   the motion ends with its last frame
     loop 'wrap'    the last frame is the first one of the next round; only a 'position' has moved on by then
 
-kind         between frames                         a mirror table says: entry i of the mirrored field
+kind         between frames                         mirror table: entry i of the mirrored field
 linear       straight line                          is sign[i] · x[index[i]]
 position     straight line; goes on when wrapped
 direction    straight line, brought to length 1
@@ -107,7 +107,7 @@ class MotionClip:
     foot_names: tuple[str, ...] = ()
     """The order of fields of the feet."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Plain data that says where it is from."""
+    """Plain data about its origin."""
 
     def __post_init__(self) -> None:
         self._check_settings()
@@ -287,7 +287,7 @@ def _permuted(kind: ClipField, column: Sequence[int]) -> ClipField:
 
 
 JointMirror = Mapping[str, tuple[str, float]]
-"""Joint -> (the joint it trades places with, +1 or -1); declared, because no name says which way an axis points."""
+"""Joint -> (the joint it trades places with, +1 or -1); declared: a name does not give an axis's direction."""
 
 _FIXED: dict[str, tuple[str, tuple[float, ...]]] = {
     "root_pos": ("position", (1.0, -1.0, 1.0)),

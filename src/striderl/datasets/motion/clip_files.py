@@ -13,11 +13,11 @@
                  "mirror_index": [3, 4, 5, 0, …], "mirror_sign": [-1.0, 1.0, 1.0, -1.0, …]}, …],
      "about": {…}}
 
-A reader refuses a version it does not know; what a key means never changes within one.
+An unknown version raises; the meaning of a key never changes within one.
 
-Clips out of anybody's `.npz`: arrays by name, with a rate or with times.
+Clips from any `.npz`: arrays by name, with a rate or with times.
 
-    fps | frame_duration | dt | times [T]      which of them there is says when the frames are
+    fps | frame_duration | dt | times [T]      the one that is present gives the times of frames
     joint_pos [T, J], root_pos [T, 3], …       or other names, by `arrays={"joint_pos": "dof_positions", …}`
     body_pos_w [T, B, 3]                       of arrays over bodies, one is taken: `body`
 
@@ -150,7 +150,7 @@ def _text(value: Any) -> str:
     return value
 
 
-# -- anybody's .npz ----------------------------------------------------------------------------------------------------
+# -- any .npz ----------------------------------------------------------------------------------------------------------
 
 
 _RATES = ("frame_duration", "dt", "fps")

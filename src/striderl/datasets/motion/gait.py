@@ -99,7 +99,7 @@ def foot_heights(clip: MotionClip, foot_radius: float = 0.0) -> NDArray[np.float
 
 
 def contacts_from_heights(height: NDArray[Any], threshold: float = 0.01) -> Contacts:
-    """Tell where feet [T, feet] are lower than a threshold, m; a swing's first and last frames count as standing."""
+    """Return where feet [T, feet] are lower than a threshold, m; a swing's first and last frames count as standing."""
     return np.asarray(height < threshold)
 
 

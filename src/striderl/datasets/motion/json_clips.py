@@ -77,7 +77,7 @@ def import_json_clip(
 ) -> MotionClip:
     """Read a JSON clip; hostile or broken files raise ClipError with what is wrong.
 
-    `loop` is 'clamp', 'wrap', or 'file' for what the file says: most that say Wrap do not close, because their loaders
+    `loop` is 'clamp', 'wrap', or 'file' for the file's own: most with Wrap do not close, because their loaders
     never play across the end, so 'clamp' is what they are usually read as.
     """
     layout, path = layout or JsonLayout(), Path(path)

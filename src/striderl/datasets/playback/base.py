@@ -4,7 +4,7 @@
     get_batch(24)      PlayedTransition of [24, N, …]   time-major, as a rollout
     for transition in dataset: …                        until nothing is left; also through a torch DataLoader
 
-A subclass says where trajectories come from, in four methods: `reset_all`, `refresh_handlers`, `get_buffer`,
+A subclass provides the trajectories, in four methods: `reset_all`, `refresh_handlers`, `get_buffer`,
 `fill_transition`. The first use resets, so that a dataset may be made before anything is recorded.
 """
 
@@ -28,11 +28,11 @@ class PlayedTransition(NamedTuple):
     """One recorded step of N envs, or T of them: every tensor is [N, …] or [T, N, …]."""
 
     observation: dict[str, Tensor]
-    """What was observed, by component; without those of group 'critic'."""
+    """The observation, by component; without those of group 'critic'."""
     privileged_observation: dict[str, Tensor]
     """The components of group 'critic'; empty where none were recorded."""
     action: Any
-    """What was done, or in recordings of DAgger what the teacher would have done: a tensor, or a dict of them."""
+    """The executed action, or in recordings of DAgger the teacher's: a tensor, or a dict of them."""
     reward: Tensor
     """float32."""
     done: Tensor
@@ -40,12 +40,12 @@ class PlayedTransition(NamedTuple):
     timeout: Tensor
     """bool: it ended, but the task did not: a time limit, or the recording stopped."""
     next_observation: dict[str, Tensor]
-    """What comes next in this env; after the last step of a trajectory, the first observation of the next one."""
+    """The next observation in this env; after the last step of a trajectory, the first of the next one."""
     next_privileged_observation: dict[str, Tensor]
     """The same for group 'critic'."""
     final_observation: dict[str, Tensor]
-    """What really followed, all components: after the last step what was seen then, or where that was not recorded the
-    last observation again; elsewhere what comes next."""
+    """The true next observation, all components: after the last step the final one, or where that was not recorded the
+    last observation again."""
     valid: Tensor
     """bool: false, and zeros everywhere, where an env has nothing left to read."""
 
@@ -54,7 +54,7 @@ class RolloutFileBase(IterableDataset[PlayedTransition], ABC):
     """N cursors in recorded rollouts; see the top of this module."""
 
     def __init__(self, data_dir: str | Path | Sequence[Any], num_envs: int, device: torch.device | str = "cpu") -> None:
-        """Remember where the data is; it is looked at when it is first used.
+        """Store the place of the data; it is read on first use.
 
         data_dir: one folder or several.
         """
@@ -68,7 +68,7 @@ class RolloutFileBase(IterableDataset[PlayedTransition], ABC):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def reset(self, env_ids: Tensor | Sequence[int] | None = None) -> None:
-        """Begin anew: all envs, from the beginning of the dataset; or some envs, with the next trajectories."""
+        """Restart all envs from the beginning of the dataset, or some envs with the next trajectories."""
         if env_ids is None or not self._initialized:
             self.reset_all()
             self._initialized = True
@@ -88,7 +88,7 @@ class RolloutFileBase(IterableDataset[PlayedTransition], ABC):
         return transition, {"time_outs": transition.timeout}
 
     def __iter__(self) -> Iterator[PlayedTransition]:
-        """Begin anew and return this dataset."""
+        """Restart and return this dataset."""
         self.reset()
         return self
 
@@ -107,7 +107,7 @@ class RolloutFileBase(IterableDataset[PlayedTransition], ABC):
 
     @abstractmethod
     def reset_all(self) -> None:
-        """Begin anew everywhere."""
+        """Restart all envs."""
 
     @abstractmethod
     def refresh_handlers(self, env_ids: Tensor | Sequence[int]) -> None:
@@ -119,7 +119,7 @@ class RolloutFileBase(IterableDataset[PlayedTransition], ABC):
 
     @abstractmethod
     def fill_transition(self, buffer: PlayedTransition, env_ids: Tensor | Sequence[int] | None = None) -> None:
-        """Write the next step, or as many as the buffer has, of these envs into it, and move their cursors on.
+        """Write the next step, or as many as the buffer has, of these envs into it, and advance their cursors.
 
         Other envs stay where they are, and so do their places in the buffer. Raises DatasetOver at the end.
         """

@@ -4,12 +4,12 @@
     transition, infos = dataset.get_transition_batch()        one step of every env
     transition = dataset.get_batch(24)                        24 of them, [24, 4096, …]
 
-    folders ──▶ order ──▶ cursors ──────▶ pages ──gather──▶ PlayedTransition
+    folders ──▶ order ──▶ cursors ──────▶ cache ──gather──▶ PlayedTransition
     new ones    which     trajectory,     frames on the
     are found   is next   frame per env   device
 
-Cursors are numbers on the host; frames are read once, as whole pages, and gathered on the device by an index tensor.
-Python only looks at single envs when their trajectory ends. Recorded since the last pass: part of the next one.
+Cursors are numbers on the host; frames are read once, in whole blocks, and gathered on the device by an index tensor.
+Python only handles single envs when their trajectory ends. New recordings become part of the next pass.
 
 Where each env is in its trajectory, and where it will be in the next steps.
 
@@ -19,7 +19,7 @@ Where each env is in its trajectory, and where it will be in the next steps.
     env 0      0/0      0/1      0/2 ⏹    2/0      2/1          trajectory / frame, ⏹: the last one
     env 1      1/0      1/1 ⏹    -        -        -            '-': nothing is left, these rows are not valid
 
-Frames between two ends are counted up for all envs at once; Python only looks at envs whose trajectory has ended.
+Frames between two ends are counted up for all envs at once; Python only handles envs whose trajectory has ended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _GIBIBYTE = 2**30
 
 
 class RolloutDataset(RolloutFileBase):
-    """Reads trajectories of folders; see the top of this module."""
+    """Read trajectories of folders; see the top of this module."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RolloutDataset(RolloutFileBase):
         cache_bytes: int = _GIBIBYTE,
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        """Remember what to read; nothing is looked at yet.
+        """Store the settings; nothing is read yet.
 
         data_dir: one folder of trajectories, or several, whose trajectories hold the same columns.
         dataset_loops: passes over the dataset; below 1, without end.
@@ -76,9 +76,9 @@ class RolloutDataset(RolloutFileBase):
         keep_latest_n_trajs: a pass has the newest n only; 0: all.
         starting_frame_range: trajectories begin at a random frame of [low, high), or at their last where they are
             shorter.
-        seed: decides order and first frames.
+        seed: of order and first frames.
         min_trajs, wait_timeout: how many trajectories are waited for, and how many seconds.
-        refresh_seconds: how long what is known of the folders is believed, when a pass begins.
+        refresh_seconds: how long the listing of the folders is reused, when a pass begins.
         cache_bytes: how much memory frames may take on the device; they are read again when it is too little.
         share: (part, num_parts): that of one process among several; no trajectory is in two parts.
         """
@@ -134,7 +134,7 @@ class RolloutDataset(RolloutFileBase):
         return len(self.folders)
 
     def read_dataset_directory(self) -> bool:
-        """Look for new trajectories, and tell whether there are at least `min_trajs`."""
+        """Look for new trajectories, and return whether there are at least `min_trajs`."""
         self._refreshed = time.monotonic()
         self.folders.refresh()
         return len(self.folders) >= self.min_trajs
@@ -145,7 +145,7 @@ class RolloutDataset(RolloutFileBase):
         """Wait for data and begin the first pass in all envs."""
         folders = self.folders
         folders.wait(self.min_trajs, self.wait_timeout)
-        # who reads without end wants something in its own part; who reads once may have none
+        # an endless reader needs trajectories in its own part; one that reads once may have none
         while self.dataset_loops < 1 and not len(folders.in_share(folders.newest(0), self._part)):
             folders.wait(len(folders) + 1, self.wait_timeout)
         self._refreshed = time.monotonic()
@@ -209,7 +209,7 @@ class RolloutDataset(RolloutFileBase):
         return self._initialized and self._cursors.is_over
 
     def numbers(self) -> dict[str, float]:
-        """Return where reading stands, for a log."""
+        """Return the reading position, for a log."""
         return {
             "num_trajs": float(self.num_trajs),
             "num_trajs_begun": float(self._order.num_taken),
@@ -219,7 +219,7 @@ class RolloutDataset(RolloutFileBase):
         }
 
     def __iter__(self) -> RolloutDataset:
-        """Begin anew; in a worker of a DataLoader, with this worker's part of the trajectories."""
+        """Restart; in a worker of a DataLoader, with this worker's part of the trajectories."""
         worker = get_worker_info()
         self._part = self.share
         if worker is not None:
@@ -230,7 +230,7 @@ class RolloutDataset(RolloutFileBase):
         return self
 
     def close(self) -> None:
-        """Let go of the memory that frames take; the next use begins anew."""
+        """Release the memory of frames; the next use restarts."""
         self._initialized = False
         for name in ("_pages", "_order", "_cursors"):
             vars(self).pop(name, None)
@@ -248,7 +248,7 @@ class RolloutDataset(RolloutFileBase):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another dataset with the same settings stood; what was recorded since comes in the next pass."""
+        """Load the position of a dataset with the same settings; newer recordings come in the next pass."""
         self._initialized = False
         if not state:
             return
@@ -259,7 +259,7 @@ class RolloutDataset(RolloutFileBase):
         self._initialized = True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the settings; another process looks at the folders itself and begins anew."""
+        """Return the settings; another process reads the folders itself and restarts."""
         kept = {name: value for name, value in vars(self).items() if name not in ("_pages", "_order", "_cursors")}
         return {**kept, "_initialized": False, "_folders": None}
 
@@ -299,7 +299,7 @@ class RolloutDataset(RolloutFileBase):
         return found, frame, length
 
     def _next(self, num_steps: int | None, envs: Numbers) -> PlayedTransition:
-        """Move these envs on and return what they pass."""
+        """Advance these envs and return the frames that they pass."""
         if num_steps is not None and num_steps < 1:
             raise ValueError(f"a batch has at least one step per env, found {num_steps}")
         if self._cursors.is_over:
@@ -347,7 +347,7 @@ class RolloutDataset(RolloutFileBase):
     def _with_finals(
         self, following: dict[str, Tensor], ahead: Ahead, finals: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return what comes next with the final observations in the places of ends."""
+        """Return the next observations with the final observations in the places of ends."""
         if not finals:
             return following
         place = torch.from_numpy(np.flatnonzero(ahead.last)).to(self.device)
@@ -355,7 +355,7 @@ class RolloutDataset(RolloutFileBase):
         return {name: value.view_as(following[name]) for name, value in flat.items()}
 
     def _by_sight(self, obs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what everybody sees, and what is privileged."""
+        """Return the policy's components, and the privileged ones."""
         spec = self.folders.spec.obs_spec
         everybody = {name: value for name, value in obs.items() if spec[name].group != CRITIC}
         return everybody, {name: value for name, value in obs.items() if spec[name].group == CRITIC}
@@ -399,7 +399,7 @@ class Cursors:
     """One cursor per env."""
 
     def __init__(self, num_envs: int, begin: Begin) -> None:
-        """Stand nowhere; `restart` begins trajectories."""
+        """Start without trajectories; `restart` begins them."""
         self._begin = begin
         self.trajectory: Numbers = np.full(num_envs, NOTHING, np.int64)
         self.frame: Numbers = np.zeros(num_envs, np.int64)
@@ -415,7 +415,7 @@ class Cursors:
         self.trajectory[envs], self.frame[envs], self.length[envs] = self._begin(len(envs))
 
     def advance(self, num_steps: int, envs: Numbers) -> Ahead:
-        """Move these envs on by so many steps, and tell which frames they pass."""
+        """Advance these envs by so many steps, and return the frames that they pass."""
         trajectory = np.empty((num_steps + 1, len(envs)), np.int64)
         frame = np.empty_like(trajectory)
         last = np.zeros((num_steps, len(envs)), np.bool_)
@@ -444,7 +444,7 @@ class Cursors:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stand where others stood; another number of envs is an error."""
+        """Load saved cursors; another number of envs is an error."""
         if len(state["trajectory"]) != len(self.trajectory):
             raise ValueError(f"{len(state['trajectory'])} cursors were saved, this dataset has {len(self.trajectory)}")
         self.trajectory, self.frame, self.length = (

@@ -1,13 +1,13 @@
-"""Frames of trajectories where the learner is: pages of a fixed number of frames, read from disk when they are wanted.
+"""Cache of trajectory frames on the learner's device: pages of a fixed number of frames, read on demand.
 
-    page_frames = 4               trajectory 7 (6 frames, and what was seen after them)     trajectory 9 (3 frames)
+    page_frames = 4               trajectory 7 (6 frames, and the final observation)        trajectory 9 (3 frames)
     pieces                        [7/0 7/1 7/2 7/3] [7/4 7/5 7/6 ·]                         [9/0 9/1 9/2 ·]
     pages on the device           │ page 0: 9/0… │ page 1: 7/4… │ page 2: 7/0… │ … │ one blank row
 
     row of (7, 5) = page of (7, 5 // 4) · 4 + 5 % 4 = 1 · 4 + 1
 
 All rows of a batch are looked up together with a table of pages and gathered together, one gather per dtype. When the
-pages are all in use, those that were not asked for the longest give way. A row of zeros stands for what is not there.
+pages are all in use, the least recently used are replaced. A row of zeros stands for missing frames.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FramePages:
         return self._arena.num_bytes
 
     def know(self, num_frames: Numbers) -> None:
-        """Learn of trajectories with so many frames, behind those that are known."""
+        """Add trajectories with so many frames, after the known ones."""
         pieces = -(-num_frames // self.page_frames)
         firsts = self._first_piece[-1] + np.cumsum(pieces)
         self._first_piece = np.concatenate([self._first_piece, firsts])
@@ -97,7 +97,7 @@ class FramePages:
     # -- which pieces are there ----------------------------------------------------------------------------------------
 
     def _hold(self, pieces: Numbers) -> None:
-        """Have these pieces, in order and each once, in pages."""
+        """Load these pieces, in order and each once, into pages."""
         self._clock += 1
         found = self._page_of[pieces]
         self._last_use[found[found >= 0]] = self._clock
@@ -113,7 +113,7 @@ class FramePages:
         try:
             self._fill(missing, free)
         except BaseException:
-            # a page whose bytes could not be read must not pass for one that was
+            # a page whose bytes could not be read must not count as read
             self._page_of[missing], self._piece_in[free], self._last_use[free] = -1, -1, 0
             raise
         self.num_reads += len(missing)

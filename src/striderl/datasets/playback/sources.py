@@ -2,7 +2,7 @@
 
 folders   a: shard_0 │ t0 t1 t3 │        b: shard_0 │ t2 │ …
 numbers   0 1 2 3 …   those found together by time; new ones behind; a number stays what it is
-frames    0 … T - 1, and frame T: what was seen after the last step, where that was recorded
+frames    0 … T - 1, and frame T: the observation after the last step, where it was recorded
 
 Which trajectory comes next: passes over what is known, in the order of recording or shuffled, some or all of it.
 
@@ -51,11 +51,11 @@ _log = logging.getLogger(__name__)
 
 @runtime_checkable
 class Trajectories(Protocol):
-    """What a dataset asks of a folder; `TrajectoryStore` is one."""
+    """Interface of a folder for a dataset; `TrajectoryStore` is one."""
 
     @property
     def spec(self) -> TrajectorySpec:
-        """What every trajectory holds; raises TrajectoryMissing while nobody knows."""
+        """What every trajectory holds; raises TrajectoryMissing while that is unknown."""
         ...
 
     def refresh(self) -> int:
@@ -89,7 +89,7 @@ class TrajectoryFolders:
     """Several folders as one list of trajectories."""
 
     def __init__(self, folders: Sequence[str | Path | Trajectories]) -> None:
-        """Take folders by path, or objects that know theirs; nothing has to be recorded yet."""
+        """Take folders by path, or store objects; nothing has to be recorded yet."""
         if not folders:
             raise ValueError("a dataset wants at least one folder of trajectories")
         self.stores: list[Trajectories] = [_opened(folder) for folder in folders]
@@ -174,13 +174,13 @@ class TrajectoryFolders:
         return np.asarray(order[max(0, len(order) - num) :] if num else order)
 
     def in_share(self, numbers: Numbers, share: Share) -> Numbers:
-        """Return those that belong to a reader; who sees them when makes no difference, so that none is read twice."""
+        """Return a reader's share; it does not depend on when trajectories are found, so that none is read twice."""
         return np.asarray(numbers[self._seats[numbers] % share.num_parts == share.part])
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def read(self, trajectory: int, start: int, stop: int) -> dict[str, Any]:
-        """Read frames [start, stop) as columns; frame T has the final observation, and zeros beside it."""
+        """Read frames [start, stop) as columns; frame T has the final observation, and zeros in other columns."""
         number, index = (int(value) for value in self.place[trajectory])
         store, length = self.stores[number], int(self.lengths[trajectory])
         if number not in self._checked:
@@ -262,7 +262,7 @@ class TrajectoryFolders:
 def _opened(folder: Any) -> Trajectories:
     if isinstance(folder, (str, Path)):
         return TrajectoryStore(folder)
-    # not isinstance alone: a protocol looks at every property, and a store of nothing cannot tell its spec yet
+    # not isinstance alone: a protocol reads every property, and an empty store has no spec yet
     if not isinstance(folder, TrajectoryStore) and not isinstance(folder, Trajectories):
         raise TypeError(f"data_dir wants paths or a TrajectoryStore, found {type(folder).__name__}")
     return folder
@@ -300,7 +300,7 @@ class Share(NamedTuple):
 
 
 class TrajectoryOrder:
-    """Hands out the numbers of trajectories, each once per pass."""
+    """Yield the numbers of trajectories, each once per pass."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class TrajectoryOrder:
         shuffle: bool,
         seed: int,
     ) -> None:
-        """Ask `eligible` for the trajectories of a pass when it begins; num_passes < 1 means without end."""
+        """Call `eligible` for the trajectories of a pass when it begins; num_passes < 1 means without end."""
         self._eligible, self.num_passes, self.shuffle, self.seed = eligible, num_passes, shuffle, seed
         self.num_begun = 0
         """How many passes have begun."""
@@ -346,14 +346,14 @@ class TrajectoryOrder:
         return np.asarray(low + (number * (high - low)).astype(np.int64))
 
     def _replenish(self) -> bool:
-        """Begin the next pass where this one is at its end; tell whether there is something to hand out."""
+        """Begin the next pass where this one is at its end; return whether a trajectory is left."""
         if len(self._queue):
             return True
         if self._is_dry or 0 < self.num_passes <= self.num_begun:
             return False
         found = self._eligible()
         if not len(found):
-            self._is_dry = True  # a share of nothing stays empty: asking again and again would never end
+            self._is_dry = True  # an empty share stays empty: retrying would never end
             return False
         if self.shuffle:
             keys = uniform("trajectory order", seed=self.seed, env_index=found, occasion=self.num_begun, count=1)[:, 0]
@@ -363,7 +363,7 @@ class TrajectoryOrder:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the order stands."""
+        """Return the position."""
         return {
             "seed": self.seed,
             "num_begun": self.num_begun,
@@ -373,7 +373,7 @@ class TrajectoryOrder:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another order stood."""
+        """Load a saved position."""
         self.seed = int(state["seed"])
         self.num_begun, self.num_taken = int(state["num_begun"]), int(state["num_taken"])
         self._is_dry = bool(state["is_dry"])

@@ -1,1 +1,1 @@
-"""Datasets of other libraries, read episode by episode, and brought over into trajectories or a replay."""
+"""Datasets of other libraries, read episode by episode and converted to trajectories or a replay."""

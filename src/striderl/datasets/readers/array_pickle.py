@@ -2,8 +2,8 @@
 
     a pickle is a program        what happens here
     BINUNICODE 'actions'         a text is put on a stack
-    GLOBAL numpy dtype           a name: one of the few that arrays of numbers need, or the file is refused by that name
-    REDUCE                       the name is *called* in Python; here a table says what array is meant
+    GLOBAL numpy dtype           a name: one of the few that arrays of numbers need, or the file is refused
+    REDUCE                       the name is *called* in Python; here a table maps it to an array
     BUILD                        the array gets its bytes
     any other instruction        refused by its name
 
@@ -36,17 +36,17 @@ _DTYPE = re.compile(r"[<>|=]?[biuf][1-8]")
 
 
 class BrokenPickle(TrajectoryError):  # noqa: N818  (says what is wrong)
-    """A file is cut off or damaged; others beside it may be good."""
+    """A file is cut off or damaged; others next to it may be good."""
 
 
 class _Refused(Exception):  # noqa: N818  (says what is wrong)
-    """A file wants something that arrays of numbers do not need."""
+    """A file needs something that arrays of numbers do not."""
 
 
 def read_arrays(path: str | Path) -> dict[str, Array]:
     """Read a dict of arrays; entries that are None are left out.
 
-    Raises TrajectoryRefused, with the name, for a file that wants anything else, and BrokenPickle for a damaged one.
+    Raises TrajectoryRefused, with the name, for a file that needs anything else, and BrokenPickle for a damaged one.
     """
     path, limit = Path(path), memory_limit() // 4
     try:
@@ -80,7 +80,7 @@ def _array(name: str, value: Any, path: Path) -> Array:
     raise TrajectoryRefused(path, f"{name[:100]!r} is a {type(value).__name__}, wanted an array of numbers")
 
 
-# -- what names mean ---------------------------------------------------------------------------------------------------
+# -- allowed names -----------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Episodes of other libraries, brought over: into a folder of trajectories, or into a replay.
+"""Convert episodes of other libraries to a folder of trajectories, or to a replay.
 
 MinariReader("mujoco/hopper/expert-v0")   ┐             ┌─ store_episodes(reader, "demos") ─▶ RolloutDataset("demos", …)
 LeRobotReader("lerobot/pusht")            ┴ episodes ───┴─ replay_of_episodes(reader) ──────▶ offline learning
@@ -34,7 +34,7 @@ class Episode(NamedTuple):
     steps: dict[str, Any]
     """obs, act, rew, terminated and truncated, [T, …] each; obs by component."""
     final_obs: dict[str, Tensor] | None
-    """What was seen after the last step, [1, …] each; None where that is not known."""
+    """The observation after the last step, [1, …] each; None where unknown."""
     about: dict[str, Any]
     """Where it is from, as plain data."""
 
@@ -49,12 +49,12 @@ class EpisodeSource(Protocol):
 
     @property
     def action_spec(self) -> ActionSpec:
-        """What an action is."""
+        """The action spec."""
         ...
 
     @property
     def has_final_obs(self) -> bool:
-        """Whether it is known what was seen after the last step."""
+        """Whether the observation after the last step is known."""
         ...
 
     @property
@@ -72,7 +72,7 @@ def store_episodes(
 ) -> TrajectoryStore:
     """Write all episodes to a folder of trajectories and return it, open; what is there already stays.
 
-    `codecs` says which components are not kept raw: {'images.top': 'zlib'}.
+    `codecs` names the components that are not stored raw: {'images.top': 'zlib'}.
     """
     columns = transition_columns(source.obs_spec, source.action_spec, {}, {})
     spec = TrajectorySpec.from_columns(
@@ -91,7 +91,7 @@ def store_episodes(
 def replay_of_episodes(source: EpisodeSource, *, sampler: Sampler | None = None, view: View | None = None) -> Replay:
     """Fill a replay with all episodes, one behind the other as the steps of one env.
 
-    Where it is not known what was seen after an episode, its last observation stands for it.
+    Where the final observation of an episode is unknown, its last observation is used.
     """
     whole = [_with_following(episode) for episode in source]
     if not whole:
@@ -109,7 +109,7 @@ def _with_following(episode: Episode) -> dict[str, Any]:
 
 
 def closed(terminated: Tensor, truncated: Tensor) -> Tensor:
-    """Return `truncated` with its last step set where nothing says that the episode has ended there: it was cut."""
+    """Return `truncated` with its last step set where the episode has no end there: it was cut."""
     result = truncated.clone()
     result[-1] |= ~terminated[-1]
     return result

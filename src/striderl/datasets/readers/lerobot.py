@@ -7,7 +7,7 @@
 
     observation.state ─▶ component 'state'     observation.images.top ─▶ 'images.top', uint8 [C, H, W]
     action ─▶ act     next.reward ─▶ rew, else 0
-    the last step is terminated where 'next.success' says so (without it, where 'next.done' does), else truncated
+    the last step is terminated where 'next.success' is true (without it, where 'next.done' is), else truncated
 
 Only pyarrow is needed, and imageio for pictures; the package `lerobot` itself is not.
 
@@ -46,7 +46,7 @@ _WIDTH = re.compile(r"0?[0-9]{0,2}d?")
 
 
 class LeRobotReader:
-    """Reads one dataset; iterating reads its episodes in their order."""
+    """Read one dataset; iterating reads its episodes in order."""
 
     has_final_obs = False
 
@@ -60,7 +60,7 @@ class LeRobotReader:
         """
         self.root, self.float_images = Path(root), float_images
         self.info = _read_info(self.root)
-        """What meta/info.json says."""
+        """The content of meta/info.json."""
         features: Mapping[str, Any] = self.info["features"]
         self._seen = {key.removeprefix(_SEEN): key for key in features if key.startswith(_SEEN)}
         if not self._seen or _ACTION not in features:
@@ -70,7 +70,7 @@ class LeRobotReader:
         self.obs_spec = ObsSpec({name: self._component(features[key]) for name, key in self._seen.items()})
         """Components of the observation."""
         self.action_spec = _action_spec(features[_ACTION])
-        """What an action is: real numbers without bounds."""
+        """The action spec: real numbers without bounds."""
         found = {int(each["episode_index"]): each for each in _read_episodes(self.root, self.info)}
         chosen = sorted(found) if episodes is None else list(episodes)
         missing = [number for number in chosen if number not in found]
@@ -274,7 +274,7 @@ def decoded_pictures(cells: list[Any], root: Path) -> Tensor:
 
 
 class VideoFrames:
-    """Frames of one video after the other; going back in a video opens it anew."""
+    """Frames of one video after the other; going back in a video reopens it."""
 
     def __init__(self) -> None:
         self._path = Path()

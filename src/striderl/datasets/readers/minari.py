@@ -30,7 +30,7 @@ from striderl.datasets.readers.episodes import Episode, closed
 
 
 class MinariReader:
-    """Reads one dataset; iterating reads its episodes in their order."""
+    """Read one dataset; iterating reads its episodes in order."""
 
     has_final_obs = True
 
@@ -52,7 +52,7 @@ class MinariReader:
         self.obs_spec = ObsSpec(narrow)
         """Components of the observation."""
         self.action_spec: ActionSpec = action_spec_from_space(self.dataset.action_space)
-        """What an action is."""
+        """The action spec."""
 
     @property
     def about(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _opened(dataset: str | Path, download: bool, trust: bool) -> Any:
 
 
 def _require_trust(folder: Path, trust: bool) -> None:
-    """Raise UntrustedFile where Minari would build the env that the metadata names, to ask it for its spaces."""
+    """Raise UntrustedFile where Minari would build the env that the metadata names, to read its spaces."""
     path = folder / "metadata.json"
     metadata = read_json(path, constant=float)  # Minari reads it again, without limits
     if not isinstance(metadata, dict):

@@ -1,4 +1,4 @@
-"""Bring recordings of st_rl and parkour over: `trajectory_*/traj_*.pickle`, read without running what they say.
+"""Convert recordings of st_rl and parkour: `trajectory_*/traj_*.pickle`, read without executing the pickles.
 
     old/metadata.json                              new/metadata.json
     old/trajectory_7/traj_000000_000064.pickle ──▶ new/shard_000000.trj     one trajectory of 139 steps
@@ -52,18 +52,18 @@ _CRITIC = "critic/"
 
 
 class Imported(NamedTuple):
-    """What an import did."""
+    """Result of an import."""
 
     num_trajectories: int
     num_steps: int
     left_out: tuple[str, ...]
-    """Trajectories that were not brought over, each with its reason."""
+    """Trajectories that were not converted, each with its reason."""
 
 
 def import_old_trajectories(folder: str | Path, save_dir: str | Path) -> Imported:
-    """Bring a folder of pickles over into a new folder; what is damaged is left out and named.
+    """Convert a folder of pickles to a new folder; damaged trajectories are skipped and named.
 
-    Raises TrajectoryRefused, before anything more is read, for a pickle that wants anything but arrays of numbers. An
+    Raises TrajectoryRefused, before anything more is read, for a pickle that needs anything but arrays of numbers. An
     import that fails leaves nothing in a folder that was empty before.
     """
     source, target = Path(folder), Path(save_dir)

@@ -1,4 +1,4 @@
-"""A shard: the file of one writer, records one behind the other; and how a reader finds its way in it.
+"""A shard: the file of one writer, records one behind the other, and how it is read.
 
     shard_000003.trj
     │ head: magic, version, fingerprint of the spec, about the writer │ record │ record │ record │ rec…
@@ -9,16 +9,16 @@ Only whole records count. A writer never touches what is behind it, and the next
 killed one left stays unread at the end of its own file. Where a header in the middle is damaged, the next good one is
 searched for, and the hole is reported by its place.
 
-One trajectory as bytes: a frame that says how long it is, checksums, and chunks of columns.
+One trajectory as bytes: a header with its length, checksums, and chunks of columns.
 
     offset 0   header    48 bytes   magic │ num_steps │ time_ns │ about │ num_chunks │ body │ flags │ crc of all these
           48   table     8 bytes    for each chunk: its size, its crc
-               about     JSON       what is known of this trajectory: {"success": true, …}
+               about     JSON       metadata of this trajectory: {"success": true, …}
                crc       4 bytes    of table and about
                body                 the chunks, column by column, each in the order of time:
 
                    obs/joints  steps 0…1364 │ steps 1365…1999 │ obs/depth  steps 0…20 │ 21…41 │ … │ act …
-                   and where the spec says so, one last row of each observation column: what was seen after the end
+                   and with `final_obs`, one last row of each observation column: the observation after the end
 
                tail      8 bytes    'trj done'
 
@@ -85,11 +85,11 @@ class ShardEntry(NamedTuple):
 
 @dataclass
 class ShardScan:
-    """What a reader knows of a shard so far."""
+    """A reader's state of a shard."""
 
     path: Path
     about: dict[str, Any] | None = None
-    """What the writer said of itself; None before the head was read."""
+    """The writer's metadata; None before the head was read."""
     position: int = 0
     """Behind the last whole record."""
     size: int = 0
@@ -126,7 +126,7 @@ class ShardScan:
         return []
 
     def _read_head(self, descriptor: int, fingerprint: int) -> None:
-        """Read who wrote the shard; every version begins with such a head. Without a good one, look for records."""
+        """Read the shard's head; every version begins with one. Without a good one, look for records."""
         fields = os.pread(descriptor, _HEAD.size, 0)
         magic, version, found, length = _HEAD.unpack(fields) if len(fields) == _HEAD.size else (b"", 0, 0, 0)
         rest = os.pread(descriptor, min(length, MAX_ABOUT_BYTES) + _CRC.size, _HEAD.size)
@@ -195,7 +195,7 @@ class ShardScan:
 
 
 def _json(text: bytes, path: Path) -> dict[str, Any]:
-    """Read what a writer said of itself; its checksum is good already."""
+    """Read the writer's metadata; its checksum is verified already."""
     try:
         content = strict_json.decode(text, path, max_bytes=MAX_ABOUT_BYTES)
     except CheckpointCorrupt:
@@ -216,7 +216,7 @@ _FINAL_OBS = 1
 
 
 class Header(NamedTuple):
-    """What the first bytes of a record say."""
+    """The header of a record."""
 
     num_steps: int
     """Steps of the trajectory."""
@@ -313,7 +313,7 @@ def make_record(
     *,
     time_ns: int,
 ) -> ShardRecord:
-    """Pack a trajectory: `stored` are squeezed columns [T, …] by path, `final` the rows [1, …] after the end."""
+    """Pack a trajectory: `stored` are encoded columns [T, …] by path, `final` the rows [1, …] after the end."""
     num_steps = _length(stored)
     pieces = []
     for chunk in planned_chunks(spec, num_steps, final_obs=final is not None):

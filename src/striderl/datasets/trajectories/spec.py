@@ -9,9 +9,7 @@
      "about": {…}}
 
 A path is a list because names of components may hold a '/' themselves ('critic/scan'). The file is written once, whole,
-by whoever comes first, and never changed: a reader can not see it half done, and all writers agree on it.
-
-metadata.json: written once, by whichever writer comes first; read by everybody.
+by the first writer, and never changed: a reader cannot see it half done, and all writers agree on it.
 
 What can go wrong with recorded trajectories; every message names the file, the place in it and the reason.
 """
@@ -121,7 +119,7 @@ class TrajectorySpec:
     final_obs: bool = False
     """Whether each trajectory also has the observation after its last step."""
     layout: Mapping[str, Any] = field(default_factory=dict)
-    """What observations and actions are made of, as `checkpoint.layout.describe` puts it; {} where nobody said."""
+    """What observations and actions are made of, as `checkpoint.layout.describe` returns it; {} where unknown."""
 
     def __post_init__(self) -> None:
         paths = [column.path for column in self.columns]
@@ -146,7 +144,7 @@ class TrajectorySpec:
     ) -> TrajectorySpec:
         """Describe trajectories of steps with these nested columns.
 
-        `codecs` says which columns are not kept raw, by an observation component's name or by a whole path such as
+        `codecs` names the columns that are not stored raw, by an observation component's name or by a path such as
         'policy/log_prob'.
         """
         leaves = dict(_leaves(columns))
@@ -313,15 +311,15 @@ def _bounds(layout: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str
 
 
 class Metadata(NamedTuple):
-    """What metadata.json says."""
+    """The content of metadata.json."""
 
     spec: TrajectorySpec
     about: dict[str, Any]
-    """What the first writer said about the recording."""
+    """The first writer's metadata of the recording."""
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """Read what a folder of trajectories says of itself; raises TrajectoryMissing where nothing was recorded yet."""
+    """Read metadata.json of a folder; raises TrajectoryMissing where nothing was recorded yet."""
     path = folder / METADATA
     try:
         with FileOps().open_read(path) as file:
@@ -351,7 +349,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def agree_on_metadata(folder: Path, spec: TrajectorySpec, about: Mapping[str, Any]) -> Metadata:
-    """Write metadata.json, or, where it is there already, make sure that it says the same spec."""
+    """Write metadata.json, or, where it exists, check that it has the same spec."""
     try:
         return _same(folder, spec)
     except TrajectoryMissing:
@@ -421,7 +419,7 @@ class TrajectoryCorrupt(TrajectoryError):  # noqa: N818  (says what is wrong)
 
 
 class TrajectoryRefused(TrajectoryError):  # noqa: N818  (says what is wrong)
-    """A foreign file wants more than to be read."""
+    """A foreign file would have to be executed to be read."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
         """Name the file and the reason."""
@@ -431,7 +429,7 @@ class TrajectoryRefused(TrajectoryError):  # noqa: N818  (says what is wrong)
 
 
 class TrajectoryVersion(TrajectoryError):  # noqa: N818  (says what is wrong)
-    """A recording is in a version of the format that this library does not know."""
+    """A recording is in an unknown version of the format."""
 
 
 class TrajectoryMissing(TrajectoryError):  # noqa: N818  (says what is wrong)

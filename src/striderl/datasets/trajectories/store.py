@@ -13,7 +13,7 @@
 
 Why appended records in one file per writer, and not a file per trajectory: ten thousand short episodes are a few files
 instead of ten thousand; a reader finds what is new by the growth of a file; and nothing is ever renamed, rewritten or
-deleted, so a writer that is killed at any byte harms nobody. Bytes are read, not mapped into memory: a
+deleted, so a writer that is killed at any byte harms no reader. Bytes are read, not mapped into memory: a
 file that is cut short under a map ends the process with a bus error; here it is a message.
 
 Indices stay what they are; new trajectories come behind the old ones, and those found together are in order of time.
@@ -79,7 +79,7 @@ class _Found(NamedTuple):
 
 
 class TrajectoryStore:
-    """Reads trajectories of one folder; any number of readers and writers may be at work at the same time."""
+    """Read trajectories of one folder; any number of readers and writers may work at the same time."""
 
     def __init__(self, folder: str | Path) -> None:
         """Look into a folder, which may be empty or missing so far."""
@@ -95,7 +95,7 @@ class TrajectoryStore:
 
     @property
     def metadata(self) -> Metadata:
-        """What metadata.json says; raises TrajectoryMissing while there is none."""
+        """The content of metadata.json; raises TrajectoryMissing while there is none."""
         if self._metadata is None:
             self._metadata = read_metadata(self.folder)
         return self._metadata
@@ -107,7 +107,7 @@ class TrajectoryStore:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the first writer said about the recording."""
+        """The first writer's metadata of the recording."""
         return self.metadata.about
 
     @property
@@ -318,7 +318,7 @@ class RecordReader:
         return nested({column.path: self._column(column, start, stop) for column in chosen})
 
     def obs_next(self, start: int, stop: int, obs: Any = None) -> Any:
-        """Read what followed each of these steps; `obs` is what was seen in them, where that was read already."""
+        """Read the next observation of each of these steps; `obs` is theirs, where that was read already."""
         obs = self.steps(["obs"], start, stop)["obs"] if obs is None else obs
         if stop <= start:
             return obs

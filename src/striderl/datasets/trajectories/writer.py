@@ -4,7 +4,7 @@
         writer.add(steps, final_obs=last, about={"success": True})       steps: nested tensors [T, …]
 
     shard_000004.trj  │ head │ record │ record │ header table about body ▌            killed here: two trajectories are
-                                               └ nobody sees this before its tail      whole, the third was never there
+                                               └ not visible before its tail           whole, the third was never there
 
 Each writer makes a new shard and appends to nothing else, so several may write to one folder, and one that comes after
 a crash does not touch what the crash left. A record is handed to the system in order, its tail last. Where the system
@@ -31,7 +31,7 @@ SHARD_BYTES = 256 * 1024 * 1024
 
 
 class TrajectoryWriter:
-    """Appends trajectories to a folder."""
+    """Append trajectories to a folder."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class TrajectoryWriter:
         shard_bytes: int = SHARD_BYTES,
         ops: FileOps | None = None,
     ) -> None:
-        """Agree with the folder on what a trajectory holds; a shard is made with the first one.
+        """Check that the folder has the same spec; a shard is made with the first trajectory.
 
         `about` is plain data about this recording. The first writer's is kept in metadata.json, each one's in the head
         of its shards.
@@ -72,7 +72,7 @@ class TrajectoryWriter:
     ) -> str:
         """Write one trajectory of nested columns [T, …], and return its name.
 
-        `final_obs` is the observation after the last step, [1, …] per component; wanted if `spec.final_obs`.
+        `final_obs` is the observation after the last step, [1, …] per component; required if `spec.final_obs`.
         """
         return self.add_squeezed(self.spec.squeezed(steps), final=self.squeezed_final(final_obs), about=about)
 
@@ -120,7 +120,7 @@ class TrajectoryWriter:
             self._synced = self._end
 
     def close(self) -> None:
-        """Put everything on the disk and let go of the shard; calling it twice is fine."""
+        """Sync everything to the disk and close the shard; calling it twice is fine."""
         self._closed = True
         self._finish_shard()
 
@@ -180,7 +180,7 @@ class TrajectoryWriter:
             descriptor, self._descriptor = self._descriptor, None
             try:
                 self._ops.close(descriptor)
-            except OSError:  # the first error is the one to tell
+            except OSError:  # the first error is the one to raise
                 return
 
     def _finish_shard(self) -> None:

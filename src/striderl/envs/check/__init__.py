@@ -1,4 +1,4 @@
-"""Check that an environment keeps the contract, and say what is wrong, in which env, at which step."""
+"""Check that an environment keeps the contract, and report what is wrong, in which env, at which step."""
 
 from __future__ import annotations
 

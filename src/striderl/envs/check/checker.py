@@ -1,4 +1,4 @@
-"""Check that an environment keeps the contract of `VecEnv`, and say what is wrong, in which env and at which step.
+"""Check that an environment keeps the contract of `VecEnv`, and report what is wrong, where and at which step.
 
     report = check_vec_env(MyEnv(8))          raises ContractError at the first fault
     report = check_vec_env(MyEnv(8), collect=True)
@@ -8,9 +8,9 @@ A message names the field, the env, the step, what was wanted and what was found
 
     MyEnv: obs['joints'] (env 3, at step 17): wanted finite numbers, found nan at entry 5.
 
-Check what an env must do on request: settable clocks, partial resets, seeds, saved states, refusals, closing.
+Checks of single calls: settable clocks, partial resets, seeds, saved states, refusals, closing.
 
-Check a long run: values, tensors that must not change later, episode lengths, time limits, final observations.
+Checks of a long run: values, tensors that must not change later, episode lengths, time limits, final observations.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check_rollout(probe: Probe) -> None:
 
 
 class EnvWatch:
-    """Keep tensors that were handed out, with clones, and look whether they still say the same."""
+    """Keep returned tensors, with clones, and check that they have not changed."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -123,7 +123,7 @@ class EpisodeClock:
 
 
 class Endings:
-    """Judge whether `final_obs` is the end of the old episode and `obs` the start of the new one."""
+    """Check that `final_obs` is the end of the old episode and `obs` the start of the new one."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -148,7 +148,7 @@ class Endings:
             self._starts.add(b"".join(value[row].cpu().numpy().tobytes() for value in step.obs.values()))
 
     def conclude(self) -> bool:
-        """Say what the endings of the whole run show; return whether there were any."""
+        """Report what the endings of the whole run show; return whether there were any."""
         if self._ends and self._all_same and self._moves:
             number, row = self._ends[0]
             wanted = "the last observation of the old episode there, the first of the new one in obs"
@@ -183,13 +183,13 @@ def _check_metrics(probe: Probe) -> None:
             probe.recorder.wrong(f"metrics()[{name!r}]", wanted=f"float [{probe.env.num_envs}]", found=found)
 
 
-# -- on request --------------------------------------------------------------------------------------------------------
+# -- single calls ------------------------------------------------------------------------------------------------------
 
 
 REPLAY_STEPS = 24
 """How many steps are compared when a run is repeated."""
 NUM_STARTS = 8
-"""How many episode starts are compared to tell random streams apart."""
+"""How many episode starts are compared to distinguish random streams."""
 
 
 def check_episode_lengths(probe: Probe) -> None:
@@ -398,7 +398,7 @@ def _check_unchanged(probe: Probe, kept: Any, saved: Any, path: str = "state_dic
 
 
 def check_refusals(probe: Probe) -> None:
-    """Warn when actions for too few envs are taken without a word."""
+    """Warn when actions for too few envs are accepted silently."""
     num_envs = probe.env.num_envs
     if num_envs < 2:
         probe.recorder.skipped("too few actions: there is only one env")

@@ -33,7 +33,7 @@ class Recording:
 
 
 class Difference(NamedTuple):
-    """Where two recordings part."""
+    """Where two recordings differ first."""
 
     step: int
     name: str
@@ -134,7 +134,7 @@ def handed_out(step: Step) -> dict[str, Tensor]:
 
 
 def named_step(step: Step) -> dict[str, Tensor]:
-    """Return clones of what a step means: everything but the rows of final_obs in which nothing ended."""
+    """Return clones of a step's meaningful values: everything but the rows of final_obs in which nothing ended."""
     parts = {name: value.clone() for name, value in handed_out(step).items() if not name.startswith("final_obs")}
     done = ended(step)
     for name, value in (step.final_obs or {}).items():
@@ -144,7 +144,7 @@ def named_step(step: Step) -> dict[str, Tensor]:
 
 
 def first_difference(one: Recording, other: Recording) -> Difference | None:
-    """Return where two runs part first, and in which rows; None when they are equal bit for bit."""
+    """Return where two runs differ first, and in which rows; None when they are equal bit for bit."""
     for step, (left, right) in enumerate(zip(one.fields, other.fields, strict=True)):
         for name in [name for name in left if name in right]:
             rows = different_rows(left[name], right[name])

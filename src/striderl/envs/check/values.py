@@ -1,6 +1,6 @@
-"""Compare what an env hands out with what it declared: structure, shapes, dtypes, devices, finite numbers.
+"""Compare what an env returns with what it declared: structure, shapes, dtypes, devices, finite numbers.
 
-What a contract check says: what was checked, what is wrong and where, and what looks odd.
+Also here: the report of a check: what was checked, violations and their places, and warnings.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def check_obs(
 ) -> bool:
     """Check one observation against `env.obs_spec`; return whether its structure is right.
 
-    With `rows`, only the numbers in these rows must be finite: `final_obs` means nothing where no episode ended.
+    With `rows`, only the numbers in these rows must be finite: `final_obs` is unused where no episode ended.
     """
     if not isinstance(obs, dict):
         recorder.wrong(field, wanted="a dict of named tensors", found=type(obs).__name__, step=step)
@@ -229,7 +229,7 @@ class Violation:
     field: str
     """What is wrong: 'obs['joints']', 'reward', 'episode_length_buf', 'reset_envs', …"""
     wanted: str
-    """What the contract asks for."""
+    """What the contract requires."""
     found: str
     """What the env did."""
     env: int = NOWHERE
@@ -296,7 +296,7 @@ class Recorder:
         advice: str = "",
         cause: Exception | None = None,
     ) -> None:
-        """Record a violation, once per field and rule: the thousandth bad step says no more than the first."""
+        """Record a violation, once per field and rule: later steps add nothing."""
         violation = Violation(field=field, wanted=wanted, found=found, env=env, step=step, advice=advice)
         if not self._collect:
             raise ContractError(f"{self.report.env_name}: {violation}") from cause

@@ -3,7 +3,7 @@
 The physical state of all envs is one float64 array, one row per quantity, so that numpy's vector loops run along envs:
 
     state            env 0   env 1   env 2          episode   3  0  1      episodes each env has finished or abandoned
-      x              0.02   -0.01    0.00           started  40 52 49      what the clock said when the episode began
+      x              0.02   -0.01    0.00           started  40 52 49      the clock when the episode began
       x_dot          0.31    0.00   -0.17           clock    52            so the episodes are 12, 0 and 3 steps old
       theta         -0.04    0.03    0.01
       theta_dot     -0.22    0.01    0.05
@@ -22,7 +22,7 @@ episodes ahead. How far ahead changes no number.
     pool [N * 4, S]     env 0 is in episode 6 and was last supplied at 5: its four rows hold the starts of 5 6 7 8
                         env 1 is in episode 2 and was last supplied at 0: its four rows hold those of 0 1 2 3
 
-When an env asks for more than it has, every env that has used up half of its rows is supplied anew, so that envs whose
+When an env has used up its rows, every env that has used up half of its rows is refilled, so that envs whose
 episodes are about as long share the cost of one call.
 
 Draw simple pictures with numpy alone: bars, boxes, discs and graphs in world coordinates, with smooth edges.
@@ -72,14 +72,14 @@ _ONE = np.array(1)
 
 @dataclass(frozen=True, kw_only=True)
 class StateLayout:
-    """The sizes and names that tell one classic task from another."""
+    """The sizes and names of one classic task."""
 
     name: str
     """Gymnasium's id of the task; also the name of its random stream."""
     state_size: int
     """How many numbers describe one env."""
     obs_size: int
-    """How many numbers one env shows."""
+    """How many numbers one env observes."""
     num_draws: int
     """How many uniform numbers start an episode."""
     action_spec: BoxSpec | DiscreteSpec
@@ -108,7 +108,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
     """N copies of one small task that is stepped with numpy on the CPU; tensors come and go on any device.
 
     A subclass names its `layout` and `default_config` and fills in four functions: how an episode starts, how the state
-    advances, what is seen of it, and how it is drawn. The first `reset` uses seed 0 if it is given none.
+    advances, its observation, and how it is drawn. The first `reset` uses seed 0 if it is given none.
     """
 
     layout: ClassVar[StateLayout]
@@ -165,7 +165,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
 
     @abstractmethod
     def _observe(self, state: Array) -> Array:
-        """Return what is seen of states [state_size, n] as a new, contiguous float32 array [n, obs_size]."""
+        """Return the observations of states [state_size, n] as a new, contiguous float32 array [n, obs_size]."""
 
     @abstractmethod
     def _picture(self, state: Array) -> Array:
@@ -196,7 +196,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
             ended |= self._mark_timeouts(truncated)
         tensor = self._tensor
         final = tensor(self._observe(self._state))
-        current = final  # where nothing ended final_obs means nothing, so both may be one tensor
+        current = final  # where nothing ended final_obs is unused, so both may be one tensor
         if ended:
             self._next_episode((terminated | truncated).nonzero()[0])
             current = tensor(self._observe(self._state))
@@ -257,7 +257,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
         return self._picture(self._state[:, env_index])
 
     def close(self) -> None:
-        """Refuse everything from now on, as envs do that have something to release."""
+        """Close the env; later calls raise."""
         self._ready, self._closed = False, True
 
     @property
@@ -268,7 +268,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
     # -- the parts of a step -----------------------------------------------------------------------------------------
 
     def _checked(self, actions: Actions) -> Array:
-        """Return the actions as an array of the declared shape and dtype, or say what is wrong with them."""
+        """Return the actions as an array of the declared shape and dtype, or raise."""
         self._require_reset()
         array: Array = action_array(self, actions, self._action_shape)
         if array.dtype != self._action_dtype:
@@ -300,7 +300,7 @@ class ClassicControl(VecEnv, Generic[ConfigT]):
         self._started[rows] = self._clock
 
     def _mark_timeouts(self, truncated: Array) -> bool:
-        """Mark the episodes that have reached the limit, say whether there are any, and set the next time to look."""
+        """Mark the episodes that have reached the limit, return whether there are any, and set the next check."""
         np.greater_equal(self._clock - self._started, self.max_episode_length, truncated)
         if _TRUE in truncated.tobytes():
             self._deadline = self._clock + 1

@@ -1,4 +1,4 @@
-"""What steps the envs behind a `GymnasiumEnv`: this process, worker processes, or a vector env that somebody else made.
+"""Back ends of a `GymnasiumEnv`: this process, worker processes, or an existing vector env.
 
 GymnasiumEnv ──rows start to stop──▶ Backend ──▶ Buffers         numpy arrays of all N envs
                                        ├─ InProcessBackend       here
@@ -21,7 +21,7 @@ from striderl.envs.workers.layout import Array, Buffers, Description, Layout, en
 
 
 class Backend(Protocol):
-    """Steps N envs; every method takes the rows start to stop that it is about."""
+    """Step N envs; every method takes its rows start to stop."""
 
     num_envs: int
     num_slots: int
@@ -37,7 +37,7 @@ class Backend(Protocol):
     seed: int | None
     """The seed of the last seeded reset."""
     runs_ahead: bool
-    """Whether a step goes on by itself after `send_step`."""
+    """Whether a step runs by itself after `send_step`."""
     closed: bool
     """Whether `close` was called."""
 
@@ -52,7 +52,7 @@ class Backend(Protocol):
         """Start new episodes, from the seed where given."""
 
     def reset_masked(self, start: int, stop: int) -> None:
-        """Start new episodes where `buffers.reset_mask` says so."""
+        """Start new episodes where `buffers.reset_mask` is true."""
 
     def send_step(self, start: int, stop: int) -> None:
         """Start one step with `buffers.actions`."""
@@ -61,10 +61,10 @@ class Backend(Protocol):
         """Finish that step."""
 
     def is_ready(self, start: int, stop: int) -> bool:
-        """Tell whether `wait_step` would not wait."""
+        """Return whether `wait_step` would not wait."""
 
     def wait_any(self, ranges: Sequence[tuple[int, int]], timeout: float | None) -> list[bool]:
-        """Wait until a part is ready and tell of each whether it is."""
+        """Wait until a part is ready and return of each whether it is."""
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Return (slot, start, stop) of where the current observations lie."""
@@ -115,12 +115,12 @@ class InProcessBackend:
             self._block.reset(0, start, stop, seeded=seed is not None)
 
     def reset_masked(self, start: int, stop: int) -> None:
-        """Start new episodes where the mask says so."""
+        """Start new episodes where the mask is true."""
         with self._naming_env():
             self._block.reset_masked(0, 0, start, stop)
 
     def send_step(self, start: int, stop: int) -> None:
-        """Do nothing yet: the work is done when the result is asked for."""
+        """Do nothing yet: `wait_step` does the work."""
 
     def wait_step(self, start: int, stop: int) -> None:
         """Take one step."""
@@ -132,7 +132,7 @@ class InProcessBackend:
             raise self._named(error) from error
 
     def is_ready(self, start: int, stop: int) -> bool:
-        """Return True: nobody else has to finish first."""
+        """Return True: no other process has to finish first."""
         return True
 
     def wait_any(self, ranges: Sequence[tuple[int, int]], timeout: float | None) -> list[bool]:

@@ -7,13 +7,13 @@
 What is converted: Dict and Tuple observations become components named 'outer/inner', a plain one becomes 'obs'; float64
 components are stored as float32 unless `keep_float64`; rewards are float32; Discrete values are int64; images stay
 uint8. Actions are passed on in the dtype of the action space, clipped to a Box's bounds: a Gaussian policy samples
-outside of them, and what it sampled is what is stored and learned from.
+outside of them, and its unclipped sample is stored and learned from.
 
 Seeds: env i gets the stream `env_seed_sequence(seed, first_env_index + i)`; the same seed gives the same bits for any
 number of workers and any start method. Gymnasium's own env checker is left out of envs made by id (it costs more than
 many envs' step); the checks here take its place.
 
-From what a user gives to one builder per env, with an error in plain words where that does not work out.
+Also here: one builder per env from the user's argument.
 
 "CartPole-v1", 2     ─▶  [build, build]      looked up here: a worker process may not have registered it
 lambda: MyEnv(), 2   ─▶  [build, build]
@@ -81,12 +81,12 @@ class GymnasiumEnv(EnvRows):
         Args:
             env: a Gymnasium id or spec, something callable that builds an env, one such callable per env, or a
                 `gymnasium.vector.VectorEnv`, which is then owned and closed by this object.
-            num_envs: how many copies; may be left out where `env` says it.
+            num_envs: how many copies; may be left out where `env` has the number.
             device: where tensors live.
             env_kwargs: passed on to `gymnasium.make` or to the callable.
             workers: how the envs are spread over processes.
             info_keys: which info entries every step carries as tensors, with shape and dtype.
-            action_mask: the observation component, or else the info key, that says which actions are allowed.
+            action_mask: the observation component, or else the info key, that holds the mask of allowed actions.
             render_mode: 'rgb_array' makes `render` work; passed on like `env_kwargs`.
             keep_float64: keep float64 observations instead of storing them as float32.
             first_env_index: the global index of env 0, when several processes each hold a part of the envs.
@@ -159,7 +159,7 @@ def _make_backend(
 
 
 def _layout(backend: Backend, info_keys: Mapping[str, TensorSpec], mask: str, keep_float64: bool) -> Layout:
-    """Lay out the buffers for what the envs say about themselves; unusable spaces are refused here."""
+    """Lay out the buffers for the envs' description; unusable spaces raise here."""
     description = backend.description
     action_spec_from_space(description.action_space)
     return make_layout(
@@ -197,12 +197,12 @@ _SHOW = "an id, a spec, a function that builds an env, a list of such functions,
 
 
 def user_error(violation: ContractViolation) -> Exception:
-    """Return the error that users know for a violation found here or in a worker."""
+    """Return the public error for a violation found here or in a worker."""
     return _USER_ERRORS.get(type(violation), ContractError)(str(violation))
 
 
 def check_arguments(num_envs: Any, workers: Any, env_kwargs: Any, info_keys: Any) -> None:
-    """Refuse arguments of the wrong kind before anything is built."""
+    """Raise for arguments of the wrong kind before anything is built."""
     if not isinstance(num_envs, int) or isinstance(num_envs, bool):
         raise TypeError(f"num_envs: wanted a whole number, found {type(num_envs).__name__} {num_envs!r}")
     if not isinstance(workers, WorkerConfig):
@@ -258,7 +258,7 @@ def _with_arguments(build: Callable[..., Any], kwargs: Mapping[str, Any]) -> Env
     if kwargs:
         try:
             signature = inspect.signature(build)
-        except ValueError:  # something built in, which tells nothing about its arguments
+        except ValueError:  # a built-in without a signature
             return functools.partial(build, **kwargs)
         try:
             signature.bind(**kwargs)

@@ -1,9 +1,9 @@
-"""Some rows of a Gymnasium back end as a `VecEnv`: torch on the outside, numpy buffers on the inside.
+"""Some rows of a Gymnasium back end as a `VecEnv`: torch tensors outside, numpy buffers inside.
 
     buffers   row 0 ─────────── row 31 │ row 32 ─────────── row 63
               └── EnvRows(0, 32) ──┘     └── EnvRows(32, 64) ──┘        two halves of one env, stepped alternately
 
-Everything handed out is a copy: the buffers are written again by the next step, the tensors never.
+Everything returned is a copy: the buffers are written again by the next step, the tensors never.
 
 What an action of a Gymnasium env has to be, and where its rows are stored, clipped to the bounds of its space.
 """
@@ -114,7 +114,7 @@ class EnvRows(AsyncVecEnv):
         return self._tensors(self._read_obs())
 
     def step_async(self, actions: Actions) -> None:
-        """Hand the actions over; with worker processes they start to work on them at once."""
+        """Send the actions; worker processes start to step at once."""
         self._refuse_unready("step")
         self._write_actions(actions)
         self._facts.under_way[self._rows] = b"\x01" * self.num_envs  # first: an interrupt may come after sending
@@ -133,7 +133,7 @@ class EnvRows(AsyncVecEnv):
         return self._read_step()
 
     def step(self, actions: Actions) -> Step:
-        """Advance every env by one step; as `step_async` and `step_wait`, without a moment between them."""
+        """Advance every env by one step; `step_async` and `step_wait` in one call."""
         self._refuse_unready("step")
         self._write_actions(actions)
         backend, start, stop = self._backend, self._start, self._stop
@@ -147,7 +147,7 @@ class EnvRows(AsyncVecEnv):
         return self._read_step()
 
     def is_ready(self) -> bool:
-        """Tell whether `step_wait` would return, or raise, without waiting."""
+        """Return whether `step_wait` would return, or raise, without waiting."""
         return 0 not in self._facts.under_way[self._rows] and self._backend.is_ready(self._start, self._stop)
 
     def reset_envs(self, mask: Tensor) -> Obs:
@@ -169,7 +169,7 @@ class EnvRows(AsyncVecEnv):
 
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
-        """Pretend that the episodes are this old; their end is then counted here, not by the env's own time limit."""
+        """Set the age of the episodes; their end is then counted here, not by the env's own time limit."""
         self._refuse_unready("setting episode_length_buf")
         ages = value.detach().to("cpu", torch.int64).numpy()
         if ages.shape != (self.num_envs,) or (ages < 0).any():
@@ -178,7 +178,7 @@ class EnvRows(AsyncVecEnv):
         self._backend.buffers.aged[self._rows] = True
 
     def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return one env's picture as uint8 [height, width, 3]; wants render_mode='rgb_array'."""
+        """Return one env's picture as uint8 [height, width, 3]; needs render_mode='rgb_array'."""
         mode = self._backend.description.render_mode
         if mode != "rgb_array":
             raise RuntimeError(f"render wants envs with render_mode='rgb_array', found {mode!r}; set it when building")
@@ -222,7 +222,7 @@ class EnvRows(AsyncVecEnv):
     # -- in and out --------------------------------------------------------------------------------------------------
 
     def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call the back end; a broken contract becomes the error that users know."""
+        """Call the back end; a broken contract becomes its public error."""
         if self._backend.closed:
             raise _closed()
         try:
@@ -329,7 +329,7 @@ class ActionPart(NamedTuple):
     wanted: tuple[int, ...]
     """The shape of a whole batch."""
     is_whole: bool
-    """Whether it wants int64."""
+    """Whether it is int64."""
     num_choices: Array | None
     """How many choices there are, uint64; None for real numbers."""
     rows: Array
@@ -352,7 +352,7 @@ class ActionPart(NamedTuple):
             rows[...] = np.minimum(np.maximum(given, self.low), self.high)
 
     def allows(self, values: Array) -> bool:
-        """Tell whether all choices are from 0 to their number; a few are looked at one by one, which is quicker."""
+        """Return whether all choices are from 0 to their number; a few are checked one by one, which is quicker."""
         if self.num_choices is None:
             return True
         if values.ndim == 1 and len(values) <= _FEW:

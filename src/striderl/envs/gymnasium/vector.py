@@ -1,4 +1,4 @@
-"""A `gymnasium.vector.VectorEnv` that somebody else built, as a back end without phantom transitions.
+"""An existing `gymnasium.vector.VectorEnv` as a back end without phantom transitions.
 
     mode        after an episode ended, Gymnasium …                     here
     SAME_STEP   has already reset; the end is in info["final_obs"]      taken from there
@@ -8,8 +8,8 @@
 So every step is one real transition for every env, whatever the mode. In NEXT_STEP mode only Gymnasium's own
 SyncVectorEnv and AsyncVectorEnv are known to take a masked reset in place of the phantom step; another class is
 refused in that mode, because stepping it would lose a transition of some env or invent one. In SAME_STEP mode an env
-that returns the same array every time loses its final observation inside Gymnasium; with SyncVectorEnv that is found
-out and refused, with AsyncVectorEnv nobody can tell.
+that returns the same array every time loses its final observation inside Gymnasium; with SyncVectorEnv that is detected
+and raises, with AsyncVectorEnv it cannot be detected.
 
 Batches of a vector env, taken apart and checked: observations, actions, infos, flags and rewards of all N envs.
 
@@ -89,12 +89,12 @@ class VectorBackend:
         self.buffers.episode_length[:], self.buffers.aged[:] = 0, False
 
     def reset_masked(self, start: int, stop: int) -> None:
-        """Start new episodes where the mask says so."""
+        """Start new episodes where the mask is true."""
         current = [array[0].copy() for array in self.buffers.obs]
         self._store(self._reset_some(self.buffers.reset_mask.copy(), current))
 
     def send_step(self, start: int, stop: int) -> None:
-        """Do nothing yet: the work is done when the result is asked for."""
+        """Do nothing yet: `wait_step` does the work."""
 
     def wait_step(self, start: int, stop: int) -> None:
         """Take one step, and reset what ended."""
@@ -123,7 +123,7 @@ class VectorBackend:
         self._store(arrays)
 
     def is_ready(self, start: int, stop: int) -> bool:
-        """Return True: nobody else has to finish first."""
+        """Return True: no other process has to finish first."""
         return True
 
     def wait_any(self, ranges: Sequence[tuple[int, int]], timeout: float | None) -> list[bool]:
@@ -142,7 +142,7 @@ class VectorBackend:
         return np.asarray(frames[row])
 
     def get_attr(self, name: str) -> list[Any]:
-        """Return an attribute of every env; only vector envs that are built of single envs can tell."""
+        """Return an attribute of every env; only vector envs that are built of single envs have them."""
         inner: Any = self._env.unwrapped
         if not _is_built_of_envs(self._env):
             raise ContractViolation(f"get_attr: {self._env} is not built of single envs that could have {name!r}")
@@ -216,7 +216,7 @@ class _KeptOptions(dict[str, Any]):
     """Reset options that survive being read.
 
     SyncVectorEnv removes the mask from the options it is given, and the wrappers around it, which look for it
-    afterwards (RecordEpisodeStatistics), then believe that every env was reset.
+    afterwards (RecordEpisodeStatistics), then act as if every env was reset.
     """
 
     def pop(self, key: str, *default: Any) -> Any:
@@ -242,7 +242,7 @@ def _is_built_of_envs(env: VectorEnv[Any, Any, Any]) -> bool:
 
 
 def _takes_reset_mask(env: VectorEnv[Any, Any, Any], mode: str) -> bool:
-    """Tell whether some envs can be reset. An AsyncVectorEnv without shared memory forgets to drop its own reset."""
+    """Return whether some envs can be reset. An AsyncVectorEnv without shared memory still does its own reset."""
     from gymnasium.vector import AsyncVectorEnv
 
     inner = env.unwrapped
@@ -296,7 +296,7 @@ class BatchedObservation:
         """Store info['final_obs'] of the rows that the vector env has already reset.
 
         `live` are the single envs' own current observations, where they can be had: an env that returns the same array
-        every time has overwritten its final observation by now, and nobody can tell what it was.
+        every time has overwritten its final observation by now, and it is lost.
         """
         final = info.get("final_obs") if isinstance(info, Mapping) else None
         if final is None:

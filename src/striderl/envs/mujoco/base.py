@@ -21,7 +21,7 @@
         def terminated(self):
             return np.abs(self.qpos[:, 1]) > 0.5
 
-        def rewards(self):                                           # after terminated(); self.fell holds its answer
+        def rewards(self):                                           # after terminated(); self.fell holds its result
             return {"upright": np.cos(self.qpos[:, 1]), "effort": np.square(self.actions).sum(axis=1)}
 
 What happens in one step, for all envs at once:
@@ -32,7 +32,7 @@ What happens in one step, for all envs at once:
 
 Memory of a task beyond MuJoCo's state (commands, feet in the air, positions a step ago) lives in arrays made with
 `state_array`, written in place, so that it is saved and restored with the rest. Derived fields (`xpos`, `cvel`, …)
-describe the state one substep ago unless the task asks for `stage=mjSTAGE_VEL`; with `persistent=True` that is free.
+describe the state one substep ago unless the task sets `stage=mjSTAGE_VEL`; with `persistent=True` that is free.
 Sums over columns are fine, but a matrix product over envs may round differently for another number of envs.
 
 Reward terms by name: weighted, summed per env, and logged as means per step and sums per episode.
@@ -43,7 +43,7 @@ values  [terms, N]   forward   1.2   0.8        ──▶ reward [N]           s
                      ctrl     -0.1  -0.3        ──▶ log "reward/ctrl"    mean along the row
 sums    [terms, N]   the same, added up since the episode began
 
-What a task observes, brought to the shapes and dtypes that it has declared.
+Observations are converted to the declared shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ from striderl.envs.vec_env import (
 __all__ = ["Arrays", "Bool", "Float", "Int", "MujocoConfig", "MujocoEnv", "Rows"]
 
 Rows = slice | Int
-"""Which envs a function is about: all of them, `slice(None)`, or sorted indices."""
+"""Rows of envs: all of them, `slice(None)`, or sorted indices."""
 _ALL = slice(None)
 _NOBODY = np.zeros(0, np.int64)
 
@@ -114,7 +114,7 @@ class MujocoEnv(VecEnv):
     ) -> None:
         """Build the simulations; without `action_spec` an action is the controls within their ranges.
 
-        `stage` (an mjtStage) says up to which stage derived fields are made current after a step; see the text above.
+        `stage` (an mjtStage) is the stage up to which derived fields are current after a step; see the text above.
         """
         self.model, self.config = model, config
         self.num_envs, self.device = config.num_envs, torch.device(config.device)
@@ -138,7 +138,7 @@ class MujocoEnv(VecEnv):
         self.actions: Float = self.state_array("actions", self.action_spec.shape)
         """What the policy chose in this step, float64 [N, …]; with latency, what is applied is older."""
         self.fell: Bool = self.state_array("fell", dtype=np.bool_)
-        """What `terminated` answered in this step."""
+        """The result of `terminated` in this step."""
         self.reward_terms = RewardComponents(reward_weights, self.num_envs)
         self._terms = LiveTerms(randomize, Scene(self.simulation, self.streams, obs_spec, self.actions))
         self._obs: Arrays = {}
@@ -168,16 +168,16 @@ class MujocoEnv(VecEnv):
         """Return every reward term by name, [N] each, not yet weighted."""
 
     def truncated(self) -> Bool:
-        """Return which episodes end for another reason, bool [N]: time is over, unless a task knows more."""
+        """Return which episodes end for another reason, bool [N]: time is over, unless a task overrides it."""
         if not self.max_episode_length:
             return np.zeros(self.num_envs, np.bool_)
         return np.asarray(self.episode_length >= self.max_episode_length)
 
     def after_physics(self) -> None:
-        """Update the task's memory after the physics and before anything is judged (air times, new commands, …)."""
+        """Update the task's state after the physics, before rewards and terminations (air times, new commands, …)."""
 
     def episode_ended(self, ids: Int) -> Mapping[str, float]:
-        """Look at episodes that have just ended, before they are reset (curricula); return numbers for the log."""
+        """Process episodes that have just ended, before they are reset (curricula); return metrics for the log."""
         return {}
 
     def info(self) -> Mapping[str, NDArray[Any]]:
@@ -276,7 +276,7 @@ class MujocoEnv(VecEnv):
         self.episode_length[:] = value.cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return physics, memory, what was randomised and observed, and the place in the random streams."""
+        """Return physics, task state, randomisation, observations, and the position in the random streams."""
         self._require_reset()
         return {
             "task": saved_name(self),
@@ -315,7 +315,7 @@ class MujocoEnv(VecEnv):
         return self._renderer.frame(self.simulation.batch, env_index)
 
     def close(self) -> None:
-        """Free the rendering context, if there is one, and refuse everything from now on."""
+        """Free the rendering context, if there is one; later calls raise."""
         self._obs, self._closed = {}, True
         if self._renderer is not None:
             self._renderer.close()
@@ -333,14 +333,14 @@ class MujocoEnv(VecEnv):
         if len(refused):
             failed = np.union1d(failed, refused)
         if len(failed):
-            # the task's functions look at all rows, so a failed row gets numbers that they can work with
+            # the task's functions read all rows, so a failed row gets valid numbers
             self.simulation.restart(failed)
             self.simulation.forward(failed)
             self.num_failed += len(failed)
         return failed
 
     def _refused(self, actions: NDArray[Any]) -> Int:
-        """Return the envs whose action is not a number, and let them do nothing."""
+        """Return the envs with a non-finite action, and zero their actions."""
         finite = np.isfinite(actions)
         if np.count_nonzero(finite) == finite.size:
             return _NOBODY
@@ -349,7 +349,7 @@ class MujocoEnv(VecEnv):
         return refused
 
     def _mark_failed(self, failed: Int, before: Arrays, reward: Float, terminated: Bool, truncated: Bool) -> None:
-        """Give failed rows no reward, an end, and the last observation that was real."""
+        """Set failed rows to zero reward, ended, with the last valid observation."""
         self.reward_terms.forget(failed)
         reward[failed] = 0.0
         terminated[failed] = True
@@ -358,7 +358,7 @@ class MujocoEnv(VecEnv):
             value[failed] = before[name][failed]
 
     def _next_episodes(self, ids: Int, log: dict[str, float]) -> Obs:
-        """Close the books of the episodes that ended, start the next ones, and return what to act on."""
+        """Log the episodes that ended, start the next ones, and return the next observation."""
         log.update(self.reward_terms.episode_log(ids))
         log["episode/length"] = float(self.episode_length[ids].mean())
         log["simulation/failed"] = float(self.num_failed)
@@ -375,7 +375,7 @@ class MujocoEnv(VecEnv):
         return self._tensors(self._obs)
 
     def _begin(self, ids: Int) -> None:
-        """Put these envs at the start of the episode that their counters stand at."""
+        """Put these envs at the start of the episode of their counters."""
         self.simulation.restart(ids)
         self.episode_length[ids] = 0
         self.actions[ids] = 0.0
@@ -436,7 +436,7 @@ class RewardComponents:
         return np.asarray(np.add.reduce(self.values, axis=0))
 
     def forget(self, rows: NDArray[np.int64]) -> None:
-        """Take this step's terms of these envs back."""
+        """Remove this step's terms of these envs."""
         self.values[:, rows] = 0.0
 
     def settle(self) -> dict[str, float]:

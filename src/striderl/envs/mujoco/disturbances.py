@@ -1,4 +1,4 @@
-"""Randomisation that goes on during an episode: pushes, noise on what is seen, late actions and late observations.
+"""Randomisation during an episode: pushes, observation noise, delayed actions and delayed observations.
 
 Latency keeps the last values in a ring; env i reads the slot that is `delay[i]` steps old:
 
@@ -19,7 +19,7 @@ from striderl.envs.mujoco.randomize import LiveTerm, Randomization, Scene, check
 from striderl.envs.mujoco.simulation import Arrays, Float, Int
 from striderl.envs.mujoco.streams import Range, Streams
 
-_NOISE_BLOCK = 8  # steps of noise drawn in one call; part of the stream's key, so it must not depend on anything
+_NOISE_BLOCK = 8  # steps of noise drawn in one call; part of the stream's key, so it must be constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class _LiveNoise(LiveTerm):
 
 
 class _Ring:
-    """The last values of every env, and how many steps late each env reads them."""
+    """The last values of every env, and each env's delay in steps."""
 
     def __init__(self, name: str, steps: Range, shape: tuple[int, ...], streams: Streams) -> None:
         self._name, self._steps, self._streams = name, steps, streams
@@ -157,17 +157,17 @@ class _Ring:
         self.everyone = np.arange(num_envs)
 
     def begin(self, ids: Int) -> None:
-        """Draw how late these envs are in their new episode."""
+        """Draw the delays of these envs' new episodes."""
         low, high = self._steps
         drawn = np.floor(self._streams.uniform(self._name, ids, 1, low=low, high=high + 1))
         self.delay[ids] = np.minimum(drawn, high)
 
     def fill(self, ids: Int, value: Any) -> None:
-        """Pretend that these envs have had this value for ever."""
+        """Fill the whole history of these envs with this value."""
         self.slots[:, ids] = value
 
     def pass_through(self, value: NDArray[Any]) -> NDArray[Any]:
-        """Write the newest value of all envs and return what each of them reads now."""
+        """Write the newest value of all envs and return each env's delayed one."""
         self.cursor[0] = (self.cursor[0] + 1) % len(self.slots)
         self.slots[self.cursor[0]] = value
         place = (self.cursor[0] - self.delay[:, 0].astype(np.int64)) % len(self.slots)
@@ -180,7 +180,7 @@ class _Ring:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionLatency(Randomization):
-    """Actions that take effect some steps late, after zeros at the start; `env.randomized` has the steps, [N, 1]."""
+    """Actions that take effect some steps later, after zeros at the start; `env.randomized` has the steps, [N, 1]."""
 
     min_steps: int = 0
     """Fewest steps of delay."""
@@ -212,7 +212,7 @@ class _LiveActionLatency(LiveTerm):
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationLatency(Randomization):
-    """One observation component that is seen some steps late; `env.randomized` has the steps, [N, 1]."""
+    """One observation component with a delay of some steps; `env.randomized` has the steps, [N, 1]."""
 
     component: str
     """Name of the component."""

@@ -32,7 +32,7 @@ def open_range(low: float, high: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class LocomotionConfig(MujocoConfig):
-    """Settings that all of these tasks know; the names are Gymnasium's."""
+    """Settings of all of these tasks; the names are Gymnasium's."""
 
     forward_reward_weight: float = 1.0
     """Weight of the speed along x."""
@@ -56,7 +56,7 @@ class Locomotion(MujocoEnv):
         randomize: Sequence[Randomization],
         persistent: bool = False,
     ) -> None:
-        """Build the envs; `normal_velocities` says whether first velocities are normal or uniform numbers."""
+        """Build the envs; `normal_velocities`: whether initial velocities are normal or uniform."""
         model = load_gymnasium_model(model_file)
         spec = ObsSpec({"obs": ComponentSpec(shape=(self.observation_size(model, config),), dtype=config.obs_dtype)})
         super().__init__(
@@ -119,7 +119,7 @@ def load_gymnasium_model(file: str) -> Any:
         path = Path(package.origin).parent / "envs" / "mujoco" / "assets" / file
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}")
-    # HalfCheetah has an attribute that MuJoCo 4 deprecates; it would say so on stderr and in a file in the work folder
+    # HalfCheetah has an attribute that MuJoCo 4 deprecates, with a warning on stderr and in a file in the work folder
     previous = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(_ignore)
     try:
@@ -129,7 +129,7 @@ def load_gymnasium_model(file: str) -> Any:
 
 
 def _ignore(_: Any) -> None:
-    """Take a warning and say nothing."""
+    """Ignore a warning."""
 
 
 def between(value: Float, bounds: tuple[float, float]) -> Any:

@@ -16,17 +16,17 @@ from striderl.envs.mujoco.simulation import Arrays, Bool, Float
 
 
 class PlanarLocomotion(Locomotion):
-    """Locomotion in the plane: qpos starts with x, z and the pitch of the trunk; speed is the way made in a step."""
+    """Locomotion in the plane: qpos starts with x, z and the pitch of the trunk; speed is averaged over a step."""
 
     config: LocomotionConfig
 
     def apply_action(self, actions: Float) -> None:
-        """Remember where the robots are, then set the controls."""
+        """Store the positions, then set the controls."""
         self._x_before = self.qpos[:, 0].copy()
         super().apply_action(actions)
 
     def after_physics(self) -> None:
-        """Turn the way made in this step into a speed."""
+        """Compute the speed from the distance of this step."""
         np.subtract(self.qpos[:, 0], self._x_before, out=self.x_velocity)
         self.x_velocity /= self.step_dt
 
@@ -128,7 +128,7 @@ class HealthyLocomotion(PlanarLocomotion):
         return self.observed(rows, self.qvel[rows].clip(-10.0, 10.0))
 
     def terminated(self) -> Bool:
-        """End where the robot is not healthy, if that is asked for."""
+        """End where the robot is not healthy, if so configured."""
         self._healthy = self.healthy()
         return ~self._healthy if self.config.terminate_when_unhealthy else np.zeros(self.num_envs, np.bool_)
 

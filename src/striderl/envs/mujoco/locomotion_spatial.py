@@ -1,4 +1,4 @@
-"""Ant and Humanoid: robots that move in space and feel the ground, with the rules of Gymnasium's v5.
+"""Ant and Humanoid: locomotion in 3D with contact forces, with the rules of Gymnasium's v5.
 
 Contact forces as Gymnasium reads them: mj_rnePostConstraint on each env's MjData after the step.
 
@@ -38,7 +38,7 @@ class SpatialConfig(LocomotionConfig):
 
 
 class SpatialLocomotion(Locomotion):
-    """Locomotion with a free body, which qpos starts with; a subclass says where it is and when it is healthy."""
+    """Locomotion with a free body, which qpos starts with; a subclass defines its position and when it is healthy."""
 
     config: SpatialConfig
 
@@ -87,7 +87,7 @@ class SpatialLocomotion(Locomotion):
         self.contact_force[ids] = 0.0
 
     def apply_action(self, actions: Float) -> None:
-        """Remember where the robots are, then set the controls."""
+        """Store the positions, then set the controls."""
         self._x_before = self.x_position()
         super().apply_action(actions)
 
@@ -99,7 +99,7 @@ class SpatialLocomotion(Locomotion):
             self._external.measure(self.contact_force)
 
     def terminated(self) -> Bool:
-        """End where the robot is not healthy, if that is asked for."""
+        """End where the robot is not healthy, if so configured."""
         self._healthy = self.healthy()
         return ~self._healthy if self.config.terminate_when_unhealthy else np.zeros(self.num_envs, np.bool_)
 

@@ -1,16 +1,16 @@
-"""Domain randomisation: small settings, handed to an env in a list, that draw numbers per env and episode.
+"""Domain randomisation: a list of settings for an env, each of which draws values per env and episode.
 
     env = Ant(AntConfig(num_envs=64), randomize=[
         BodyMass(bodies=("torso",), add=(-0.05, 0.05)),
         Friction(sliding=(0.5, 1.25)),
         ActionLatency(max_steps=2),
     ])
-    env.randomized["friction"]          [N, 1], drawn anew for an env when its episode begins
+    env.randomized["friction"]          [N, 1], redrawn for an env when its episode begins
 
 A `Randomization` is what a user writes down; `attach` turns it into a `LiveTerm`, which holds the arrays. The env calls
 
     begin(ids)         when episodes begin: their model fields have the model's values, the terms change them in order
-    filter_action(a)   before the task sees the actions                     (latency)
+    filter_action(a)   before the task gets the actions                    (latency)
     disturb(length)    after the controls are set, before the physics       (pushes)
     filter_obs(obs)    after the task has observed                          (noise, latency)
 
@@ -42,14 +42,14 @@ class Scene(NamedTuple):
     streams: Streams
     obs_spec: ObsSpec
     actions: Float
-    """The env's array of actions, [N, …]; only its shape is of interest here."""
+    """The env's array of actions, [N, …]; only its shape is used."""
 
 
 class LiveTerm:
     """The arrays of one term in one env; a subclass overrides what it needs."""
 
     values: Float
-    """What is drawn, [N, …], for privileged observations."""
+    """The drawn values, [N, …], for privileged observations."""
     memory: Arrays
     """All arrays that the term needs to continue, `values` among them."""
 
@@ -64,12 +64,12 @@ class LiveTerm:
         """Change the physical state before the physics; `episode_length` [N] are the steps taken so far."""
 
     def filter_obs(self, obs: Arrays, rows: slice | Int, *, begun: bool, step_count: int) -> Arrays:
-        """Return what is seen instead; `begun` says that `rows` stand at the start of an episode."""
+        """Return the observations to use instead; `begun`: `rows` are at the start of an episode."""
         return obs
 
 
 class Randomization(ABC):
-    """A setting of one thing that differs between envs and episodes; subclasses are frozen dataclasses."""
+    """Setting of one quantity that differs between envs and episodes; subclasses are frozen dataclasses."""
 
     name: str
     """The key in `env.randomized`, and the term's place in a saved state."""
@@ -81,7 +81,7 @@ class Randomization(ABC):
 
     @abstractmethod
     def attach(self, scene: Scene) -> LiveTerm:
-        """Make the live side for one env object."""
+        """Make the arrays for one env object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,10 +249,10 @@ def check_range(what: str, bounds: Range, *, above: float = -np.inf) -> None:
 
 
 class LiveTerms:
-    """The live side of every term, by its name."""
+    """The arrays of every term, by its name."""
 
     def __init__(self, randomize: Sequence[Randomization], scene: Scene) -> None:
-        """Attach the terms to one env; two of the same name are refused."""
+        """Attach the terms to one env; two of the same name raise."""
         self._simulation = scene.simulation
         self._terms: dict[str, LiveTerm] = {}
         for term in randomize:
@@ -285,7 +285,7 @@ class LiveTerms:
             term.disturb(episode_length)
 
     def filter_obs(self, obs: Arrays, rows: slice | Int, *, begun: bool, step_count: int) -> Arrays:
-        """Return what is seen instead; `begun` says that `rows` stand at the start of an episode."""
+        """Return the observations to use instead; `begun`: `rows` are at the start of an episode."""
         for term in self._terms.values():
             obs = term.filter_obs(obs, rows, begun=begun, step_count=step_count)
         return obs
@@ -295,7 +295,7 @@ class LiveTerms:
         return {name: saved(term.memory) for name, term in self._terms.items()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, where: str) -> None:
-        """Go on with the arrays of the same terms; `where` names them in errors."""
+        """Load the arrays of the same terms; `where` names them in errors."""
         check_names(self._terms, state, where=where)
         for name, term in self._terms.items():
             load_arrays(term.memory, state[name], where=f"randomisation term {name!r}")

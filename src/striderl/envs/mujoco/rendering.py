@@ -1,8 +1,8 @@
-"""Frames without a display: one OpenGL context, made when the first frame is asked for.
+"""Rendering without a display: one OpenGL context, made with the first frame.
 
-MuJoCo decides about OpenGL when it is first imported, which is too early: perhaps nothing is ever drawn, and perhaps
-somebody else imported it before. So the context is made here: as MUJOCO_GL says if it is set, with the window system if
-there is one, else with EGL, else with OSMesa. Samples and shadows are off: in software they cost seven times the rest.
+MuJoCo chooses an OpenGL back end when it is first imported, which is too early: perhaps nothing is ever rendered, or it
+was imported before. So the context is made here: by MUJOCO_GL if it is set, with the window system if there is one,
+else with EGL, else with OSMesa. Samples and shadows are off: in software they cost seven times the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from striderl.data.naming import unknown
 
 DEBIAN_PACKAGES = "libegl1 libegl-mesa0 libgl1 libosmesa6"
-"""What gives a Debian or Ubuntu machine without a GPU all it needs to draw."""
+"""Packages for rendering on a Debian or Ubuntu machine without a GPU."""
 
 _MAX_GEOMS = 10000
 
@@ -71,7 +71,7 @@ class FrameRenderer:
 
 
 def choose_backend() -> str:
-    """Return 'glfw', 'egl' or 'osmesa': what MUJOCO_GL says, else what this machine can do."""
+    """Return 'glfw', 'egl' or 'osmesa': from MUJOCO_GL, else what this machine supports."""
     asked = os.environ.get("MUJOCO_GL", "").strip().lower()
     if asked in ("glfw", "egl", "osmesa"):
         return asked
@@ -88,7 +88,7 @@ def choose_backend() -> str:
 
 
 def make_context(width: int, height: int) -> Any:
-    """Make an OpenGL context for off-screen drawing; a failure says what to install."""
+    """Make an OpenGL context for off-screen rendering; an error names what to install."""
     backend = choose_backend()
     try:
         return _context_class(backend)(width, height)

@@ -8,9 +8,7 @@ sim.ctrl [N, nu] ─────────────────────
 sim.bind("xpos") [N, nbody, 3]     copied out after every call; read-only
 sim.expand("body_mass") [N, nbody] one value per env instead of the model's; writable
 
-Named arrays to tensors and back, with an error that says which names do not fit.
-
-What every MuJoCo task can be told, and what its controls are.
+Also here: named arrays to tensors and back, the settings of every MuJoCo task, and the spec of its controls.
 """
 
 from __future__ import annotations
@@ -196,7 +194,7 @@ def load_arrays(arrays: Arrays, found: Mapping[str, Tensor], *, where: str) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class MujocoConfig:
-    """What every MuJoCo task can be told."""
+    """Settings of every MuJoCo task."""
 
     num_envs: int = 1
     """How many envs are simulated together."""
@@ -207,7 +205,7 @@ class MujocoConfig:
     max_episode_length: int = 1000
     """Steps after which an episode is truncated; 0 for no limit."""
     device: str = "cpu"
-    """Where tensors are handed out; the simulation itself is on the CPU."""
+    """Device of the returned tensors; the simulation itself is on the CPU."""
     first_env_index: int = 0
     """The global index of env 0 when several processes share one set of envs; random numbers follow it."""
     render_height: int = 480
@@ -228,7 +226,7 @@ class MujocoConfig:
 
 
 def _check_parts(config: MujocoConfig) -> None:
-    """Raise TypeError for a field that wants a config of its own and got something else."""
+    """Raise TypeError for a field that needs a config of its own and has another type."""
     hints = typing.get_type_hints(type(config))
     for field in fields(config):
         wanted, value = hints[field.name], getattr(config, field.name)

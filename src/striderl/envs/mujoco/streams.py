@@ -2,7 +2,7 @@
 
 The occasion is the env's episode number unless the caller counts something else, so env 5 draws the same numbers with
 1 thread or 16, alone or among 4,096 envs, here or in another process. Numbers for episodes are drawn several episodes
-ahead, because one call of the generator costs the same for one episode as for many; nobody can tell from the numbers.
+ahead, because one call of the generator costs the same for one episode as for many; the numbers are the same.
 
     pool of one stream    env 0   episodes 8 … 15   [8, count]      env 0 is in episode 11
                           env 1   episodes 2 … 9    [8, count]      env 1 will be refilled when it reaches episode 10
@@ -37,7 +37,7 @@ class Streams:
         self._pools: dict[tuple[Any, ...], _Pool] = {}
 
     def restart(self, seed: int) -> None:
-        """Begin all streams anew from this seed."""
+        """Restart all streams from this seed."""
         self.seed = int(seed)
         self.episode[:] = 0
         self._pools.clear()

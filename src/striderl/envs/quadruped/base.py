@@ -1,4 +1,4 @@
-"""What all quadruped tasks share: the robot, its servos, its feet's memory, observations, rewards and metrics.
+"""What all quadruped tasks share: the robot, its servos, foot timers, observations, rewards and metrics.
 
     action [N, 12] ──▶ default pose + action_scale · action ──▶ servos, 4 substeps of 5 ms ──▶ one step of 20 ms (50 Hz)
 
@@ -18,7 +18,7 @@ and 'motion', which adversarial motion priors compare with clips:
     base height  lin vel  ang vel  gravity  joint pos  joint vel  feet
          0         1:4      4:7     7:10     10:22      22:34    34:46       unscaled, in the robot's frame
 
-or some of these, in another order, as `motion_fields` says.
+or some of these, in the order of `motion_fields`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ MOTION_SPEC = ObsSpec.from_segments(
     },
     group="motion",
 )
-"""What the component 'motion' is made of unless told otherwise: absolute joint angles; feet FL FR RL RR."""
+"""Default fields of the component 'motion': absolute joint angles; feet FL FR RL RR."""
 
 LIN_VEL_SCALE = 2.0
 ANG_VEL_SCALE = 0.25
@@ -96,7 +96,7 @@ _SENSOR_NOISE = {
 
 
 def obs_spec(extra: Mapping[str, ComponentSpec], *, lin_vel_group: str, motion: Sequence[str]) -> ObsSpec:
-    """Describe the observation; `extra` are the task's own components, `lin_vel_group` sees the true velocity.
+    """Describe the observation; `extra` are the task's own components, `lin_vel_group` gets the true velocity.
 
     `motion` names the fields of the component 'motion'; with none of them there is no such component.
     """
@@ -125,7 +125,7 @@ def obs_spec(extra: Mapping[str, ComponentSpec], *, lin_vel_group: str, motion: 
 
 
 def sensor_noise(spec: ObsSpec, level: float) -> list[ObservationNoise]:
-    """Return noise on the proprioception that the policy sees; at level 1 it has the usual widths of legged_gym."""
+    """Return noise on the policy's proprioception; at level 1 it has the usual widths of legged_gym."""
     if level <= 0.0:
         return []
     return [
@@ -136,7 +136,7 @@ def sensor_noise(spec: ObsSpec, level: float) -> list[ObservationNoise]:
 
 
 def proprioception(now: Measured, command: Float, rows: Rows) -> Arrays:
-    """Return what the robot feels and is asked for; `command` is the one to act on next."""
+    """Return proprioception and command; `command` is the one to act on next."""
     robot = now.robot
     return {
         "base_lin_vel": LIN_VEL_SCALE * robot.lin_vel[rows],
@@ -150,7 +150,7 @@ def proprioception(now: Measured, command: Float, rows: Rows) -> Arrays:
 
 
 def privileged(now: Measured, friction: Float, added_mass: Float, rows: Rows) -> Arrays:
-    """Return what only a simulator knows; `friction` and `added_mass` are [N, 1]."""
+    """Return the privileged components; `friction` and `added_mass` are [N, 1]."""
     robot = now.robot
     force = FORCE_SCALE * robot.foot_force[rows]
     return {
@@ -194,7 +194,7 @@ def default_randomization() -> tuple[Randomization, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class QuadrupedConfig(MujocoConfig):
-    """What every quadruped task can be told."""
+    """Settings of every quadruped task."""
 
     frame_skip: int = 4
     """Physics substeps of 5 ms per step; 4 make a controller of 50 Hz."""
@@ -209,7 +209,7 @@ class QuadrupedConfig(MujocoConfig):
     observe_motion: bool = True
     """Whether the component 'motion' for adversarial motion priors is part of the observation."""
     motion_fields: tuple[str, ...] = MOTION_SPEC.names
-    """Which fields of `MOTION_SPEC` that component has, in order; a discriminator sees nothing else."""
+    """Which fields of `MOTION_SPEC` that component has, in order; a discriminator gets nothing else."""
     reward_weights: dict[str, float] = field(default_factory=lambda: dict(WALKING_REWARDS))
     """Weight per second of each reward term, by its name in `REWARD_TERMS` or among the task's own."""
     rewards: RewardConfig = field(default_factory=RewardConfig)
@@ -219,7 +219,7 @@ class QuadrupedConfig(MujocoConfig):
     randomize: tuple[Randomization, ...] = field(default_factory=default_randomization)
     """What differs between envs and episodes."""
     noise_level: float = 0.0
-    """Strength of sensor noise on what the policy sees; 0 for none, 1 for the usual widths."""
+    """Strength of sensor noise on the policy's observations; 0 for none, 1 for the usual widths."""
 
 
 class QuadrupedEnv(MujocoEnv):
@@ -321,12 +321,12 @@ class QuadrupedEnv(MujocoEnv):
         return {}
 
     def look(self, rows: Rows) -> None:
-        """Refresh what the task remembers of its surroundings (pictures), after a step or when episodes begin."""
+        """Refresh the task's exteroception (depth images), after a step or when episodes begin."""
 
     # -- the functions of MujocoEnv ------------------------------------------------------------------------------------
 
     def reset_state(self, ids: Int) -> None:
-        """Stand up near the default pose, where the task says."""
+        """Start near the default pose, at the task's start position."""
         place, heading = self.start(ids)
         self.qpos[ids, :2] = place
         self.qpos[ids, 2] = self.config.robot.standing_height
@@ -373,7 +373,7 @@ class QuadrupedEnv(MujocoEnv):
         self.look(_ALL)
 
     def terminated(self) -> Bool:
-        """Return which robots have tipped over or fallen in the way the task says."""
+        """Return which robots have tipped over or fallen by the task's rule."""
         return np.asarray((self.robot.gravity[:, 2] > self._fall_gravity) | self.has_fallen())
 
     def rewards(self) -> Mapping[str, NDArray[Any]]:
@@ -421,7 +421,7 @@ class QuadrupedEnv(MujocoEnv):
         return {f"episode/{name}": float(value[torch.from_numpy(ids)].mean()) for name, value in found.items()}
 
     def _count_up(self) -> None:
-        """Add this step to the totals of the episode; the first step of an episode begins them anew."""
+        """Add this step to the totals of the episode; the first step of an episode resets them."""
         self._totals[self._totals_closed] = 0.0
         self._totals_closed[:] = False
         velocity = self.robot.lin_vel[:, :2]
@@ -431,7 +431,7 @@ class QuadrupedEnv(MujocoEnv):
         self._totals[:, 3] += np.sqrt(np.square(velocity).sum(axis=1)) * self.step_dt
 
     def _refresh(self, rows: Rows) -> None:
-        """Recompute what follows from positions and velocities, for these rows."""
+        """Recompute derived quantities of positions and velocities, for these rows."""
         self.robot.update(rows)
         feet, trunk = self.robot.feet_world[rows], self.robot.position[rows]
         self.now.foot_height[rows] = feet[:, :, 2] - self.ground.height(feet[:, :, 0], feet[:, :, 1])

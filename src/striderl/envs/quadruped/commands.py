@@ -1,10 +1,10 @@
-"""Velocity commands: forward, sideways and turning speed that a robot is asked for, drawn anew from time to time.
+"""Velocity commands: forward, sideways and turning speed, redrawn from time to time.
 
 A curriculum of levels: each env has one, goes up when it does well and down when it does badly.
 
 level     0    1    2    3    4    5
 env 0     ·    ·    ●──▶ up: it walked far enough
-env 1     ◀──● down: it did not get half as far as it was asked to
+env 1     ◀──● down: it did not get half as far as commanded
 env 2     ·    ·    ·    ·    ·    ●──▶ beyond the last: any level, so that the easy ones are not forgotten
 """
 
@@ -20,7 +20,7 @@ from striderl.envs.mujoco.streams import Range, Streams
 
 @dataclass(frozen=True, kw_only=True)
 class CommandConfig:
-    """Which velocities are asked for."""
+    """Ranges of the commanded velocities."""
 
     forward: Range = (-0.5, 1.0)
     """Range of the speed along the robot's x axis, m/s."""
@@ -80,7 +80,7 @@ class VelocityCommands:
 
 
 def is_moving(command: Float, *, above: float = 0.1) -> Bool:
-    """Return which commands [N, 3] ask for motion: more than this many m/s or rad/s."""
+    """Return which commands [N, 3] are not standing: more than this many m/s or rad/s."""
     return np.asarray((np.hypot(command[:, 0], command[:, 1]) > above) | (np.abs(command[:, 2]) > above))
 
 
@@ -108,7 +108,7 @@ class Levels:
             self.level[new] = np.minimum(drawn, self._first_levels - 1)
 
     def move(self, ids: Int, *, up: Bool, down: Bool) -> None:
-        """Change the level of envs `ids` whose episode has ended, as these flags [n] say."""
+        """Change the level of envs `ids` whose episode has ended, by these flags [n]."""
         if not self._rising:
             return
         level = self.level[ids] + up - (down & ~up)

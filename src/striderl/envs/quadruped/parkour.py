@@ -1,4 +1,4 @@
-"""Parkour: a quadruped runs along a lane of obstacles and is told which skill the next one asks for.
+"""Parkour: a quadruped runs along a lane of obstacles and observes which skill the next one needs.
 
     engaging_block [9]   the block that the robot is about to meet or is in
 
@@ -8,10 +8,10 @@
 
 A block is engaged from `reach` metres before its near edge until the robot has left it behind. While none is, 1:6 and
 all that follows are zero: walk. So `engaging_block[..., 1:6]` selects a policy among several (all zero: the first), and
-the sign of the last number tells jumping up from jumping down. What 'size' is for each skill stands below.
+the sign of the last number separates jumping up from jumping down. 'size' is defined for each skill below.
 
 The command is a speed along the lane with a turning rate that leads back to its middle, so a policy that tracks
-velocity on flat ground can be put to work here unchanged. Whoever reaches the end has success: the episode ends there.
+velocity on flat ground can be used here unchanged. Reaching the end is success and ends the episode.
 
 Lanes of obstacles, all in one model: each env runs along one of them, and envs never meet.
 
@@ -69,7 +69,7 @@ SIZES: Mapping[str, tuple[float, float]] = {
 }
 """What the easiest and the hardest obstacle of a kind measure, m; see the table above."""
 PIT = -1.0
-"""Height of the ground beside the lanes and in the gaps, m."""
+"""Height of the ground next to the lanes and in the gaps, m."""
 
 _GRID = 0.02  # every edge along a lane is a multiple of this, so the height table below is exact
 _WALL = 0.5  # height of walls and bars, m
@@ -170,7 +170,7 @@ class Lanes(Ground):
             + "".join(_box_xml(index, lane * config.distance, box) for index, (lane, box) in enumerate(boxes))
         )
 
-    # -- what a task asks ----------------------------------------------------------------------------------------------
+    # -- interface of a ground -----------------------------------------------------------------------------------------
 
     def height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the height of floor, boxes, walls or pit; bars, which one passes below, are left out."""
@@ -187,7 +187,7 @@ class Lanes(Ground):
         return np.stack([np.zeros(len(level)), self.lane(level, column) * self.config.distance], axis=1)
 
     def outside(self, x: Float, y: Float) -> Bool:
-        """Return that nobody is: who leaves a lane falls into the pit."""
+        """Return all false: a robot that leaves a lane falls into the pit."""
         return np.zeros(len(x), np.bool_)
 
     def lane(self, level: Int, column: Int) -> Int:
@@ -310,7 +310,7 @@ class ParkourConfig(QuadrupedConfig):
     lanes: ParkourFieldConfig = field(default_factory=ParkourFieldConfig)
     """What the lanes look like."""
     speed: Range = (0.5, 1.0)
-    """Range of the speed along the lane that is asked for in an episode, m/s."""
+    """Range of the commanded speed along the lane, m/s."""
     reach: float = 1.2
     """How far before an obstacle it begins to be engaged, m from the middle of the trunk."""
     patience: float = 4.0
@@ -324,13 +324,13 @@ class ParkourConfig(QuadrupedConfig):
     )
     """Where the height scan looks; it cannot see bars."""
     scan_group: str = "critic"
-    """Who sees the height scan: 'policy' or 'critic'."""
+    """Group of the height scan: 'policy' or 'critic'."""
     reward_weights: dict[str, float] = field(default_factory=lambda: dict(PARKOUR_REWARDS))
     """Weight per second of each reward term."""
 
 
 def progress(env: Parkour) -> Float:
-    """Return the speed along the lane as a share of what is asked for, at most 1."""
+    """Return the speed along the lane as a share of the commanded one, at most 1."""
     return np.minimum(env.robot.world_vel[:, 0] / env.now.command[:, 0], 1.0)
 
 
@@ -391,7 +391,7 @@ class Parkour(QuadrupedEnv):
         return np.asarray(self.qpos[:, 1] - self._lane * self.config.lanes.distance)
 
     def command_next(self) -> None:
-        """Lead back to the lane's middle, and notice who gets further: two centimetres count."""
+        """Command back to the lane's middle, and update progress: two centimetres count."""
         further = self.qpos[:, 0] > self._furthest + 0.02
         self._waited += self.step_dt
         self._waited[further] = 0.0
@@ -399,11 +399,11 @@ class Parkour(QuadrupedEnv):
         self.command[:, 2] = self._turning(self.aside(), self.robot.heading)
 
     def has_fallen(self) -> Bool:
-        """Return who lies in a gap or in the pit (even a crawling robot has its trunk higher), and who is stuck."""
+        """Return which robots are in a gap or the pit (even a crawling trunk is higher), or stuck."""
         return np.asarray((self.qpos[:, 2] < 0.12) | (self._waited > self.config.patience))
 
     def success(self) -> Bool:
-        """Return who has reached the end of the lane, [N]."""
+        """Return which robots have reached the end of the lane, [N]."""
         return np.asarray((self.qpos[:, 0] > self.ground.length) & ~self.fell)
 
     def info(self) -> Mapping[str, NDArray[Any]]:
@@ -415,7 +415,7 @@ class Parkour(QuadrupedEnv):
         return {"engaging_block": self.engaging_block(rows), "height_scan": self._scan.read(self.robot, rows)}
 
     def engaging_block(self, rows: Rows) -> Float:
-        """Return what the picture at the top of this file shows, [n, 9]."""
+        """Return `engaging_block` as drawn at the top of this file, [n, 9]."""
         x = self.qpos[rows, 0]
         # the hind feet are about a quarter of a metre behind the middle of the trunk
         start, end, skill, size, direction = self.ground.next_block(self._lane[rows], x, behind=0.25).T
@@ -453,5 +453,5 @@ class Parkour(QuadrupedEnv):
         return np.clip(1.5 * error, -0.8, 0.8)
 
     def truncated(self) -> Bool:
-        """Return whose time is over, and who has reached the end: there is no more lane, but nothing bad happened."""
+        """Return which episodes timed out or reached the end of the lane, which is no failure."""
         return super().truncated() | self.success()

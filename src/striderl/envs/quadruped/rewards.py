@@ -1,7 +1,7 @@
-"""Reward terms of the quadruped tasks by name: each is a function of what was measured in one step, [N] numbers.
+"""Reward terms of the quadruped tasks by name: each is a function of one step's measurements, [N].
 
-Terms are plain magnitudes (an error, a force, a share of time); whether they are wanted is the sign of the weight in
-the task's config. Weights are per second: the env multiplies them by the length of a step.
+Terms are plain magnitudes (an error, a force, a share of time); the sign of the weight in the task's
+config makes them a reward or a cost. Weights are per second: the env multiplies them by the length of a step.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Measured:
 
     robot: RobotState
     command: Float
-    """What was asked for in this step, [N, 3]."""
+    """The command of this step, [N, 3]."""
     actions: Float
-    """What the policy chose, [N, 12]."""
+    """The policy's action, [N, 12]."""
     previous_actions: Float
-    """What it chose one step before, [N, 12]."""
+    """The action one step before, [N, 12]."""
     joint_acc: Float
     """Mean joint acceleration over the step, [N, 12]."""
     landed: Float
@@ -64,13 +64,13 @@ class Measured:
 
 
 def tracking_lin_vel(now: Measured) -> Float:
-    """Return 1 when the speed on the ground is as asked, falling to 0 with the error."""
+    """Return 1 when the speed on the ground is as commanded, falling to 0 with the error."""
     error = np.square(now.command[:, :2] - now.robot.lin_vel[:, :2]).sum(axis=1)
     return np.asarray(np.exp(error * (-1.0 / now.config.tracking_width)))
 
 
 def tracking_ang_vel(now: Measured) -> Float:
-    """Return 1 when the turning rate is as asked, falling to 0 with the error."""
+    """Return 1 when the turning rate is as commanded, falling to 0 with the error."""
     return np.exp(np.square(now.command[:, 2] - now.robot.ang_vel[:, 2]) * (-1.0 / now.config.tracking_width))
 
 
@@ -120,7 +120,7 @@ def action_rate(now: Measured) -> Float:
 
 
 def feet_air_time(now: Measured) -> Float:
-    """Return, while motion is asked for, by how much the feet that land now were longer in the air than a quick tap.
+    """Return, while motion is commanded, by how much the feet that land now were longer in the air than a quick tap.
 
     Short taps cost nothing here, so that a policy that still trembles is not better off falling over; very long steps
     gain nothing more. It is a rate: summed over a second of walking it counts the seconds of good steps.
@@ -176,7 +176,7 @@ def pose_deviation(now: Measured) -> Float:
 
 
 def stand_still(now: Measured) -> Float:
-    """Return how far the joints are from the default pose, rad, summed, while standing is asked for."""
+    """Return how far the joints are from the default pose, rad, summed, while standing is commanded."""
     away = np.abs(now.robot.joint_pos - now.default_pose).sum(axis=1)
     return np.asarray(away * ~is_moving(now.command))
 

@@ -19,7 +19,7 @@
 Robot parts touch the ground and never each other. A foot has priority in a contact, so its friction is what counts.
 MuJoCo reports the force of the foot on the ground; `RobotState` turns the sign.
 
-How every robot stands and moves, as its own sensors would say it: computed from MuJoCo's state, for all at once.
+The state of every robot as its own sensors would measure it: computed from MuJoCo's state, for all at once.
 
     qpos, qvel ──▶ rotation [N, 3, 3] ──▶ lin_vel, ang_vel, gravity    in the robot's frame (x ahead, y left, z up)
     12 angles  ──▶ forward kinematics ──▶ feet [N, 4, 3]               in the robot's frame
@@ -27,7 +27,7 @@ How every robot stands and moves, as its own sensors would say it: computed from
     sensordata ──▶ foot_force [N, 4, 3], contacts
 
 The kinematics are written out here because MuJoCo's own body positions describe the state one substep ago; computing
-four legs in closed form costs less than asking MuJoCo for one more stage.
+four legs in closed form costs less than one more stage of MuJoCo.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _sensors_xml() -> str:
     return "".join([*feet, *limbs, f'<contact name="{TRUNK}" body1="{TRUNK}" data="found"/>'])
 
 
-# -- how it stands and moves -------------------------------------------------------------------------------------------
+# -- state of the robots -----------------------------------------------------------------------------------------------
 
 
 CONTACT_FORCE = 1.0
@@ -254,7 +254,7 @@ class RobotState:
         self.world_vel: Float = simulation.qvel[:, :3]
         """Velocity of the trunk in the world's frame, [N, 3]; a live view."""
         self.torque: Float = simulation.bind("actuator_force")
-        """What the motors gave in the last substep, Nm, [N, 12]; live."""
+        """Motor torques in the last substep, Nm, [N, 12]; live."""
         self.rotation: Float = np.zeros((num_envs, 3, 3))
         """From the robot's frame to the world's."""
         self.lin_vel: Float = np.zeros((num_envs, 3))
@@ -283,7 +283,7 @@ class RobotState:
 
     @property
     def foot_force(self) -> Float:
-        """What the ground does to each foot, N in the world's frame, [N, 4, 3]; of the last substep."""
+        """Contact force on each foot, N in the world's frame, [N, 4, 3]; of the last substep."""
         return -self._sensors[:, FEET_SENSORS].reshape(-1, 4, 4)[:, :, 1:]
 
     @property

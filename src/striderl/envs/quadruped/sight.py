@@ -59,7 +59,7 @@ class HeightScanConfig:
 
 
 class HeightScan:
-    """Looks up the ground's heights around N robots."""
+    """Look up the ground's heights around N robots."""
 
     def __init__(self, config: HeightScanConfig, ground: Ground, standing_height: float) -> None:
         self._ground, self._standing_height, self._size = ground, standing_height, config.size
@@ -92,7 +92,7 @@ _MARGIN = 1.4  # the fan is this much wider than the picture, because a tilted c
 
 @dataclass(frozen=True, kw_only=True)
 class DepthCameraConfig:
-    """Where the camera is and what it sees."""
+    """Pose and optics of the camera."""
 
     size: tuple[int, int] = (48, 64)
     """Rows and columns of the picture."""
@@ -128,7 +128,7 @@ class DepthCameraConfig:
 
 
 class DepthCamera:
-    """Draws what N robots see."""
+    """Render the depth images of N robots."""
 
     def __init__(self, config: DepthCameraConfig, ground: Ground) -> None:
         self.config, self._ground = config, ground
@@ -139,7 +139,7 @@ class DepthCamera:
         self._tangent = np.linspace(-self._widest, self._widest, config.directions, dtype=np.float32)
 
     def pictures(self, robot: RobotState, ids: Int) -> NDArray[np.uint8]:
-        """Draw what these robots see, uint8 [n, 1, height, width]."""
+        """Render the depth images of these robots, uint8 [n, 1, height, width]."""
         config = self.config
         depth = self.depths(robot, ids)
         depth -= np.float32(config.near)
@@ -193,7 +193,7 @@ def _bisect(sorted_rows: Float32, start: NDArray[np.int32], wanted: Float32, len
     step = 1 << (length.bit_length() - 1)
     while step:
         probe = found + np.int32(step)
-        # a probe beyond the row reads its last number and is then refused
+        # a probe beyond the row reads its last number and is then rejected
         below = sorted_rows[start + np.minimum(probe, length) - 1] < wanted
         found = np.where(below & (probe <= length), probe, found)
         step >>= 1

@@ -8,7 +8,7 @@
 A robot starts in the middle of a patch. The whole field is one height field, made from a seed of its own, so that every
 process builds the same one; a flat border surrounds it, and a robot that leaves the border has its episode cut short.
 
-The ground as a table of heights that can be asked about many points at once.
+The ground as a table of heights, looked up for many points at once.
 
 heights[row, column]      x = corner_x + column · cell,   y = corner_y + row · cell
 
@@ -65,7 +65,7 @@ class TerrainConfig:
 
 
 class Ground(ABC):
-    """What a task asks about the world that its robot walks on."""
+    """Interface of the ground for a task."""
 
     xml: GroundXml
     """Its part of the model's text."""
@@ -82,7 +82,7 @@ class Ground(ABC):
         """Return the height of the ground at points of any shape."""
 
     def coarse_height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return about the same at less cost, for scans of many points."""
+        """Return approximate heights at less cost, for scans of many points."""
         return self.height(x, y)
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Plane(Ground):
         return np.zeros((len(level), 2))
 
     def outside(self, x: Float, y: Float) -> Bool:
-        """Return that nobody is."""
+        """Return all false."""
         return np.zeros(len(x), np.bool_)
 
 
@@ -132,11 +132,11 @@ class Field(Ground):
         )
 
     def finish(self, model: Any) -> None:
-        """Write the heights into the compiled model; MuJoCo wants them between 0 and 1."""
+        """Write the heights into the compiled model; MuJoCo needs them between 0 and 1."""
         model.hfield_data[:] = ((self.map.heights - self._low) / self._span).reshape(-1)
 
     def height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return the height of the surface that the physics knows."""
+        """Return the height of the surface in the physics."""
         return self.map.at(x, y)
 
     def coarse_height(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.floating]:

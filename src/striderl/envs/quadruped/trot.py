@@ -56,7 +56,7 @@ class TrotConfig:
     frames_per_cycle: int = 50
     """Frames in a cycle; at 2 Hz, 50 make a frame every 10 ms."""
     robot: RobotDesign = field(default_factory=RobotDesign)
-    """Whose legs."""
+    """The robot's geometry."""
 
     def __post_init__(self) -> None:
         if not (self.frequency > 0.0 and 0.0 < self.duty_factor < 1.0 and self.swing_height > 0.0):

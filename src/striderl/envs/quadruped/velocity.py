@@ -36,7 +36,7 @@ class QuadrupedVelocityConfig(QuadrupedConfig):
     terrain: TerrainConfig = field(default_factory=TerrainConfig)
     """What the robot walks on."""
     commands: CommandConfig = field(default_factory=CommandConfig)
-    """Which velocities are asked for."""
+    """The commanded velocities."""
     first_levels: int = 2
     """Envs begin on this many of the lowest terrain levels."""
     rising: bool = True
@@ -44,7 +44,7 @@ class QuadrupedVelocityConfig(QuadrupedConfig):
     scan: HeightScanConfig = field(default_factory=HeightScanConfig)
     """Where the height scan looks."""
     scan_group: str = ""
-    """Who sees the height scan: 'policy', 'critic', or empty for no scan."""
+    """Group of the height scan: 'policy', 'critic', or empty for no scan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class QuadrupedRoughConfig(QuadrupedVelocityConfig):
     terrain: TerrainConfig = field(default_factory=lambda: TerrainConfig(kinds=ROUGH_KINDS))
     """What the robot walks on."""
     scan_group: str = "policy"
-    """Who sees the height scan."""
+    """Group of the height scan."""
     reward_weights: dict[str, float] = field(default_factory=lambda: dict(ROUGH_REWARDS))
     """Weight per second of each reward term."""
 
@@ -66,7 +66,7 @@ class QuadrupedBlindConfig(QuadrupedRoughConfig):
     observe_lin_vel: bool = False
     """Whether the policy sees the true velocity of the trunk."""
     scan_group: str = "critic"
-    """Who sees the height scan."""
+    """Group of the height scan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +74,11 @@ class QuadrupedDepthConfig(QuadrupedBlindConfig):
     """Settings of rough terrain that the policy sees through a depth camera."""
 
     depth: DepthCameraConfig = field(default_factory=DepthCameraConfig)
-    """Where the depth camera is and what it sees."""
+    """Pose and optics of the depth camera."""
 
 
 class Quadruped(QuadrupedEnv):
-    """Velocity tracking on any terrain, with a height scan if the config says so."""
+    """Velocity tracking on any terrain, with a height scan if configured."""
 
     SAVED_NAME: ClassVar[str] = "Quadruped"
 
@@ -129,7 +129,7 @@ class Quadruped(QuadrupedEnv):
         self.commands.advance(self.episode_length)
 
     def has_fallen(self) -> Bool:
-        """Return whose trunk or head touches the ground."""
+        """Return which robots touch the ground with trunk or head."""
         return self.robot.trunk_contact
 
     def observe_task(self, rows: Rows) -> Arrays:
@@ -137,14 +137,14 @@ class Quadruped(QuadrupedEnv):
         return {"height_scan": self._scan.read(self.robot, rows)} if self.config.scan_group else {}
 
     def episode_ended(self, ids: Int) -> Mapping[str, float]:
-        """Move robots that left the middle of their patch and went as asked up, and those that did not follow down."""
+        """Raise the level of robots that left their patch's middle as commanded, lower that of those that did not."""
         log = dict(super().episode_ended(ids))
         if self.ground.num_levels > 1:
             followed, fell = self._followed[ids], self.fell[ids]
-            # who fell is measured by the way that the whole episode would have asked for
+            # a robot that fell is compared with the distance commanded for the whole episode
             share = np.where(fell, self.max_episode_length / np.maximum(self.episode_length[ids], 1), 1.0)
             asked = self._asked[ids] * np.maximum(share, 1.0)
-            # the middle of a patch is level, so only who left it has shown something; who was told to stand has not
+            # the middle of a patch is level, so only robots that left it are counted; not those commanded to stand
             left = self._furthest[ids] > 0.2 * self.config.terrain.patch_size
             up = (followed > 0.75 * asked) & left & ~fell
             self.levels.move(ids, up=up, down=(followed < 0.5 * asked) & (asked > 1.0))
@@ -159,7 +159,7 @@ class Quadruped(QuadrupedEnv):
         return found
 
     def truncated(self) -> Bool:
-        """Return whose time is over, and who has walked off the field: there is no more ground, but nobody fell."""
+        """Return which episodes timed out or left the field: there is no more ground, but no fall."""
         return super().truncated() | self.ground.outside(self.qpos[:, 0], self.qpos[:, 1])
 
 
@@ -170,7 +170,7 @@ class QuadrupedRough(Quadruped):
 
 
 class QuadrupedBlind(Quadruped):
-    """Velocity tracking on rough terrain by feel alone."""
+    """Velocity tracking on rough terrain by proprioception alone."""
 
     SAVED_NAME: ClassVar[str] = "QuadrupedBlind"
 

@@ -1,9 +1,9 @@
 """Find the handles that rsl_rl envs offer beyond `step`: seeds, partial resets, clocks, segments.
 
-None of these is part of rsl_rl's own contract, so each simulator has its own word. They are looked for once, at
-construction, by plain names; what is not there is None, and the adapter says so when it is asked for.
+None of these is part of rsl_rl's own contract, so each simulator has its own name. They are looked up once, at
+construction; a missing one is None, and the adapter raises when it is needed.
 
-What an rsl_rl env does with actions, read from where its simulator keeps it; what is not there stays unknown.
+Also here: how an rsl_rl env processes actions, read from its simulator; missing fields stay unknown.
 
     mjlab, Isaac Lab   action_manager ▸ joint terms ▸ scale, offset, names; the asset's default pose; actuators' gains
     legged_gym         cfg.control.action_scale, control_type; default_dof_pos, p_gains, d_gains, dof_names
@@ -92,7 +92,7 @@ def find_partial_reset(env: Any) -> PartialReset | None:
 
 
 def resets_by_hand(env: Any) -> bool:
-    """Tell whether the env leaves resets to its caller (mjlab's `auto_reset=False`), having shown the last state."""
+    """Return whether the caller resets the env (mjlab's `auto_reset=False`), after its final observation."""
     if setting(getattr(innermost(env), "cfg", None), "auto_reset") is not False:
         return False
     if not takes_env_ids(getattr(innermost(env), "reset", None)):
@@ -104,7 +104,7 @@ def resets_by_hand(env: Any) -> bool:
 
 
 def takes_env_ids(reset: Any) -> bool:
-    """Tell whether a reset function has a parameter called env_ids."""
+    """Return whether a reset function has a parameter called env_ids."""
     if not callable(reset):
         return False
     try:
@@ -158,7 +158,7 @@ def length_holder(env: Any) -> Any:
 
 
 def action_device(env: Any, default: torch.device) -> torch.device:
-    """Return where the env wants its actions: a string, a torch.device, or nothing and then where its tensors live."""
+    """Return the device for actions: the env's string or torch.device, or that of its tensors."""
     device = getattr(env, "device", None)
     return default if device is None else torch.device(device)
 
@@ -198,7 +198,7 @@ Numbers = tuple[float, ...]
 
 
 def find_actuation(env: Any, num_actions: int) -> ActuationSpec | None:
-    """Return what the env states about its actions; None where it states nothing that is understood."""
+    """Return how the env processes actions; None where that cannot be read."""
     inner = innermost(env)
     for read in (_from_managers, _from_legged_gym):
         found = read(inner, num_actions)

@@ -2,7 +2,7 @@
 
     env = RslRlEnv(RslRlVecEnvWrapper(ManagerBasedRlEnv(cfg, device="cuda:0")))
 
-The generation is told by what the env returns (`rsl_rl_obs` draws the forms); from then on they are all the same:
+The generation is recognised from what the env returns (`rsl_rl_obs` draws the forms); then all are treated alike:
 
     actions [N, A] ──copy, clip──▶ env.step ──▶ groups                           named components, copied
                                             ──▶ reward [N] or [N, 1]             float32 [N]
@@ -11,11 +11,11 @@ The generation is told by what the env returns (`rsl_rl_obs` draws the forms); f
                                                                                  terminated = done & ~time_outs
 
 `done &` matters: legged_gym refreshes `time_outs` only in steps with a reset, so flags of long ago stay in extras.
-rsl_rl's single `done` cannot say that an env fell in the very step of its time limit; such a row is only truncated,
-except where the simulator tells (`reset_terminated` of mjlab and Isaac Lab): then it is both, and terminated counts.
+rsl_rl's single `done` cannot express a fall in the very step of the time limit; such a row is only truncated, except
+where the simulator reports it (`reset_terminated` of mjlab and Isaac Lab): then it is both, and terminated counts.
 
-Final observations. rsl_rl envs show the next episode's first observation after an end, so `gives_final_obs` is False,
-unless the env offers the true last one: in extras (name it with `final_obs_key`), or by mjlab's `auto_reset=False`:
+Final observations. rsl_rl envs return the next episode's first observation after an end, so `gives_final_obs` is False,
+unless the env gives the true last one: in extras (name it with `final_obs_key`), or by mjlab's `auto_reset=False`:
 there the adapter reads the last observation first and then restarts the finished envs itself. That mode needs the
 indices of finished envs on the host in every step, as mjlab's own step does; otherwise a step never waits for a device.
 """
@@ -60,10 +60,10 @@ _METRICS = ("tracking_error", "CoT")
 
 
 class RslRlEnv(VecEnv):
-    """An rsl_rl env, seen through the `VecEnv` contract."""
+    """An rsl_rl env as a `VecEnv`."""
 
     generation: Generation
-    """'v1' to 'v4', told from what the env returns."""
+    """'v1' to 'v4', recognised from what the env returns."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class RslRlEnv(VecEnv):
     ) -> None:
         """Recognise the env; calls its `get_observations()` once.
 
-        clip_actions: actions are kept in [-clip_actions, clip_actions] before the env sees them.
+        clip_actions: actions are kept in [-clip_actions, clip_actions] before the env gets them.
         obs_segments, privileged_obs_segments: names and shapes of the pieces of the policy's and the critic's flat
             vector; taken from the env or its cfg where they have them.
-        info_keys: per-env values of extras that every step hands on, with their shape and dtype; 'outer/inner'
+        info_keys: per-env values of extras that every step returns, with their shape and dtype; 'outer/inner'
             reaches into nested dicts.
         final_obs_key: where extras hold the true last observation, of all N envs and in every step: one key for a
             value in the env's own form, or one key per group ({"policy": "observations/raw/obs", …}).
@@ -164,7 +164,7 @@ class RslRlEnv(VecEnv):
 
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
-        """Pretend that the episodes are this old; an env without such a buffer keeps its time limit where it was."""
+        """Set the age of the episodes; an env without such a buffer keeps its own time limit."""
         if tuple(value.shape) != (self.num_envs,):
             raise ContractError(f"episode_length_buf: wanted int64 [{self.num_envs}], found {describe(value)}")
         if self._length_holder is None:
@@ -231,7 +231,7 @@ class RslRlEnv(VecEnv):
         return Step(dict(obs), reward, terminated, truncated, final_obs, info)
 
     def _split(self, done: Tensor, extras: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Tell why episodes ended: terminated and truncated, bool [N] each."""
+        """Return why episodes ended: terminated and truncated, bool [N] each."""
         value = extras.get("time_outs")
         time_outs = torch.zeros_like(done) if value is None else self._flags(value, "extras['time_outs']")
         fallen = getattr(self.unwrapped, "reset_terminated", None)
@@ -308,9 +308,9 @@ class RslRlEnv(VecEnv):
         self._obs = self._layout.read(groups, device=self.device, field="get_observations()")
 
     def _read_or_ask(self, raw: Any, *, field: str) -> Obs:
-        """Read what a reset returned, or ask `get_observations()` when it returned nothing that is complete.
+        """Read what a reset returned, or call `get_observations()` when that is incomplete.
 
-        Asking is the second choice because it may have effects: Playground resets all envs there.
+        The call is the second choice because it may have effects: Playground resets all envs there.
         """
         groups = groups_from(raw)
         if not self._layout.covers(groups):
@@ -318,7 +318,7 @@ class RslRlEnv(VecEnv):
         return self._layout.read(groups, device=self.device, field=field)
 
     def _with_privileged(self, raw: Any) -> Groups:
-        """Bring the answer of `get_observations()` into groups; v1 has a second getter for its privileged part."""
+        """Convert the result of `get_observations()` to groups; v1 has a second getter for its privileged part."""
         groups = groups_from(raw)
         getter = getattr(self._env, "get_privileged_observations", None)
         privileged = getter() if isinstance(raw, Tensor) and callable(getter) else None

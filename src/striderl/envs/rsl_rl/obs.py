@@ -1,6 +1,6 @@
 """Read the observations of every rsl_rl generation into named components.
 
-What an env returns tells its generation; no version number is asked:
+The generation is recognised from what an env returns; no version number is needed:
 
     generation   get_observations()              step()                                 seen in
     v1           tensor                          obs, privileged|None, rew, done, info  legged_gym, parkour, old Genesis
@@ -17,14 +17,14 @@ All become groups first, and groups become components:
 
 How a component is named: after its segment where segments cut a flat group; else 'group/term' in a nested group; else
 after its group, except that the two vectors of v1 and v2 are called 'obs' and 'privileged_obs'. A name that an earlier
-component already has gets its group in front: a critic's segment 'height_scan' beside a policy's becomes
+component already has gets its group in front: a critic's segment 'height_scan' next to a policy's becomes
 'critic/height_scan'. `ObsSpec` keeps the group of each, so nothing has to be read out of a name.
 
-Read rewards, flags, logs and declared values out of what rsl_rl envs return beside the observation.
+Also here: read rewards, flags, logs and declared values from what rsl_rl envs return.
 
 `extras` (called `infos` in v1) is usually the same dict object in every step, its tensors may be the simulator's own
-buffers, and what it holds varies from step to step. So everything is copied here, and nothing is asked of its values:
-only shapes and dtypes are looked at, so that no step waits for the device.
+buffers, and what it holds varies from step to step. So everything is copied here, and only shapes and dtypes
+are checked, never values, so that no step waits for the device.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _FLAT_NAMES = {"policy": "obs", "critic": "privileged_obs"}
 
 
 def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Tell a dict or TensorDict from everything else; tensordict itself is never imported."""
+    """Return whether a value is a dict or TensorDict; tensordict itself is never imported."""
     return isinstance(value, Mapping) or (hasattr(value, "items") and hasattr(value, "keys"))
 
 
 def recognise(raw: Any, *, env_name: str) -> Generation:
-    """Tell the generation from what `get_observations()` returned.
+    """Return the generation, from the result of `get_observations()`.
 
-    v3 and v4 differ only in the word for the acting group, and nothing here depends on which of the two it is: an env
-    of today that keeps the word 'policy' (Isaac Lab) is called v3.
+    v3 and v4 differ only in the name of the actor's group, and nothing here depends on which of the two it is: a
+    present env with the name 'policy' (Isaac Lab) is called v3.
     """
     if isinstance(raw, Tensor):
         return "v1"
@@ -88,7 +88,7 @@ def groups_from(raw: Any) -> Groups:
 
 
 def flat_groups(obs: Tensor, *, privileged: Any, extras: Any) -> Groups:
-    """Put v1's privileged tensor and v2's `extras["observations"]` beside the policy's flat vector."""
+    """Add v1's privileged tensor and v2's `extras["observations"]` to the policy's flat vector."""
     groups: Groups = {"policy": obs}
     if isinstance(privileged, Tensor):
         groups["critic"] = privileged
@@ -101,7 +101,7 @@ def flat_groups(obs: Tensor, *, privileged: Any, extras: Any) -> Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentChoice:
-    """The segments of one flat group, and whether a person asked for them or they were found on the env."""
+    """The segments of one flat group, and whether the user gave them or they were found on the env."""
 
     segments: Segments | None = None
     """Name to size or shape of the consecutive pieces; None leaves the group whole."""
@@ -154,7 +154,7 @@ class ObsLayout:
         return tuple(dict.fromkeys(leaf.path[0] for leaf in self._leaves))
 
     def covers(self, groups: Groups) -> bool:
-        """Tell whether these groups hold everything that the components need."""
+        """Return whether these groups hold everything that the components need."""
         return all(isinstance(_follow(groups, leaf.path), Tensor) for leaf in self._leaves)
 
     def read(self, groups: Groups, *, device: torch.device, field: str) -> Obs:
@@ -224,7 +224,7 @@ class ObsLayout:
 
 
 def describe(value: Any) -> str:
-    """Say in a few words what a value is, for error messages."""
+    """Describe a value in a few words, for error messages."""
     if isinstance(value, Tensor):
         return f"{dtype_name(value.dtype)} {list(value.shape)}"
     if is_mapping(value):
@@ -266,7 +266,7 @@ _LOG_KEYS = ("episode", "log")
 
 
 def split_step(raw: Any, *, env_name: str) -> tuple[Groups, Any, Any, Mapping[str, Any]]:
-    """Take the return value of any generation's `step` apart: observation groups, reward, dones, extras."""
+    """Split the return value of any generation's `step`: observation groups, reward, dones, extras."""
     if isinstance(raw, tuple) and len(raw) == 5 and isinstance(raw[0], Tensor):
         obs, privileged, reward, dones, extras = raw
         extras = _as_extras(extras, env_name)

@@ -23,7 +23,7 @@ class BanditConfig:
     best_arm: int = 0
     """The arm that pays, when it is always the same."""
     contextual: bool = False
-    """Draw the arm that pays anew in every episode and show it in the observation."""
+    """Redraw the arm that pays in every episode and put it in the observation."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.best_arm < self.num_arms:
@@ -78,12 +78,12 @@ class Bandit(ToyEnv):
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuousBanditConfig:
-    """Which number a `ContinuousBandit` wants."""
+    """The target of a `ContinuousBandit`."""
 
     target: float = 0.5
     """The number that pays most, when it is always the same; within [-1, 1]."""
     contextual: bool = False
-    """Draw the number anew in every episode, uniformly in [-1, 1), and show it in the observation."""
+    """Redraw the target in every episode, uniformly in [-1, 1), and put it in the observation."""
 
 
 class ContinuousBandit(ToyEnv):

@@ -95,11 +95,11 @@ class ToyEnv(VecEnv):
 
     @abstractmethod
     def _advance(self, state: State, actions: Actions) -> ToyOutcome:
-        """Say what one step does; `state` also holds 'episode' and 'length', the steps taken before this one."""
+        """Return the result of one step; `state` also holds 'episode' and 'length', the steps before this one."""
 
     @abstractmethod
     def _observe(self, state: State) -> Obs:
-        """Return what is seen of a state, in new tensors."""
+        """Return the observation of a state, in new tensors."""
 
     # -- the contract ------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class ToyEnv(VecEnv):
         final_obs = self._observe(state)
         obs = dict(final_obs)
         done = outcome.terminated | truncated
-        # on the CPU looking costs nothing; elsewhere it would wait for the device
+        # on the CPU the check costs nothing; elsewhere it would synchronise with the device
         if self.device.type != "cpu" or bool(done.any()):
             state = self._renewed(state, done)
             obs = self._observe(state)
@@ -171,7 +171,7 @@ class ToyEnv(VecEnv):
         return self._observe(saved)
 
     def close(self) -> None:
-        """Refuse everything from now on, as envs do that have something to release."""
+        """Close the env; later calls raise."""
         self._state, self._closed = {}, True
 
     # -- endings -----------------------------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ class ToyEnv(VecEnv):
 class EpisodeWords:
     """Random words for the starts of each env's episodes, drawn `AHEAD` episodes at once.
 
-    An env's episode advances by at most one per call of `take`, so counting the calls on the host says when the supply
-    must be renewed, without looking at the device.
+    An env's episode advances by at most one per call of `take`, so counting the calls on the host shows when the supply
+    must be renewed, without a device synchronisation.
     """
 
     AHEAD = 64

@@ -107,8 +107,8 @@ class ProbeConfig:
 class TimeLimit(ToyEnv):
     """Reward 1 in every step, and only the clock ends an episode: the true value is 1 / (1 - gamma) everywhere.
 
-    The observation is a constant 1, so nothing tells how near the end is. A learner that takes the time-out for an end
-    finds values below, one that bootstraps from the wrong observation does not converge.
+    The observation is a constant 1, so it does not show how near the end is. A learner that treats the time-out as a
+    termination finds lower values, one that bootstraps from the wrong observation does not converge.
     """
 
     SAVED_NAME: ClassVar[str] = "TimeLimit"

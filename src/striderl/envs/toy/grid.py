@@ -1,7 +1,7 @@
 """A small gridworld with walls, a known shortest path and a mask of the moves that are possible.
 
 S..#        S start, G goal, # wall, . free; moves are 0 up, 1 right, 2 down, 3 left
-.#..        the observation is the cell as one-hot, row by row, and 'action_mask' [4] says which moves lead
+.#..        the observation is the cell as one-hot, row by row, and 'action_mask' [4] marks the moves that lead
 ...G        somewhere; shortest path here: 5 moves
 """
 

@@ -34,7 +34,7 @@ class CountingConfig:
 
 
 class ProbeEpisode(NamedTuple):
-    """What is known beforehand about an episode of `Counting`."""
+    """The predicted length and ending of an episode of `Counting`."""
 
     length: Tensor
     """Its number of steps, int64."""
@@ -106,7 +106,7 @@ class Counting(ToyEnv):
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """The tables that a `Scripted` env plays: row t is what step t returns."""
+    """The tables of a `Scripted` env: row t is what step t returns."""
 
     obs: Mapping[str, Tensor]
     """[T + 1, N, …] per component: row 0 is what reset returns, row t + 1 what step t does."""
@@ -137,7 +137,7 @@ class Script:
 
 
 class Scripted(VecEnv):
-    """Play explicit tables, whatever the actions are; they are kept in `received` for the test to look at.
+    """Return rows of explicit tables, whatever the actions are, which are kept in `received` for tests.
 
     `reset` goes back to row 0 and ignores its seed. `reset_envs` zeroes the masked episode lengths and nothing else.
     A step beyond the last row is an error.
@@ -192,7 +192,7 @@ class Scripted(VecEnv):
         return Step(self._rows(self.script.obs, row + 1), reward, terminated, truncated, final_obs, info)
 
     def reset_envs(self, mask: Tensor) -> Obs:
-        """Zero the masked episode lengths; the tables go on as written."""
+        """Zero the masked episode lengths; the tables continue as written."""
         self._length = where_rows(mask.to(self.device), torch.zeros_like(self._length), self._length)
         return self._rows(self.script.obs, self._row)
 

@@ -130,7 +130,7 @@ class EnvBlock:
         self._leave()
 
     def reset_masked(self, old_slot: int, slot: int, start: int, stop: int) -> None:
-        """Start new episodes where the reset mask says so; the other rows keep their observation."""
+        """Start new episodes where the reset mask is true; the other rows keep their observation."""
         rows = np.arange(start, stop)
         chosen = self._buffers.reset_mask[start:stop]
         if old_slot != slot:
@@ -255,7 +255,7 @@ class EnvBlock:
                 target[index] = 0
 
     def _check_infos_came(self) -> None:
-        """Refuse a declared key that a whole episode did not carry once: it is most likely misspelt."""
+        """Raise for a declared key that was missing in a whole episode: it is most likely misspelt."""
         if self._infos_missing:
             missing, self._infos_missing = sorted(self._infos_missing), set()
             raise ContractViolation(
@@ -268,7 +268,7 @@ class EnvBlock:
         return bool(self._buffers.aged[index] and limit and self._buffers.episode_length[index] + 1 >= limit)
 
     def _placed(self, violation: ContractViolation, index: int) -> ContractViolation:
-        """Say in which env, when and in which step the contract was broken."""
+        """Return an error that names env, time and step of a broken contract."""
         step, age = int(self._buffers.num_steps[index]), int(self._buffers.episode_length[index])
         phase = PHASES[int(self._progress[0])]
         return ContractViolation(
@@ -291,7 +291,7 @@ class EnvBlock:
 def make_env(spec: Any, arguments: Mapping[str, Any]) -> Any:
     """Build an env from a Gymnasium id or spec, without Gymnasium's per-step checker.
 
-    What is wrong with the request itself is said in one line; what the env's own code raises keeps its traceback.
+    An error in the request itself has a one-line message; what the env's own code raises keeps its traceback.
     """
     import gymnasium
     from gymnasium.error import DependencyNotInstalled, DeprecatedEnv, UnregisteredEnv
@@ -312,7 +312,7 @@ def make_env(spec: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def checked_env(env: Any, env_index: int) -> Any:
-    """Return what a builder made, or refuse it if it is not a Gymnasium env."""
+    """Return what a builder made, or raise if it is not a Gymnasium env."""
     import gymnasium
 
     if isinstance(env, gymnasium.Env):
@@ -322,7 +322,7 @@ def checked_env(env: Any, env_index: int) -> Any:
 
 
 def check_spaces(first: Any, other: Any, first_index: int, index: int) -> None:
-    """Refuse an env whose spaces are not those of the first one; both need `observation_space` and `action_space`."""
+    """Raise for an env whose spaces differ from the first one's; both need `observation_space` and `action_space`."""
     pairs = {
         "observation": (first.observation_space, other.observation_space),
         "action": (first.action_space, other.action_space),
@@ -347,6 +347,6 @@ def step_limit(env: Any) -> int:
 
 
 def _step_seconds(env: Any) -> float:
-    """Return the simulated time of one step where the env tells it as `dt`, as MuJoCo envs do."""
+    """Return the simulated time of one step where the env has it as `dt`, as MuJoCo envs do."""
     dt = getattr(env.unwrapped, "dt", 0.0)
     return float(dt) if isinstance(dt, (int, float)) else 0.0

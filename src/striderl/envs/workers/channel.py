@@ -7,7 +7,7 @@
 The socket keeps packet borders (SOCK_SEQPACKET), so a packet is there as a whole or not at all: a worker that is
 stopped or killed in the middle of an answer cannot leave the trainer waiting for the rest of it. A long body travels
 in anonymous memory (memfd) whose descriptor is attached. Nothing here has a name in a file system, so nothing is left
-behind after kill -9 of everybody. Nothing here loads torch.
+behind after kill -9 of all. Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BODY, _BODY_IN_FILE = b"b", b"f"
 
 
 class Packet(NamedTuple):
-    """One message: a byte that says what it is, its content, and the descriptors that came with it."""
+    """One message: a byte for its kind, its content, and the descriptors that came with it."""
 
     kind: bytes
     body: bytes
@@ -56,7 +56,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, kind: bytes, body: bytes = b"", files: Sequence[int] = ()) -> None:
-        """Send one packet; raises `ChannelClosed` when nobody is there to receive it."""
+        """Send one packet; raises `ChannelClosed` when the other end is closed."""
         if not files and len(body) <= _LARGEST_BODY:
             try:
                 self._socket.send(_BODY + kind + body, socket.MSG_NOSIGNAL)
@@ -149,7 +149,7 @@ def read_all(descriptor: int) -> bytes:
 
 
 def mapped(descriptor: int, num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return the bytes of an anonymous file as an array shared by everybody who maps it."""
+    """Return the bytes of an anonymous file as an array shared by all processes that map it."""
     return np.frombuffer(mmap.mmap(descriptor, max(1, num_bytes)), np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""The program of a worker process: build some envs, then do what the trainer asks, one command at a time.
+"""The program of a worker process: build some envs, then execute the trainer's commands, one at a time.
 
     trainer                                                  worker
     b"u" set-up: rows, import path + files ────────▶         builds its envs
@@ -40,12 +40,12 @@ STACK_SIGNAL = signal.SIGUSR1
 
 
 def main(descriptor: int, parent_pid: int) -> None:
-    """Run a spawned worker that talks over this descriptor."""
+    """Run a spawned worker with this descriptor as its channel."""
     sys.exit(run(socket.socket(fileno=descriptor), parent_pid, ()))
 
 
 def run(end: socket.socket, parent_pid: int, factories: Sequence[EnvFactory]) -> int:
-    """Serve the trainer until it says quit or is gone, and return the exit code, in a process below this one.
+    """Serve the trainer until it sends quit or ends, and return the exit code, in a child process.
 
     `factories` are given under fork, where nothing needs to be pickled; else they come with the set-up.
     """
@@ -72,7 +72,7 @@ def run(end: socket.socket, parent_pid: int, factories: Sequence[EnvFactory]) ->
 
 
 class Worker:
-    """Does what the trainer asks, and reports whatever the envs raise."""
+    """Execute the trainer's commands, and report whatever the envs raise."""
 
     def __init__(self, channel: Channel, control: Array) -> None:
         self._channel = channel
@@ -153,7 +153,7 @@ class Worker:
             self._channel.send(b"c", pack(texts))
 
     def _report(self, error: BaseException) -> None:
-        """Tell the trainer what was raised, as text: an exception object may not survive the journey."""
+        """Send the trainer what was raised, as text: an exception object may not be picklable."""
         kind = "contract" if isinstance(error, ContractViolation) else "raised"
         text = shortened(str(error)) if kind == "contract" else traceback_text(error)
         report = {"kind": kind, "type": type(error).__name__, "text": text, "place": self._control.tolist()}

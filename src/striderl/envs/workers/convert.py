@@ -1,9 +1,9 @@
-"""From what an env gives to rows of arrays, and from rows of arrays to what an env takes.
+"""Convert an env's values to rows of arrays, and rows of arrays to an env's actions.
 
     {"camera": uint8 [8, 8], "arm": {"q": float64 [7]}}   ─▶   camera[row] = …, arm/q[row] = …    (float32)
 
-Every observation is compared with the space, and its dtype with the one that the same env gave first, so an env that
-changes its mind at step 1000 is caught there. The check is two comparisons per component when all is well.
+Every observation is compared with the space, and its dtype with the one that the same env gave first, so an env
+whose dtype changes at step 1000 is caught there. The check is two comparisons per component when all is well.
 Nothing here loads torch.
 """
 
@@ -131,7 +131,7 @@ def checked_scalars(reward: Any, terminated: Any, truncated: Any) -> tuple[float
 
 
 def space_difference(wanted: Any, found: Any, where: str = "") -> str:
-    """Say where two spaces differ, component by component; empty when they are equal."""
+    """Describe where two spaces differ, component by component; empty when they are equal."""
     if wanted == found:
         return ""
     if type(wanted).__name__ == "Dict" and type(found).__name__ == "Dict":

@@ -44,7 +44,7 @@ class Place:
 
 
 class EnvError(RuntimeError):
-    """An env or its worker process failed; `place` says which one, when, and with which seed."""
+    """An env or its worker process failed; `place` holds which one, when, and with which seed."""
 
     def __init__(self, message: str, place: Place | None = None) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class ContractViolation(Exception):  # noqa: N818  (worker processes raise it; u
 
 
 class BuildViolation(ContractViolation):
-    """An env cannot be built from what was given; becomes an error of the kind that the subclass says."""
+    """An env cannot be built from what was given; becomes an error of the subclass's kind."""
 
 
 class WrongValue(BuildViolation):
@@ -95,7 +95,7 @@ class EnvCloseWarning(UserWarning):
 
 
 def describe_exit(code: int | None) -> str:
-    """Say in words how a process ended, from an exit code as `subprocess` gives it: negative for a signal."""
+    """Describe how a process ended, from an exit code as `subprocess` gives it: negative for a signal."""
     if code is None:
         return "ended in an unknown way"
     if code >= 0:
@@ -107,7 +107,7 @@ def describe_exit(code: int | None) -> str:
 
 
 def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Cut out the middle of a text that is longer than the limit, and say how much was cut."""
+    """Cut out the middle of a text that is longer than the limit, and mark how much was cut."""
     if len(text) <= limit:
         return text
     half = limit // 2

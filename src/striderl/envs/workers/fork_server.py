@@ -47,7 +47,7 @@ def main(descriptor: int, trainer_pid: int) -> None:
 
 
 def reap(pid: int) -> int | None:
-    """Return how a child ended: its exit code, or minus the signal; None when it has not, or nobody knows."""
+    """Return how a child ended: its exit code, or minus the signal; None when it has not, or that is unknown."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""The trainer's view of one worker: its process, its wire, the command under way and what came of it.
+"""The trainer's handle of one worker: its process, its channel, the present command and its result.
 
     idle ──send──▶ waiting ──packet──▶ answered ──take──▶ idle
                       │
@@ -8,7 +8,7 @@ Nothing here loads torch.
 
 All workers of a pool at once: wait for answers, deaths and deadlines, and end them all in bounded time.
 
-One poll object watches every wire and every process descriptor, so a death is seen at the moment it happens, whoever
+One poll object watches every wire and every process descriptor, so a death is detected at once, whichever worker
 is being waited for. Nothing here loads torch.
 """
 
@@ -88,7 +88,7 @@ class WorkerHandle:
     # -- process -----------------------------------------------------------------------------------------------------
 
     def launch(self, launcher: Launcher, factories: Sequence[EnvFactory], payload: bytes, limit: float) -> None:
-        """Start the process and have it build its envs; its description is the answer to wait for."""
+        """Start the process, which builds its envs; its description is the reply to wait for."""
         self.failure, self.packet = None, None
         control_file = anonymous_file(CONTROL_BYTES)
         self._control = mapped(control_file, CONTROL_BYTES).view(np.int64)
@@ -117,7 +117,7 @@ class WorkerHandle:
         return 0 if self.child is None else int(self._control[2]) or self.child.pid
 
     def discard(self) -> None:
-        """Kill the process if it still runs, and let go of it."""
+        """Kill the process if it still runs, and release it."""
         if self.child is not None:
             self.child.kill()
             self.child.wait(1.0)
@@ -131,7 +131,7 @@ class WorkerHandle:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def send(self, phase: str, kind: bytes, body: bytes, limit: float, files: Sequence[int] = ()) -> None:
-        """Give a command that must be answered within so many seconds; a dead worker is found out while waiting."""
+        """Send a command with a deadline in seconds; a dead worker is detected while waiting."""
         assert self.channel is not None
         self.packet, self._phase = None, phase
         self._left = self._limit = limit
@@ -143,20 +143,20 @@ class WorkerHandle:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a command was given whose answer was not taken yet."""
+        """Whether a command was sent whose reply was not taken yet."""
         return self._phase != ""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is still to come."""
+        """Whether a reply is pending."""
         return self._phase != "" and self.packet is None and self.failure is None
 
     def has_failed(self) -> bool:
-        """Tell whether there is a failure that was not dealt with."""
+        """Return whether there is an unhandled failure."""
         return self.failure is not None
 
     def take(self) -> Packet | None:
-        """Return the answer and be idle again; None when the command failed."""
+        """Return the reply and become idle; None when the command failed."""
         packet, self.packet, self._phase = self.packet, None, ""
         return packet
 
@@ -202,7 +202,7 @@ class WorkerHandle:
         """Record that the process has ended, or has closed its wire and is as good as dead."""
         if self.child is None or self.channel is None:
             return
-        with contextlib.suppress(ChannelClosed):  # its last words may still be in the wire
+        with contextlib.suppress(ChannelClosed):  # its last packets may still be in the channel
             while (packet := self.channel.receive(wait=False)) is not None:
                 self._sort(packet)
         if self.child.wait(_CLOSING_TIME):
@@ -233,7 +233,7 @@ class WorkerHandle:
         return os.fstat(self._stack_file).st_size
 
     def place(self, control: Sequence[int] | None = None) -> Place:
-        """Say where the worker is now, as far as it has told."""
+        """Return where the worker is now, as far as it has reported."""
         number, env_index = control if control is not None else self._control[:2].tolist()
         first, last = self._first_env_index + self.start, self._first_env_index + self.stop - 1
         phase = PHASES[number] if 0 < number < len(PHASES) else self._phase or "idle"
@@ -278,7 +278,7 @@ _STACK_TIME = 0.3
 
 
 class WorkerGroup:
-    """The workers of one pool; it knows nothing of the pool, so that it can be ended when the pool is garbage."""
+    """The workers of one pool; it has no reference to the pool, so that it can be ended when the pool is garbage."""
 
     def __init__(self, launcher: Launcher, handles: Sequence[WorkerHandle]) -> None:
         self.launcher = launcher
@@ -286,13 +286,13 @@ class WorkerGroup:
         self._owner = os.getpid()
         self._poll = select.poll()
         self._deaths = select.poll()
-        """The processes alone: who waits for all answers does not want to be woken by each."""
+        """Polls the processes alone: waiting for all replies must not wake up for each."""
         self._by_wire: dict[int, WorkerHandle] = {}
         self._by_process: dict[int, WorkerHandle] = {}
         self._closed = False
 
     def watch(self, handle: WorkerHandle) -> None:
-        """Start to look for answers and for the death of a worker that was just launched."""
+        """Start polling a worker that was just launched, for replies and for its death."""
         if handle.channel is not None and handle.child is not None:
             self._by_wire[handle.channel.fileno()] = handle
             self._by_process[handle.child.handle] = handle
@@ -301,12 +301,12 @@ class WorkerGroup:
             self._deaths.register(handle.child.handle, select.POLLIN)
 
     def drop(self, handle: WorkerHandle) -> None:
-        """Stop to look, and kill the worker if it still runs."""
+        """Stop polling, and kill the worker if it still runs."""
         self._forget(handle)
         handle.discard()
 
     def pump(self, timeout: float) -> None:
-        """Take in what has happened; wait for something to happen, at most so many seconds."""
+        """Process events; wait for one, at most so many seconds."""
         events = self._poll.poll(max(0, round(timeout * 1000)))
         for descriptor, _ in events:
             handle = self._by_wire.get(descriptor)
@@ -355,7 +355,7 @@ class WorkerGroup:
         finally:
             self._kill_all()
             self._wait_for_ends(end - 0.5)
-            self.pump(0.0)  # last words of those that ended first
+            self.pump(0.0)  # last packets of those that ended first
             for handle in self.handles:
                 self.drop(handle)
             self.launcher.close(max(0.1, end - time.monotonic()))
@@ -364,7 +364,7 @@ class WorkerGroup:
     def _wait_once(self, waiting: Sequence[WorkerHandle], longest: float, *, last: WorkerHandle | None = None) -> None:
         """Wait one slice of time; slices are counted, so a pause of the whole machine does not use up a deadline.
 
-        With `last`, sleep until this one has answered, or somebody has died: the others' answers can wait for it.
+        With `last`, sleep until this one has replied, or a worker has died: the others' replies can wait for it.
         """
         piece = max(0.0, min(longest, *(handle.time_left() for handle in waiting)))
         before = time.monotonic()
@@ -403,7 +403,7 @@ class WorkerGroup:
             self._forget(handle)
 
     def _wait_for_ends(self, end: float) -> None:
-        """Wait until all workers have ended, and listen to what they say meanwhile."""
+        """Wait until all workers have ended, and read their packets meanwhile."""
         while True:
             alive = [handle for handle in self.handles if handle.child is not None and handle.child.is_alive()]
             left = end - time.monotonic()
@@ -420,7 +420,7 @@ class WorkerGroup:
                 handle.child.send_signal(number)
 
     def _kill_all(self) -> None:
-        """Kill every worker that is left; all are told before any is waited for."""
+        """Kill every worker that is left; all are signalled before any is waited for."""
         self._signal_all(KILL_SIGNAL)
         for handle in self.handles:
             if handle.child is not None and handle.child.is_alive():

@@ -1,11 +1,11 @@
-"""How a worker process comes to be, and the trainer's handle on it.
+"""Start worker processes, and the trainer's handle on them.
 
     spawn        a fresh interpreter; the main script is not run again, so it needs no `if __name__ == "__main__"`
     fork         a copy of the trainer's process: quick, but it copies locks that other threads hold
     forkserver   a fork of a small clean process (see fork_server)
 
-A worker starts with one open file: its end of a wire. All else comes over that. Process descriptors (pidfd) tell of a
-death at once, whoever else holds the worker's pipes, and never hit a process that took over a number.
+A worker starts with one open file: its end of a wire. All else comes over that. Process descriptors (pidfd) signal a
+death at once, whichever process else holds the worker's pipes, and never hit a process that took over a number.
 Nothing here loads torch.
 """
 
@@ -53,11 +53,11 @@ class Child:
         self._close = weakref.finalize(self, os.close, handle)
 
     def is_alive(self) -> bool:
-        """Tell whether the process still runs."""
+        """Return whether the process still runs."""
         return not self._reaped and not self.wait(0.0)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until the process has ended, at most so many seconds, and tell whether it has."""
+        """Wait until the process has ended, at most so many seconds, and return whether it has."""
         if self._reaped:
             return True
         watch = select.poll()
@@ -77,7 +77,7 @@ class Child:
             self.send_signal(signal.SIGKILL)
 
     def exit_code(self) -> int | None:
-        """Return how the process ended (minus the signal if it was killed); None when nobody knows."""
+        """Return how the process ended (minus the signal if it was killed); None when unknown."""
         if not self._reaped and self.wait(0.0):
             self._exit_code, self._reaped = self._reap(), True
         return self._exit_code
@@ -204,7 +204,7 @@ def make_launcher(start_method: str) -> Launcher:
 def spawn_module(module: str) -> tuple[Child, Channel]:
     """Start a fresh interpreter that calls `main(descriptor, parent_pid)` of a module."""
     ours, theirs = _trainer_end_first(channel_pair())
-    # Ctrl-C is the trainer's business from the first moment, not only once the modules are loaded
+    # the trainer handles Ctrl-C from the first moment, not only once the modules are loaded
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
         "import sys, json, importlib; sys.path[:] = json.loads(sys.argv[2]); "

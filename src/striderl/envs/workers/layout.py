@@ -38,7 +38,7 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a block of envs says about itself once it is built."""
+    """Description of a block of envs once it is built."""
 
     observation_space: Any
     """The Gymnasium space of one env's observation."""
@@ -73,7 +73,7 @@ class Buffers:
     num_steps: Array
     """Steps taken since the env was built, int64 [N]."""
     reset_mask: Array
-    """Which envs a masked reset means, bool [N]."""
+    """Which envs a masked reset resets, bool [N]."""
     seeds: Array
     """What the env, its action space and its observation space are seeded with, int64 [N, 3]."""
     actions: tuple[Array, ...]
@@ -219,7 +219,7 @@ def make_layout(
 def env_seeds(seed: int, global_index: int, restart: int = 0) -> npt.NDArray[np.int64]:
     """Return the three seeds of one env: for itself, for its action space and for its observation space.
 
-    The stream is that of `vec_env.env_seed_sequence`; after a restart of its worker an env goes on with a child of it.
+    The stream is that of `vec_env.env_seed_sequence`; after a restart of its worker an env gets a child of it.
     """
     key = (global_index, restart) if restart else (global_index,)
     return np.random.SeedSequence(seed, spawn_key=key).generate_state(3).astype(np.int64)

@@ -52,7 +52,7 @@ def watch_trainer(trainer_pid: int) -> None:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL on the parent's death; where it has no such call, the watching thread remains."""
+    """Request SIGKILL on the parent's death; where it has no such call, the watching thread remains."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

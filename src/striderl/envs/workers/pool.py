@@ -3,12 +3,12 @@
     rows      0 … 15        16 … 31       32 … 47
               worker 0      worker 1      worker 2          each a process with consecutive envs
     memory  ┌─────────────┬─────────────┬─────────────┐
-            │ obs, reward, flags, actions, infos      │     one anonymous block, mapped by everybody
+            │ obs, reward, flags, actions, infos      │     one anonymous block, mapped by all
             └─────────────┴─────────────┴─────────────┘
     wires      s → .         s → .         s → .            one byte each way per step
 
-A worker that raises, dies or does not answer in time is named, and then the pool raises, or restarts it, as its config
-says. In a step that cost a worker its life, that worker's rows are marked invalid and truncated; they carry the last
+A worker that raises, dies or does not respond in time is named, and then the pool raises, or restarts it, by its
+config. In a step in which a worker died, its rows are marked invalid and truncated; they carry the last
 good observation as the final one and the first observation after the restart. Nothing here loads torch.
 
 The settings of worker processes.
@@ -111,7 +111,7 @@ class WorkerPool:
     def reset(self, seed: int | None, start: int, stop: int) -> None:
         """Start new episodes in all envs of a part, from the seed where given."""
         handles = self._handles_in(start, stop)
-        self._worker_group.wait_for(handles)  # what an interrupted step left under way
+        self._worker_group.wait_for(handles)  # from an interrupted step
         if seed is not None:
             self.seed = seed
         for handle in handles:
@@ -127,7 +127,7 @@ class WorkerPool:
         self.valid[start:stop] = True
 
     def reset_masked(self, start: int, stop: int) -> None:
-        """Start new episodes where the reset mask says so; a worker lost over it shows in the next step."""
+        """Start new episodes where the reset mask is true; a worker lost meanwhile shows in the next step."""
         handles = [handle for handle in self._handles_in(start, stop) if _rows(handle).reset_mask.any()]
         for handle in handles:
             self._refuse_failed(handle)
@@ -167,12 +167,12 @@ class WorkerPool:
             handle.slot ^= 1
 
     def is_ready(self, start: int, stop: int) -> bool:
-        """Tell whether `wait_step` would not wait."""
+        """Return whether `wait_step` would not wait."""
         self._worker_group.pump(0.0)
         return not any(handle.is_waiting for handle in self._handles_in(start, stop))
 
     def wait_any(self, ranges: Sequence[tuple[int, int]], timeout: float | None) -> list[bool]:
-        """Wait until a part is ready, at most so many seconds, and tell of each whether it is."""
+        """Wait until a part is ready, at most so many seconds, and return of each whether it is."""
         groups = [self._handles_in(start, stop) for start, stop in ranges]
         self._worker_group.wait_any(groups, timeout)
         return [not any(handle.is_waiting for handle in group) for group in groups]
@@ -212,7 +212,7 @@ class WorkerPool:
             raise RuntimeError(f"worker {handle.index} has a step under way; call step_wait before {what}")
 
     def _settle(self, handle: WorkerHandle, *, reset: bool = False) -> None:
-        """Take the answer to a command that must succeed, on a restarted worker if need be."""
+        """Return the reply to a command that must succeed, on a restarted worker if need be."""
         handle.take()
         self._refuse_failed(handle)
         if handle.failure is not None:
@@ -265,7 +265,7 @@ class WorkerPool:
         return replace(first, limits=tuple(limit for part in self._descriptions.values() for limit in part.limits))
 
     def _take_description(self, handle: WorkerHandle) -> None:
-        """Keep what a new worker says about its envs, and refuse envs that differ from the first worker's."""
+        """Keep a new worker's description of its envs, and raise where they differ from the first worker's."""
         packet = handle.take()
         if handle.failure is None and packet is not None:
             found: Description = unpack(packet.body)
@@ -290,7 +290,7 @@ class WorkerPool:
         handle.send("reset", b"r", bytes([slot, seed is not None]), self.config.deadline)
 
     def _ask(self, handles: Sequence[WorkerHandle], phase: str, kind: bytes, body: bytes) -> list[Any]:
-        """Ask for values; what an env raises is passed on, and its worker goes on."""
+        """Request values; what an env raises is raised here, and its worker continues."""
         for handle in handles:
             self._refuse_busy(handle, phase)
             if handle.failure is not None:
@@ -318,7 +318,7 @@ class WorkerPool:
 
 
 def _lives_on(handle: WorkerHandle) -> bool:
-    """Tell whether a failed worker's process is still of use: an env raised in it, but it can take commands."""
+    """Return whether a failed worker's process is still usable: an env raised in it, but it can take commands."""
     raised = isinstance(handle.failure, (EnvRaised, ContractViolation))
     return raised and handle.child is not None and handle.child.is_alive()
 
@@ -329,7 +329,7 @@ def _rows(handle: WorkerHandle) -> Buffers:
 
 
 START_METHODS = ("spawn", "fork", "forkserver")
-"""How a worker process can come to be; see launch.py."""
+"""Start methods of a worker process; see launch.py."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +345,7 @@ class WorkerConfig:
     start_deadline: float = 120.0
     """Seconds until a worker must have built its envs."""
     on_failure: str = "raise"
-    """'raise' ends the run with the error of the env; 'restart' starts its worker anew and marks the lost rows."""
+    """'raise' ends the run with the error of the env; 'restart' restarts its worker and marks the lost rows."""
     max_restarts: int = 10
     """How often each worker may be restarted over the life of the env before its error is raised all the same."""
 

@@ -2,7 +2,7 @@
 
     column n:   x[T-1] = first[T-1]      x[t] = first[t] + carry[t] · x[t+1]        t from the last to the first
 
-Step by step in torch this is T small kernels, most of whose time is the way to the next one.
+Step by step in torch this is T small kernels, dominated by launch latency.
 
 Random orders on a GPU without sorting: every place computes by itself which row comes there.
 
@@ -37,7 +37,7 @@ def _scan(first, carry, result, num_steps, num_columns, COLUMNS: tl.constexpr): 
 
 @torch.library.custom_op("striderl::backward_scan", mutates_args=())
 def backward_scan_kernel(first: Tensor, carry: Tensor) -> Tensor:
-    """Return what `returns.backward_scan` does, for tensors [T, …] of one shape on a GPU."""
+    """Compute `returns.backward_scan` for tensors [T, …] of one shape on a GPU."""
     first, carry = first.contiguous(), carry.expand_as(first).contiguous()
     result = torch.empty_like(first)
     columns = first[0].numel()

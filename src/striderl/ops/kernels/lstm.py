@@ -7,8 +7,8 @@
     backward, last step first:   cell kernel ─▶ d gates[t], d c[t-1];  d h[t-1] = d gates[t] W_hh, zero where one begins
     and then all steps in one product each:   d W_ih, d W_hh, d b, d x
 
-A library call cannot zero its state in the middle, so it wants a column per trajectory and runs the empty rest of it
-too. Here every step is run once. All shapes are fixed and nothing asks the device, so the whole can be recorded.
+A library call cannot zero its state in the middle, so it needs a column per trajectory and runs the empty rest of it
+too. Here every step is run once. All shapes are fixed and there is no host synchronisation, so it can be captured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _tanh(x):  # type: ignore[no-untyped-def]
 def _cell(  # type: ignore[no-untyped-def]
     gates, before, begins, live, begins_next, cell, hidden, fed, count, SIZE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Turn gates [B, 4 H] into activations in place; make cell and hidden [B, H], and what the next step is fed."""
+    """Turn gates [B, 4 H] into activations in place; make cell and hidden [B, H], and the next step's input state."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     row, column = place // SIZE, place % SIZE
@@ -108,7 +108,7 @@ def lstm_forward(
     begins: Tensor,
     live: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return (hidden [T + 1, B, H], activations [T, B, 4 H], cell [T + 1, B, H], what each step was fed [T, B, H])."""
+    """Return (hidden [T + 1, B, H], activations [T, B, 4 H], cell [T + 1, B, H], input state of each [T, B, H])."""
     steps, rows, size = x.shape[0], x.shape[1], hidden.shape[-1]
     gates = torch.addmm(bias, x.reshape(steps * rows, -1), weight_ih.t()).view(steps, rows, 4 * size)
     hiddens = x.new_empty(steps + 1, rows, size)
@@ -152,7 +152,7 @@ def lstm_backward(
     begins: Tensor,
     live: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of the gates before their bends [T, B, 4 H], and of the first hidden and cell [B, H]."""
+    """Return the gradients of the pre-activation gates [T, B, 4 H], and of the first hidden and cell [B, H]."""
     steps, rows, wide = gates.shape
     size = wide // 4
     d_hidden, d_cell = torch.zeros_like(d_last_cell), d_last_cell.clone()
@@ -234,7 +234,7 @@ def lstm_scan(
     weight_ih, weight_hh, bias_ih, bias_hh = weights
     alive = live.unsqueeze(-1)
     x = torch.where(alive, x, 0.0)
-    # the step after a dead one begins anew
+    # the step after an invalid one begins a trajectory
     begins = begins | ~live | torch.cat([torch.zeros_like(live[:1]), ~live[:-1]])
     hiddens, _, cells, _ = lstm_forward(
         x.contiguous(), hidden.contiguous(), cell.contiguous(), weight_ih, weight_hh, bias_ih + bias_hh, begins, live

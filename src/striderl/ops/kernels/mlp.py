@@ -1,13 +1,13 @@
-"""A stack of linear layers on a GPU: bias and bend inside the products, forward and backward.
+"""A stack of linear layers on a GPU with fused bias and activation, forward and backward.
 
-    h[l] = bend(h[l-1] W[l]' + b[l])                                one kernel per layer; h is kept, after the bend
+    h[l] = bend(h[l-1] W[l]' + b[l])                                one kernel per layer; h is kept, after activation
 
     dz[l-1] = (dz[l] W[l]) * bend'(h[l-1])   and sums for db[l-1]   one kernel per layer: the slope follows from h
     dW[l] = dz[l]' h[l-1]                                           the library's product
 
-A library's product writes its result and a second kernel reads it, bends it and writes it again, and a third adds up
+A library's product writes its result, a second kernel reads it and writes its activation, and a third sums
 gradients of biases; on a robot's networks that traffic is what takes time. Products are in TF32 or bfloat16, sums in
-float32. Nothing is added up in an order that varies: the same numbers come every time.
+float32. Sums have a fixed order, so results are deterministic.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BACKWARD = {
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _bent(z, BEND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the bend of z; what is not a number stays so, which `tl.maximum` would make 0."""
+    """Return the activation of z; NaN stays NaN, which `tl.maximum` would make 0."""
     if BEND == "elu":
         z = tl.where(z < 0.0, tl.exp(tl.minimum(z, 0.0)) - 1.0, z)
     elif BEND == "relu":
@@ -65,7 +65,7 @@ def _bent(z, BEND: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _slope(h, BEND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the slope of a bend where its value is h."""
+    """Return the derivative of an activation where its value is h."""
     if BEND == "elu":
         h = tl.where(h > 0.0, 1.0, h + 1.0)
     elif BEND == "relu":
@@ -184,7 +184,7 @@ def run_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, bend: str) -
 
 
 def run_backward(d_z: Tensor, turned: Tensor, h: Tensor, d_h: Tensor, sums: Tensor, bend: str) -> None:
-    """Write the gradient of what a layer is given, before its own bend, into `d_h`, and its sums into `sums`."""
+    """Write the gradient of a layer's input, before its activation, into `d_h`, and its sums into `sums`."""
     rows, (IN, OUT) = h.shape[0], turned.shape
     sizes = _sizes(_tile(BACKWARD, h), IN, OUT)
     grid = (triton.cdiv(rows, sizes["M"]) * triton.cdiv(IN, sizes["N"]),)
@@ -203,14 +203,14 @@ def _pieces(flat: Tensor, rows: int, widths: list[int]) -> list[Tensor]:
 # -- as operations that torch's compiler takes as they are -------------------------------------------------------------
 
 
-# torch keeps compiled programs on disk by the names of operations: one that does something else wants another name
+# torch keeps compiled programs on disk by the names of operations: one that does something else needs another name
 
 
 @torch.library.custom_op("striderl::mlp_forward", mutates_args=())
 def mlp_forward(
     x: Tensor, low: list[Tensor], weights: list[Tensor], biases: list[Tensor], bend: str, linear_last: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the output [rows, OUT] and what lies between: all layers but the last, one after the other.
+    """Return the output [rows, OUT] and the hidden layers, one after the other.
 
     `low` are the weights in the dtype of x, `weights` those that gradients are for.
     """
@@ -240,9 +240,9 @@ def _hidden(weights: list[Tensor]) -> list[int]:
 def mlp_backward(
     d_z: Tensor, x: Tensor, kept: Tensor, turned: list[Tensor], bend: str, wants_inputs: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients, before their bends, of what lies between; sums of them over blocks of rows; that of x or none.
+    """Return pre-activation gradients of the hidden layers, their sums over blocks of rows, and that of x or none.
 
-    `d_z` is the gradient of the last layer before its bend, `turned` are the weights [IN, OUT].
+    `d_z` is the gradient of the last layer before its activation, `turned` are the weights [IN, OUT].
     """
     rows, widths = x.shape[0], [each.shape[0] for each in turned[1:]]
     d_kept, sums = torch.empty_like(kept), x.new_empty(_num_blocks(x) * sum(widths), dtype=torch.float32)
@@ -301,7 +301,7 @@ def _column_sums(d_z: Tensor) -> Tensor:
 
 
 def slope(h: Tensor, bend: str) -> Tensor:
-    """Return the slope of a bend where its value is h."""
+    """Return the derivative of an activation where its value is h."""
     if bend == "elu":
         return torch.where(h > 0, 1.0, h + 1.0).to(h.dtype)
     if bend == "relu":
@@ -312,7 +312,7 @@ def slope(h: Tensor, bend: str) -> Tensor:
 def mlp(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], bend: str, *, linear_last: bool, dtype: torch.dtype
 ) -> Tensor:
-    """Return what the layers make of x [..., IN], in `dtype`: float32 (products in TF32) or bfloat16.
+    """Apply the layers to x [..., IN], in `dtype`: float32 (products in TF32) or bfloat16.
 
     `bend` comes after each layer, or after each but the last; it is 'none' only where there is no other layer.
     """

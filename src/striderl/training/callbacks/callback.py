@@ -1,4 +1,4 @@
-"""What a callback is: an object that is called with every record, in order, and may keep state.
+"""Callbacks: objects that are called with every record, in order, and may keep state.
 
     record ──▶ Evaluate ──▶ Log ──▶ Progress ──▶ Stop ──▶ Save
                   └ adds 'evaluate/…' for those behind      └ reason to end
@@ -14,24 +14,24 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from striderl.training.record import Record
 
 NO_METRICS: Mapping[str, float] = {}
-"""No numbers; never written to."""
+"""No metrics; never written to."""
 
 
 class Reaction(NamedTuple):
-    """What a callback has to say about a record."""
+    """A callback's result for a record."""
 
     metrics: Mapping[str, float] = NO_METRICS
-    """Numbers that are added to the record for the callbacks behind, and for the user."""
+    """Metrics that are added to the record for later callbacks and for the user."""
     stop: str = ""
     """Why training should end after this iteration; empty to go on."""
 
 
 NOTHING = Reaction()
-"""The reaction of a callback that only watches."""
+"""The result of a callback that only reads."""
 
 
 class RunningTrainer(Protocol):
-    """What callbacks may ask the trainer."""
+    """The part of the trainer that callbacks may read."""
 
     @property
     def ending(self) -> bool:
@@ -40,11 +40,11 @@ class RunningTrainer(Protocol):
 
     @property
     def remaining_iterations(self) -> int | None:
-        """How many iterations are still to come; None without a limit."""
+        """How many iterations are left; None without a limit."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a new trainer needs to go on from here."""
+        """Return everything that a new trainer needs to resume from here."""
         ...
 
 
@@ -53,29 +53,29 @@ class Callback(Protocol):
     """Called with the record of every iteration."""
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
-        """Take the record in; training is not changed."""
+        """Process the record; training is not changed."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to go on in the same way; plain data."""
+        """Return the callback's state as plain data."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved data."""
+        """Load a saved state."""
         ...
 
     def close(self) -> None:
-        """Let go of files, envs and windows; calling it twice is fine."""
+        """Close files, envs and windows; calling it twice is fine."""
         ...
 
 
 def is_due(iteration: int, every: int) -> bool:
-    """Tell whether something that happens every so many iterations happens now; 0 means never."""
+    """Return whether something with this interval of iterations is due; 0 means never."""
     return every > 0 and iteration % every == 0
 
 
 def better(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
-    """Tell whether a value beats the best so far by more than min_delta; NaN never does."""
+    """Return whether a value beats the best so far by more than min_delta; NaN never does."""
     if value != value:
         return False
     if best is None:
@@ -90,7 +90,7 @@ def check_mode(mode: str, who: str) -> None:
 
 
 class Watcher:
-    """A function of records as a callback: it may return numbers to log, or a reason to stop."""
+    """A function of records as a callback: it may return metrics to log, or a reason to stop."""
 
     def __init__(self, function: Callable[[Record], Mapping[str, float] | str | None]) -> None:
         """Take the function; anything callable with a record will do."""
@@ -108,7 +108,7 @@ class Watcher:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take nothing."""
+        """Load nothing."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""The callbacks of a run in their order, with the place where a record has got to."""
+"""The callbacks of a run in order, with the position of the present record."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _log = logging.getLogger(__name__)
 
 
 class CallbackList:
-    """Hands out the callbacks one after the other; where it stands can be saved."""
+    """Iterate over the callbacks; the position can be saved."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
-        """Stand before the first."""
+        """Start before the first callback."""
         self.callbacks = tuple(callbacks)
         self.position = 0
         """Which callback is next; 0 when a record has passed all."""
 
     def rest(self) -> Iterator[Callback]:
-        """Yield those that are still to come, each after moving past it: what the last one saves has passed all."""
+        """Yield the remaining callbacks, each after moving past it: the last one saves a finished position."""
         for position in range(self.position, len(self.callbacks)):
             self.position = (position + 1) % len(self.callbacks)
             yield self.callbacks[position]
 
     def step_back(self) -> None:
-        """Stand before the callback that was last handed out, which could not finish."""
+        """Move back before the last callback, which could not finish."""
         self.position = (self.position - 1) % len(self.callbacks)
 
     def state_dict(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class CallbackList:
         return {"position": self.position, "consumers": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give every callback what the one of its name had; those that are new begin fresh."""
+        """Load the state of every callback by name; new ones start fresh."""
         named = self._named()
         for name, saved in state["consumers"].items():
             if name in named:

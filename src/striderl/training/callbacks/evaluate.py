@@ -1,4 +1,4 @@
-"""`Evaluate`: play whole episodes in envs of its own, every n iterations."""
+"""`Evaluate`: run whole episodes in envs of its own, every n iterations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from striderl.training.record import Record
 
 
 class Evaluate:
-    """Adds 'evaluate/return_mean' and others to the record.
+    """Add 'evaluate/return_mean' and others to the record.
 
-    Envs, seed and actor are its own, so training does not notice; a `GreedyActor` over the learning policy plays
-    without chance. The seed is the same each time, so that two evaluations differ in the policy and in nothing else.
+    Envs, seed and actor are its own, so training is unaffected; a `GreedyActor` over the learning policy acts
+    deterministically. The seed is the same each time, so that two evaluations differ in the policy and in nothing else.
     """
 
     SAVED_NAME: ClassVar[str] = "Evaluate"
@@ -32,7 +32,7 @@ class Evaluate:
         seed: int = 0,
         at_end: bool = True,
     ) -> None:
-        """Evaluate every `every` iterations (0: never), and after the last one unless told not to.
+        """Evaluate every `every` iterations (0: never), and after the last one unless disabled.
 
         With `every_steps`, evaluate instead after each iteration in which that many more env steps are complete.
         """
@@ -47,10 +47,10 @@ class Evaluate:
         self.every, self.every_steps, self.n_episode = every, every_steps, n_episode
         self.seed, self.at_end = seed, at_end
         self.result: EvaluationResult | None = None
-        """What the last evaluation of this process found, episode by episode."""
+        """Result of this process's last evaluation, episode by episode."""
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
-        """Play, if it is time."""
+        """Evaluate, if it is time."""
         if not self._due(record) and not (self.at_end and run.ending):
             return NOTHING
         self.result = evaluate(self.env, self.actor, self.n_episode, self.seed)
@@ -67,7 +67,7 @@ class Evaluate:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take nothing."""
+        """Load nothing."""
 
     def close(self) -> None:
         """Close the env."""

@@ -1,4 +1,4 @@
-"""`Log`: hand the numbers of each iteration to loggers."""
+"""`Log`: write the metrics of each iteration to loggers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from striderl.training.record import Record
 
 
 class Log:
-    """Hands the numbers of every n-th record to one or several loggers; the step is the record's own.
+    """Log the metrics of every n-th record to one or several loggers; the step is the record's own.
 
     Each logger is guarded: one that raises, hangs or fills the disk costs a warning and its own rows, nothing else. The
-    step of the last record is part of the state; a resumed run tells the loggers, which drop what they have beyond it.
+    step of the last record is part of the state; in a resumed run the loggers drop rows beyond it.
     """
 
     SAVED_NAME: ClassVar[str] = "Log"
@@ -44,17 +44,17 @@ class Log:
         return NOTHING
 
     def resume_at(self, step: int) -> None:
-        """Let the loggers drop what they have beyond a step; 0 for a run that begins anew in an old folder."""
+        """Drop rows of the loggers beyond a step; 0 for a run that restarts in an old folder."""
         self.step = step
         for logger in self.loggers:
             logger.resume_at(step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the log had got; what was written is with the loggers."""
+        """Return the step of the last record; the loggers hold the rows."""
         return {"step": self.step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there: nothing is logged twice."""
+        """Load the step: nothing is logged twice."""
         self.resume_at(int(state["step"]))
 
     def close(self) -> None:

@@ -47,8 +47,8 @@ class Progress:
     def __init__(self, write: Logger | Callable[[ProgressReport], None] | None = None, *, every: int = 1) -> None:
         """Show each report on a console, such as `ConsoleLogger`, or call `write`; without it, log at level INFO.
 
-        A console gets the numbers of the record with the time spent and the time to go; it is guarded like the loggers
-        of `Log`, because a terminal can be closed or stopped.
+        A console shows the metrics of the record, the time spent and the time left; it is guarded like the loggers of
+        `Log`, because a terminal can be closed or stopped.
         """
         if every < 1:
             raise ValueError(f"Progress: every is at least 1, found {every}")
@@ -94,10 +94,10 @@ class Progress:
         return {"elapsed_seconds": self.elapsed_seconds, "iterations": self.iterations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
+        """Load the counts."""
         self.elapsed_seconds, self.iterations = float(state["elapsed_seconds"]), int(state["iterations"])
 
     def close(self) -> None:
-        """Give the terminal back, if there was one."""
+        """Close the console, if there is one."""
         if self.console is not None:
             self.console.close()

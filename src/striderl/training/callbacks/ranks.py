@@ -1,10 +1,10 @@
-"""Callbacks for several processes: pool what the envs of all have logged, and stay together.
+"""Callbacks for several processes: pool the envs' metrics, and keep the processes in step.
 
     rank 0    PoolEpisodes ─▶ Evaluate ─▶ Log ─▶ Stop ─▶ KeepTogether ─▶ Save
     others    PoolEpisodes ─────────────────────────────▶ KeepTogether ─▶ Save
                                                              └ rank 0's metrics and its reason to stop
 
-What stands behind `KeepTogether` sees the same record in every process, and so decides the same.
+Callbacks after `KeepTogether` get the same record in every process, and so decide the same.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ OF_EPISODES = ("collect/return_mean", "collect/length_mean")
 
 
 class PoolEpisodes:
-    """Replaces numbers of the envs of one process by those over all processes; first in the list, on every rank.
+    """Replace the metrics of one process's envs by those over all processes; first in the list, on every rank.
 
-    The mean return and length are those of all in every process; what else was collected is pooled in rank 0.
+    The mean return and length are pooled in every process, other metrics in rank 0.
     """
 
     SAVED_NAME: ClassVar[str] = "PoolEpisodes"
@@ -39,7 +39,7 @@ class PoolEpisodes:
         self.ranks = ranks
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
-        """Add up what all processes have seen: one small sum, and one small message to rank 0."""
+        """Pool the metrics of all processes: one small sum, and one small message to rank 0."""
         count = record.metrics.get(EPISODES, 0.0)
         # without a finished episode there are no means, but the others still wait for this sum
         sums = [count, *(count * record.metrics.get(name, 0.0) for name in OF_EPISODES)]
@@ -63,9 +63,9 @@ class PoolEpisodes:
 
 
 def pooled_numbers(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return what was collected by all processes as one would have logged it: spreads, extremes, counts and means.
+    """Return the metrics of all processes as one process would log them: spreads, extremes, counts and means.
 
-    A number that an env logs is averaged over the processes that have it.
+    A metric that an env logs is averaged over the processes that have it.
     """
     found: dict[str, float] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
@@ -86,9 +86,9 @@ def pooled_numbers(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class KeepTogether:
-    """Gives all processes rank 0's metrics, stops them when it stops, and checks that they have the same parameters.
+    """Give all processes rank 0's metrics, stop them when it stops, and check that their parameters are equal.
 
-    It stands behind everything that only rank 0 has, on every rank.
+    It comes after all callbacks that only rank 0 has, on every rank.
     """
 
     SAVED_NAME: ClassVar[str] = "KeepTogether"
@@ -98,7 +98,7 @@ class KeepTogether:
         self.ranks, self.algorithm, self.every = ranks, algorithm, every
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
-        """Raise, naming the odd one out, when processes have drifted apart."""
+        """Raise, naming the differing rank, when the parameters of processes differ."""
         of_main = self.ranks.from_main(lambda: (run.ending, dict(record.metrics)))
         if of_main is None:
             raise Interrupted("in rank 0")  # by a signal, in an evaluation or a video; see `RunningTrainer`
@@ -122,7 +122,7 @@ class KeepTogether:
 
 
 def together(ranks: Ranks, algorithm: DistributedLearner, callbacks: Sequence[Callback]) -> Sequence[Callback]:
-    """Return the callbacks of one of several processes with what keeps these together; as they are for one alone."""
+    """Return the callbacks of one of several processes with the pooling ones; unchanged for one process."""
     if ranks.world_size == 1:
         return callbacks
     saving = [callback for callback in callbacks if isinstance(callback, Save)]

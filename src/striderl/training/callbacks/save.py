@@ -1,4 +1,4 @@
-"""`Save`: hand the whole state of a run to somebody who keeps it."""
+"""`Save`: pass the whole state of a run to a function that stores it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Keep = Callable[[dict[str, Any], str], None]
 class Save:
     """Saves every n iterations under 'iteration_<n>', the best so far under 'best', the end under 'last'.
 
-    It comes last among the callbacks, so that what it saves contains what all others saw of this iteration; a run that
-    goes on from there begins with the next one.
+    It is the last callback, so that the saved state includes this iteration in all others; a resumed run starts with
+    the next one.
     """
 
     SAVED_NAME: ClassVar[str] = "Save"
@@ -44,8 +44,8 @@ class Save:
         names = [f"iteration_{record.iteration}"] if is_due(record.iteration, self.every) else []
         value = record.metrics.get(self.best) if self.best else None
         if value is not None and better(value, self.best_value, self.mode):
-            # before the state is taken: the saved run knows that it is the best. It comes first among the names: a run
-            # that is killed between two of them must not know of a best one that was never saved
+            # before the state is taken, so that the saved state includes it. First among the names: a run killed
+            # between two of them must not hold a best value that was never saved
             self.best_value = value
             names.insert(0, "best")
         if self.last and run.ending:
@@ -61,7 +61,7 @@ class Save:
         return {"best_value": self.best_value}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the best value so far."""
+        """Load the best value so far."""
         self.best_value = None if state["best_value"] is None else float(state["best_value"])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Reasons to stop: a budget is spent, a metric is good enough, it no longer improves, a trial is hopeless.
+"""Stop rules: a budget is spent, a metric is good enough, it no longer improves, a trial is pruned.
 
 `Stop`: end a run early, for whichever of its rules has a reason first.
 """
@@ -16,28 +16,28 @@ from striderl.training.record import Record
 _log = logging.getLogger(__name__)
 
 _LONG = 200
-"""After how many records without its metric a rule speaks."""
+"""After how many records without its metric a rule logs a warning."""
 
 
 @runtime_checkable
 class StopRule(Protocol):
-    """Looks at each record and may have a reason to stop."""
+    """Check each record for a reason to stop."""
 
     def reason(self, record: Record) -> str:
         """Return why training should end after this record, or an empty string."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has been seen, as plain data."""
+        """Return the rule's state, as plain data."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved data."""
+        """Load a saved state."""
         ...
 
 
 class Budget:
-    """Stops when so many iterations, env steps or seconds are used up; 0 means no limit."""
+    """Stop when so many iterations, env steps or seconds are used up; 0 means no limit."""
 
     def __init__(self, *, iterations: int = 0, env_steps: int = 0, seconds: float = 0.0) -> None:
         """Set the limits; seconds are those of collecting and learning, over all resumed parts of a run."""
@@ -62,12 +62,12 @@ class Budget:
         return {"used_seconds": self.used_seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
+        """Load the counts."""
         self.used_seconds = float(state["used_seconds"])
 
 
 class _Metric:
-    """Finds a metric in records; one that has not come for long is spoken of once, because its rule never acts."""
+    """Read a metric from records; warn once when it is missing for long, because its rule never applies."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -78,7 +78,7 @@ class _Metric:
         """Return its value, or None where the record has none."""
         found = record.metrics.get(self.name)
         if found is not None:
-            self._num_without = -1  # it exists: nothing is to be said any more
+            self._num_without = -1  # it exists: no warning any more
         elif self._num_without >= 0:
             self._num_without += 1
             self._others |= record.metrics.keys()
@@ -94,13 +94,13 @@ class UnknownMetricError(ValueError):
 
 
 class WantedMetrics:
-    """Looks for the metrics that settings name, and raises as soon as it is known that one does not come.
+    """Look for the metrics that settings name, and raise as soon as one is known to be missing.
 
     family       comes                                     known to be missing
     train/       with gradient steps                       after `min_updates` of them
     collect/     with steps, or when an episode ends       after the first episode
     evaluate/    with an evaluation                        after the first one
-    others       with every record                         after the first one, unless somebody adds some (`open_ended`)
+    others       with every record                         after the first one, unless callbacks add some (`open_ended`)
     """
 
     def __init__(self, names: Mapping[str, str], *, min_updates: int = 1, open_ended: bool = False) -> None:
@@ -110,7 +110,7 @@ class WantedMetrics:
         self._seen: set[str] = set()
 
     def check(self, record: Record) -> None:
-        """Look at one more record."""
+        """Check one more record."""
         if not self._missing:
             return
         self._seen |= record.metrics.keys()
@@ -130,7 +130,7 @@ class WantedMetrics:
 
 
 class Threshold:
-    """Stops when a metric is at or beyond a value, so many times in a row among the records that have it."""
+    """Stop when a metric is at or beyond a value, so many times in a row among the records that have it."""
 
     def __init__(self, metric: str, value: float, *, mode: str = "max", times: int = 1) -> None:
         """Wait for metric >= value, or metric <= value with mode 'min'."""
@@ -156,12 +156,12 @@ class Threshold:
         return {"count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
+        """Load the counts."""
         self.count = int(state["count"])
 
 
 class Plateau:
-    """Stops when a metric has not become better for `patience` of the records that have it."""
+    """Stop when a metric has not become better for `patience` of the records that have it."""
 
     def __init__(self, metric: str, *, patience: int, min_delta: float = 0.0, mode: str = "max") -> None:
         """Count a value as better when it beats the best by more than min_delta."""
@@ -191,27 +191,27 @@ class Plateau:
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on waiting."""
+        """Load the best value and its age."""
         self.best = None if state["best"] is None else float(state["best"])
         self.waited = int(state["waited"])
 
 
 class Trial(Protocol):
-    """The part of an Optuna trial that is used here."""
+    """Interface of an Optuna trial, as far as it is used here."""
 
     def report(self, value: float, step: int) -> None:
-        """Take an intermediate value."""
+        """Report an intermediate value."""
         ...
 
     def should_prune(self) -> bool:
-        """Tell whether the trial is hopeless."""
+        """Return whether the trial should be pruned."""
         ...
 
 
 class Prune:
-    """Reports a metric to an Optuna trial and stops when the trial says so.
+    """Report a metric to an Optuna trial and stop when the trial should be pruned.
 
-    The study wants to be told with an exception, which is the caller's to raise:
+    The study expects an exception, which the caller raises:
     `if trainer.stop_reason == Prune.REASON: raise optuna.TrialPruned`.
     """
 
@@ -222,7 +222,7 @@ class Prune:
         self._found = _Metric(metric)
 
     def reason(self, record: Record) -> str:
-        """Report and ask; the step is the iteration."""
+        """Report the metric and check for pruning; the step is the iteration."""
         found = self._found.of(record)
         if found is None:
             return ""
@@ -234,11 +234,11 @@ class Prune:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take nothing."""
+        """Load nothing."""
 
 
 class Stop:
-    """Asks its rules in order; the trainer finishes the iteration, keeps the reason, and ends."""
+    """Check rules in order; the trainer finishes the iteration, keeps the reason, and ends."""
 
     SAVED_NAME: ClassVar[str] = "Stop"
 
@@ -252,16 +252,16 @@ class Stop:
         self.rules = rules
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
-        """Ask every rule, since each may be counting, and give the first reason."""
+        """Check every rule, since each may be counting, and return the first reason."""
         reasons = [rule.reason(record) for rule in self.rules]
         return Reaction(stop=next((reason for reason in reasons if reason), ""))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the rules have seen."""
+        """Return the states of the rules."""
         return {"rules": [rule.state_dict() for rule in self.rules]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what the rules had seen."""
+        """Load the states of the rules."""
         if len(state["rules"]) != len(self.rules):
             raise ValueError(f"Stop has {len(self.rules)} rules; {len(state['rules'])} were saved")
         for rule, saved in zip(self.rules, state["rules"]):

@@ -1,4 +1,4 @@
-"""`Video`: film an episode every n iterations, and show it to the loggers."""
+"""`Video`: record a video of an episode every n iterations, and log it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class Video:
-    """Writes '<folder>/step_<n>.mp4' and hands it to the loggers under the name 'video/episode'.
+    """Write '<folder>/step_<n>.mp4' and log it under the name 'video/episode'.
 
-    Env, seed and actor are its own, so training does not notice. The seed is the same each time: two films differ in
-    the policy and in nothing else. A picture that cannot be drawn or written costs one warning, and training goes on.
+    Env, seed and actor are its own, so training is unaffected. The seed is the same each time: two videos differ in the
+    policy and in nothing else. A video that cannot be rendered or written logs one warning, and training continues.
     """
 
     SAVED_NAME: ClassVar[str] = "Video"
@@ -39,9 +39,9 @@ class Video:
         seed: int = 0,
         at_end: bool = True,
     ) -> None:
-        """Film every `every` iterations (0: never), and after the last one unless told not to.
+        """Record every `every` iterations (0: never), and after the last one unless disabled.
 
-        A film ends with the episode or after num_steps; 0 stands for the env's time limit, or 500 where there is none.
+        A video ends with the episode or after num_steps; 0 means the env's time limit, or 500 where there is none.
         """
         if not isinstance(env, VecEnv):
             raise TypeError(f"Video wants a VecEnv of its own, found {type(env).__name__}")
@@ -52,10 +52,10 @@ class Video:
         self.every, self.seed, self.at_end = every, seed, at_end
         self.num_steps = num_steps or env.max_episode_length or 500
         self.failed = 0
-        """How many films could not be made."""
+        """How many videos could not be made."""
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
-        """Film, if it is time."""
+        """Record a video, if it is time."""
         if is_due(record.iteration, self.every) or (self.at_end and run.ending):
             self._film(record.step)
         return NOTHING
@@ -64,7 +64,7 @@ class Video:
         path = self.folder / f"step_{step}.mp4"
         try:
             record_video(self.env, self.actor, path, self.num_steps, self.seed, whole_episode=True)
-        # drivers, encoders, disks and tasks fail in ways of their own; a film is never worth a run
+        # drivers, encoders, disks and tasks fail in ways of their own; a video must not end a run
         except Exception as error:  # noqa: BLE001
             self.failed += 1
             if self.failed == 1:
@@ -74,11 +74,11 @@ class Video:
             logger.video(step, "video/episode", path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: every film starts from the seed."""
+        """Return nothing: every video starts from the seed."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take nothing."""
+        """Load nothing."""
 
     def close(self) -> None:
         """Close the env and the loggers."""

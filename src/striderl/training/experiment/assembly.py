@@ -1,4 +1,4 @@
-"""From a config to a learner: the one place where algorithm, terms, collector or dataset and trainer are put together.
+"""Build algorithm, terms, collector or dataset, and trainer from a config.
 
     config.algorithm_name ─▶ ALGORITHMS ─▶ class ─▶ build(config.algorithm, context, terms)
     config.terms          ─▶ TERMS      ─▶ classes ─▶ build(settings, context)            ─┐
@@ -6,7 +6,7 @@
     env ─▶ Collector   or   config.dataset ─▶ Replay                                      ─┘
 
 Whatever follows the protocols of `algorithms/building.py` and `algorithms/terms/term.py` is built here; no algorithm,
-term or loop is known by its class.
+term or loop is special-cased by its class.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from striderl.training.trainer import Trainer
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """What an algorithm needs beside callbacks."""
+    """The parts of a run without its callbacks."""
 
     policy: Policy | ActorPolicy
-    """What is learned."""
+    """The policy."""
     greedy: Actor
-    """Plays it without exploring, for evaluations and videos."""
+    """The greedy actor for evaluations and videos."""
     trainer: Callable[[Sequence[Callback]], Trainer]
-    """Makes the trainer that calls these callbacks."""
+    """Builds the trainer with these callbacks."""
 
 
 def build_learner(
@@ -82,7 +82,7 @@ def build_learner(
 
 
 def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: BuildContext) -> list[Term]:
-    """Build what is learned beside the algorithm, in the config's order."""
+    """Build the terms, in the config's order."""
     if config.terms and not facts.takes_terms:
         raise ValueError(f"{config.algorithm_name} takes no terms, found {list(config.terms)}; ppo does")
     return [TERMS.get(name).build(settings, context) for name, settings in config.terms.items()]
@@ -92,7 +92,7 @@ def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: Bui
 
 
 def load_object(what: str, config: RunConfig[Any, Any], env: VecEnv, objects: Mapping[str, Any]) -> Any:
-    """Return a live part of a run: one that was handed over, or what the config refers to."""
+    """Return an object of a run: one that was passed in, or the one that the config refers to."""
     if what in objects:
         return objects[what]
     if what == "teacher":
@@ -106,7 +106,7 @@ def load_object(what: str, config: RunConfig[Any, Any], env: VecEnv, objects: Ma
 
 
 def _expert(config: RunConfig[Any, Any], env: VecEnv) -> Any:
-    """Return whom a run imitates: a dataset, motion clips, or the env itself."""
+    """Return the expert data of a run: a dataset, motion clips, or the env itself."""
     settings = config.expert
     if not settings.source:
         raise ValueError(
@@ -161,7 +161,7 @@ def _check_offline(config: RunConfig[Any, Any]) -> None:
 
 
 def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
-    """Raise unless so many processes can learn what the config asks for together."""
+    """Raise unless this config can be trained by so many processes."""
     if num_ranks == 1:
         return
     name = config.algorithm_name
@@ -180,4 +180,4 @@ def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
 
 
 RANK_TERMS = frozenset({"rnd"})
-"""Terms whose sums over processes are proved equal to one process."""
+"""Terms that are proved equal in several processes and in one."""

@@ -3,7 +3,7 @@
     to_plain(PPOConfig(clip_param=0.1))                     {"clip_param": 0.1, "gamma": 0.99, …}
     from_plain(PPOConfig, {"clip_parm": 0.1}, "algorithm")  ValueError: algorithm has no setting 'clip_parm'. Did you …
 
-What a field may be is read from its annotation: numbers, strings, choices, tuples, tables of settings, other configs.
+Allowed values follow from a field's annotation: numbers, strings, choices, tuples, tables of settings, other configs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN = (bool, int, float, str)
 
 
 class ConfigError(ValueError):
-    """A setting has a wrong name or a wrong value; the message says which, what was wanted and what was found."""
+    """A setting has a wrong name or value; the message contains its place, what was expected and what was found."""
 
 
 def to_plain(value: Any) -> Any:
@@ -42,7 +42,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[ConfigT], data: Any, where: str, given: Mapping[str, Any] | None = None) -> ConfigT:
-    """Build a config from plain data; settings that are missing have their defaults.
+    """Build a config from plain data; missing settings have their defaults.
 
     `given` are fields whose values are built already, because their type is not in the annotation.
     """
@@ -70,7 +70,7 @@ def from_plain(kind: type[ConfigT], data: Any, where: str, given: Mapping[str, A
 
 
 def _read(hint: Any, value: Any, where: str) -> Any:
-    """Return a value in the form that the annotation wants."""
+    """Return a value converted to the annotated type."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_plain(hint, value, where)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

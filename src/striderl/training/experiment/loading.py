@@ -1,10 +1,10 @@
-"""A run's policy out of its folder: the config describes how it is built, a checkpoint has what was learned.
+"""Load a run's policy from its folder: built from the config, with the weights of a checkpoint.
 
     run = load_run("runs/parkour/2026-…", "best")              a `LoadedRun`; a runner's log_dir is read as well
     ActorCriticFieldMutex(env.obs_spec, None, env.action_spec, sub_policy_paths=["runs/parkour/2026-…", …],
                           load_sub_policy=load_sub_policy, env_action_scale=0.25)
 
-`load_sub_policy` gives the policy of a run with the units that its task acts and observes in.
+`load_sub_policy` returns the policy of a run with its task's action and observation scales.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class LoadedRun:
     folder: RunFolder
     """Its folder."""
     policy: Policy | ActorPolicy
-    """What it had learned, in eval mode."""
+    """The policy, in eval mode."""
     step: int
-    """After how many env steps; gradient steps, where it learned from a dataset."""
+    """Env steps of the checkpoint; gradient steps for offline runs."""
     step_dt: float
     """Seconds per step of the task; 0 where time has no meaning."""
     layout: dict[str, Any]
-    """What its observations and actions are made of."""
+    """Layout of its observations and actions."""
     actuation: ActuationSpec | None = None
-    """What its env does with actions; None where that is unknown."""
+    """How its env processes actions; None where that is unknown."""
 
     def check_env(self, env: VecEnv) -> None:
-        """Raise LayoutMismatch, with every difference by name, for an env that shows or takes something else."""
+        """Raise LayoutMismatch, with every difference by name, for an env with other observations or actions."""
         normalized = self.config is not None and self.config.policy.normalize_obs
         now = run_layout(env.obs_spec, env.action_spec, normalize_obs=normalized)
         check_layout(self.layout, now, where=f"the run {self.folder.path}")
@@ -79,7 +79,7 @@ class LoadedRun:
 def build_run_policy(
     config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec, *, device: str = "cpu"
 ) -> Policy | ActorPolicy:
-    """Build the policy of a run alone, without an env: to load, play, evaluate or export it."""
+    """Build only the policy of a run, without an env: to load, play, evaluate or export it."""
     facts = facts_of(config.algorithm_name)
     context = build_context(replace(config, device=device), obs_spec, action_spec)
     policy: Policy | ActorPolicy = facts.build.build_policy(config.algorithm, context)
@@ -87,7 +87,7 @@ def build_run_policy(
 
 
 def build_context(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec) -> BuildContext:
-    """Return what algorithm and terms are built for, as far as a config and specs tell."""
+    """Return the build context of algorithm and terms that follows from config and specs."""
     context = BuildContext(
         obs_spec=obs_spec,
         action_spec=action_spec,
@@ -105,7 +105,7 @@ def build_context(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: A
 
 
 def teacher_of(settings: TeacherRun) -> Teacher:
-    """Freeze the policy of a teacher's run; what is missing or damaged is named."""
+    """Load and freeze the policy of a teacher's run; an error names what is missing or damaged."""
     if not settings.run:
         raise ValueError("there is no teacher; name its run: --teacher.run FOLDER")
     which = int(settings.checkpoint) if settings.checkpoint.isdigit() else settings.checkpoint
@@ -126,8 +126,8 @@ def load_run(
 ) -> LoadedRun:
     """Load a run's policy: the 'best' (the last one, where none was saved as the best), the 'last', or of a step.
 
-    A config that names a module outside the library, which building its parts imports, is refused unless this user made
-    the run on this machine, or with `trust`. Where no env is built (`builds_env` False), that of the env is not asked.
+    A config that names a module outside the library, which building its parts imports, raises unless this user made the
+    run on this machine, or with `trust`. Where no env is built (`builds_env` False), the env's module is not checked.
     The log_dir of a runner is a run as well: its checkpoints are numbered by iterations, and the best is the last.
     """
     root = RunFolder(folder)
@@ -191,7 +191,7 @@ def _checkpoint(root: RunFolder, which: str | int) -> Checkpoint:
 
 
 COMMAND = "command"
-"""The component in which the quadruped tasks show what is asked for."""
+"""The command component of the quadruped tasks."""
 
 
 def load_sub_policy(folder: str | Path, which: str | int = "best") -> SubPolicy:
@@ -206,12 +206,12 @@ def load_sub_policy(folder: str | Path, which: str | int = "best") -> SubPolicy:
 
 
 def _action_scale(env: EnvSettings) -> float:
-    """Return what the task multiplies actions by; 1 where it takes them as they are."""
+    """Return the action scale of the task; 1 without one."""
     given = env.settings.get("action_scale")
     if given is not None:
         return float(given)
     if not env.task.startswith(("quadruped", "parkour")):
         return 1.0
-    from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS  # only this family scales, and it wants MuJoCo
+    from striderl.envs.quadruped.tasks import QUADRUPED_CONFIGS  # only this family scales, and it needs MuJoCo
 
     return QUADRUPED_CONFIGS[env.task].action_scale

@@ -1,14 +1,14 @@
 """A runner's log_dir as the folder of a run, which `striderl evaluate`, `play`, `export`, `plot` and `resume` read.
 
     logs/walk/
-      config.json            the runner and its train_cfg, its env by name, its policy as data
-      specs.json             what the policy sees and does
-      metrics.jsonl          the numbers of every logged iteration, by the names that `striderl plot` knows
+      config.json            the runner and its train_cfg, its env by name, its policy's config
+      specs.json             observation and action specs
+      metrics.jsonl          the metrics of every logged iteration, with the names that `striderl plot` uses
       model_50/  model_100/  the checkpoints
 
-The policy is rebuilt from its own description, whatever generation of rsl_rl the train_cfg is written in. Training goes
-on from the train_cfg. A part of it that no file can hold, such as a teacher that is an object, has to be handed over
-again: build the runner in a program and call `load`.
+The policy is rebuilt from its own config, whatever generation of rsl_rl the train_cfg is written in. Training resumes
+from the train_cfg. A part that no file can hold, such as a teacher object, has to be passed again: build the runner in
+a program and call `load`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 RUNNER, TRAIN_CFG, NO_OBJECT = "runner", "train_cfg", "object that no file can hold"
 OWN_CONFIG = "RunnerConfig"
-"""The one key of a train_cfg that was a `RunnerConfig`, and not a dict of some generation."""
+"""The only key of a stored train_cfg that was a `RunnerConfig` and not a dict."""
 SCHEMA = 2
 STAGES: Mapping[str, type[Any]] = {
     "NormalizeObs": NormalizeObs,
@@ -67,26 +67,26 @@ _MODEL = re.compile(r"model_(\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class LogDir:
-    """What config.json of a log_dir says."""
+    """The content of a log_dir's config.json."""
 
     runner: str
     """The runner's class."""
     env: EnvSettings
     """The env, by name; 'object:CLASS' where no file can name it."""
     policy: PolicyConfig
-    """What the policy is made of."""
+    """The policy's config."""
     train_cfg: Mapping[str, Any] | RunnerConfig
-    """What the runner was given; a dict as plain data."""
+    """The runner's train_cfg; a dict as plain data."""
     device: str
-    """Where it trained."""
+    """The training device."""
     objects: tuple[str, ...]
-    """The places in train_cfg where there was something that no file can hold; train_cfg is then empty."""
+    """The places of objects in train_cfg that no file can hold; train_cfg is then empty."""
 
 
 def write_log_dir(
     folder: Path, *, runner: str, env: VecEnv, user_env: Any, policy: PolicyConfig, train_cfg: Any, device: Any
 ) -> None:
-    """Write config.json and specs.json; a config.json of somebody else stays as it is, with a warning."""
+    """Write config.json and specs.json; another program's config.json is left unchanged, with a warning."""
     task, settings = name_of_env(user_env)
     try:
         content = {
@@ -120,7 +120,7 @@ def is_log_dir(folder: str | Path) -> bool:
 
 
 def read_log_dir(folder: str | Path, *, trust: bool = False, builds_env: bool = True) -> LogDir:
-    """Read config.json of a log_dir, as the runner has left it; see `read_run_config` for the arguments."""
+    """Read config.json of a log_dir as the runner left it; see `read_run_config` for the arguments."""
     folder = Path(folder)
     content = read_sealed(folder, CONFIG_FILE)
     if content.get("schema") != SCHEMA:
@@ -145,7 +145,7 @@ def read_log_dir(folder: str | Path, *, trust: bool = False, builds_env: bool = 
 
 
 def checkpoint_of(folder: Path, which: str | int) -> Path:
-    """Return the checkpoint of an iteration; 'best' and 'last' are the newest, as a runner does not choose."""
+    """Return the checkpoint of an iteration; 'best' and 'last' are the newest: a runner ranks none."""
     found = {int(match[1]): path for path in folder.iterdir() if (match := _MODEL.fullmatch(path.name))}
     if not found:
         raise FileNotFoundError(f"{str(folder)!r} has no checkpoint yet; a runner writes model_0, model_50, …")
@@ -208,7 +208,7 @@ def _stage(part: Any, where: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return settings as plain data; functions and classes by name, other objects as a note that they were there."""
+    """Return settings as plain data; functions and classes by name, other objects as placeholders."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Mapping):

@@ -1,18 +1,18 @@
-"""`Run`: a config and a folder become a training run that can be stopped at any time and goes on where it stopped.
+"""`Run`: a training run from a config and a folder that can be stopped at any time and resumed.
 
     run = Run(config, folder)          env, policy, algorithm, collector, trainer; nothing is trained yet
-    run.restore()                      go on from the newest good checkpoint, if there is one
-    outcome = run.drive()              until the plan is fulfilled, a rule says stop, or a signal comes
+    run.restore()                      resume from the newest valid checkpoint, if there is one
+    outcome = run.drive()              until the plan is fulfilled, a stop rule applies, or a signal arrives
 
     record ─▶ Stop (time) ─▶ Evaluate ─▶ Video ─▶ Log ─▶ Progress ─▶ Stop (target) ─▶ Save
 
 With `ranks`, several processes make one run: each has a part of the envs, and rank 0 alone has the callbacks and writes
 to the folder. A checkpoint holds the parts of all; a signal to one of them stops all, at the same point.
 
-A signal lets the present phase of the iteration finish, which takes at most seconds; an evaluation or a video is broken
-off and done again after the resume. Then everything is saved, in the middle of an iteration if need be. A resumed run
-has the bits of one that was never stopped, where the env can save its state (tier A); where it cannot, new episodes
-begin and the log says so (tier B).
+After a signal the present phase of the iteration finishes, which takes at most seconds; an evaluation or a video is
+aborted and repeated after the resume. Then everything is saved, in the middle of an iteration if need be. A resumed run
+is bit-identical to one that was never stopped where the env can save its state (tier A); where it cannot, new episodes
+begin and this is logged (tier B).
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class RunOutcome:
     reason: str
     """Why: the plan, a stop rule, or the name of a signal."""
     exit_code: int
-    """0, or 143 (SIGTERM), 130 (SIGINT) and 129 (SIGHUP), or 1 when learning came to nothing for too long."""
+    """0, or 143 (SIGTERM), 130 (SIGINT) and 129 (SIGHUP), or 1 when nothing could be learned for too long."""
     record: Record | None
     """The last record, if there was any."""
     saved: bool = True
-    """Whether the state that it ended with is on the disk; a full disk may have refused it, and the log says why."""
+    """Whether the final state is on the disk; where saving failed (a full disk), the log has the reason."""
 
 
 class Run:
@@ -97,11 +97,11 @@ class Run:
         ranks: Ranks | None = None,
         objects: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the folder's lock and build the parts; what does not fit is named here.
+        """Take the folder's lock and build the parts; raise naming those that do not fit.
 
-        watchers: see every record before it is logged.
+        watchers: callbacks that get every record before it is logged.
         objects: live parts that a config cannot hold: 'env' (an env, a class or a function), 'teacher', 'expert', …
-        accept_changes: whether specs.json is written anew where it is not as the run has left it.
+        accept_changes: whether specs.json is rewritten where it is not as the run left it.
         ranks: the processes that train this run together; rank 0 has the lock and writes.
         """
         self.ranks = ranks if ranks is not None else Ranks()
@@ -146,7 +146,7 @@ class Run:
         self._trouble: set[str] = set()
 
     def _is_live(self) -> bool:
-        """Return whether the run was given an env object rather than something that makes envs."""
+        """Return whether the run was built with an env object rather than an env factory."""
         env = self.objects.get("env")
         return env is not None and not inspect.isclass(env) and hasattr(env, "step")
 
@@ -163,7 +163,7 @@ class Run:
     # -- the parts -----------------------------------------------------------------------------------------------------
 
     def _of_main(self, watchers: Sequence[Callback], accept_changes: bool) -> list[Callback]:
-        """Return the callbacks that a run has once, however many processes learn, and write the specs."""
+        """Return the callbacks of rank 0 and write the specs."""
         self._specs = self._sealed_specs(accept_changes)
         self.evaluation = self._evaluation()
         self._check_evaluated()
@@ -181,10 +181,10 @@ class Run:
         ]
 
     def _sealed_specs(self, accept_changes: bool) -> Any:
-        """Write specs.json where it is missing, and return what is sealed with every checkpoint."""
+        """Write specs.json where it is missing, and return the digests for every checkpoint."""
         env, path = self.env, self.folder.path
         if self.store.steps() and (path / SPECS_FILE).exists():
-            # beside checkpoints they stay what they were: an env that has changed is refused by `restore`
+            # once there are checkpoints they are kept: `restore` raises for an env that has changed
             try:
                 return read_plain_specs(path)
             except ConfigError:
@@ -202,7 +202,7 @@ class Run:
         return [*(each for each in files if each is not None), *make_loggers(settings.trackers, path)]
 
     def _evaluation(self) -> Evaluate | None:
-        """Return the evaluation; there is none around an env object, because it would need a second one."""
+        """Return the evaluation; None with an env object, because it would need a second one."""
         settings = self.config.evaluation
         if self._is_live():
             return None
@@ -240,7 +240,7 @@ class Run:
         return [Progress(console, every=1 if live else settings.console_every)]
 
     def _time_limit(self) -> Stop:
-        # before the evaluation, which is to know that this iteration is the last; there without a limit as well, so
+        # before the evaluation, so that it sees that this iteration is the last; present without a limit as well, so
         # that a resumed run may get one
         return Stop(Budget(seconds=self.config.stop.max_seconds or math.inf))
 
@@ -252,7 +252,7 @@ class Run:
         return {"stop.metric": self.config.stop.metric, "checkpoints.best": self.config.checkpoints.best}
 
     def _check_evaluated(self) -> None:
-        """Raise for a metric of evaluations that a setting names and that no evaluation has: it is known before one."""
+        """Raise, before any evaluation, for a setting that names a metric that evaluations do not have."""
         config = self.config
         for setting, name in self._metrics_named().items():
             family, _, measured = name.partition("/")
@@ -264,7 +264,7 @@ class Run:
                     "over its class or a function that makes it"
                 )
             env = self.evaluation.env
-            env.reset(config.evaluation.seed)  # what an env measures is there after a reset
+            env.reset(config.evaluation.seed)  # an env's metrics are available after a reset
             known = [f"evaluate/{each}" for each in (*EVALUATED, *env.metrics())]
             measures_later = len(known) == len(EVALUATED) and type(env).metrics is not VecEnv.metrics
             if name not in known and not measures_later:
@@ -273,8 +273,8 @@ class Run:
             raise ValueError(f"stop.metric={config.stop.metric!r} is never logged: evaluation.every is 0, at_end False")
 
     def _wanted_metrics(self, *, open_ended: bool) -> WantedMetrics:
-        """Return what looks for the metrics that settings name."""
-        # an actor may sit out gradient steps, and reports in the others only
+        """Return the check for metrics that settings name."""
+        # an actor may skip gradient steps, and reports in the others only
         min_updates = 1 if isinstance(self.config.plan, OnPolicyPlan) else 16
         return WantedMetrics(self._metrics_named(), min_updates=min_updates, open_ended=open_ended)
 
@@ -282,10 +282,10 @@ class Run:
         settings = self.config.checkpoints
         return Save(self._keep, every=settings.every, best=settings.best, mode=settings.mode)
 
-    # -- saving and going on -------------------------------------------------------------------------------------------
+    # -- saving and resuming -------------------------------------------------------------------------------------------
 
     def save(self) -> bool:
-        """Save the present state, whatever phase it is in, and tell whether it is on the disk; training may go on."""
+        """Save the present state in any phase and return whether that succeeded; training may continue."""
         state = self.trainer.state_dict()
         self._keep(state, "last")
         return self._saved == _place(state)
@@ -298,7 +298,7 @@ class Run:
             self._saved = _place(state)
 
     def _write(self, state: dict[str, Any], name: str) -> bool:
-        """Write a state to the disk and return whether it is there; a run goes on without."""
+        """Write a state to the disk and return whether that succeeded; a failure does not end the run."""
         step, config = int(state["env_steps"]) or int(state["num_updates"]), self.config.to_dict()
         try:
             self._restore_folder()
@@ -313,7 +313,7 @@ class Run:
         return True
 
     def _complain(self, error: CheckpointError | OSError, step: int) -> None:
-        """Say once for each cause that a run cannot be saved: a disk stays full for many checkpoints."""
+        """Log once per cause that a run cannot be saved: a disk stays full for many checkpoints."""
         root = error.__cause__ if isinstance(error.__cause__, OSError) else error
         cause = str(root.errno) if isinstance(root, OSError) else type(error).__name__
         if cause not in self._trouble:
@@ -323,7 +323,7 @@ class Run:
             _log.debug("not saved at step %d: %s", step, error)
 
     def _restore_folder(self) -> None:
-        """Write what a run's folder needs for a resume, if somebody has deleted it in the meantime."""
+        """Rewrite files that a resume needs if they were deleted in the meantime."""
         if (self.folder.path / CONFIG_FILE).exists():
             return
         self.folder.path.mkdir(parents=True, exist_ok=True)
@@ -343,7 +343,7 @@ class Run:
         return run_layout(self.env.obs_spec, self.env.action_spec, normalize_obs=normalized)
 
     def restore(self) -> bool:
-        """Go on from the newest good checkpoint; returns whether there is one."""
+        """Resume from the newest valid checkpoint; return whether there is one."""
         states = self.ranks.from_main(self._newest_states)
         if not states:
             return False
@@ -360,7 +360,7 @@ class Run:
         return True
 
     def _newest_states(self) -> list[dict[str, Any]]:
-        """Return what every process goes on with, by rank; nothing without a checkpoint."""
+        """Return the state of every process, by rank; nothing without a checkpoint."""
         self.store.clean()
         try:
             checkpoint = self.store.load("last")
@@ -398,7 +398,7 @@ class Run:
             self.close()
 
     def _seal_config(self) -> None:
-        """Let config.json be what is trained with: a run that is built in a program may be given another config."""
+        """Update config.json to the present config: a run that is built in a program may have another one."""
         config = self.config.to_dict()
         try:
             if content_digest(accepted_content(self.folder.path, CONFIG_FILE)) != content_digest(config):
@@ -407,15 +407,15 @@ class Run:
             _log.error("%s is not written: %s. Training goes on", self.folder.path / CONFIG_FILE, error)
 
     def _asked_to_stop(self) -> bool:
-        """Return whether a signal has come, to any of the processes; all of them return the same."""
+        """Return whether any of the processes has received a signal; all of them return the same."""
         agreed = self.ranks.largest(self.signals.received)
         self.signals.follow(agreed)
-        return bool(agreed)  # a signal that came in the meantime is known to this process alone, and waits for its turn
+        return bool(agreed)  # a signal that came in the meantime is seen by this process alone, and handled next time
 
     def _advance(self) -> None:
         try:
             phase = self.trainer.advance()
-        except Interrupted:  # of an evaluation or a video; it is done again after the resume
+        except Interrupted:  # from an evaluation or a video; it is repeated after the resume
             if self.ranks.is_main:
                 self.ranks.from_main(lambda: None)  # the others wait for its metrics, in `KeepTogether`
             return
@@ -423,7 +423,7 @@ class Run:
             self._wanted.check(self.trainer.record)
 
     def _leave(self, reason: str, exit_code: int) -> RunOutcome:
-        """Save before the end of the plan; a run that has not taken a step begins anew instead."""
+        """Save before the end of the plan; a run without any step is not saved and starts over."""
         saved = self.save() if self.trainer.env_steps or self.trainer.num_updates else True
         return self._outcome(reason, exit_code, saved)
 
@@ -436,11 +436,11 @@ class Run:
         )
 
     def close(self) -> None:
-        """Close loggers and envs and give the folder free; calling it twice is fine."""
+        """Close loggers and envs and release the folder; calling it twice is fine."""
         try:
             self._faults.close()
             self.trainer.close()
-            self.env.close()  # a run from a dataset has no collector that would
+            self.env.close()  # offline runs have no collector to close it
         finally:
             self._unlock()
 
@@ -450,18 +450,18 @@ class Run:
 
 
 def num_video_steps(seconds: float, step_dt: float) -> int:
-    """Return how many steps so many seconds are; where the task's time has no unit, 25 steps are a second."""
+    """Convert seconds to steps; where the task has no time unit, 25 steps are a second."""
     return max(1, round(seconds / (step_dt or 0.04)))
 
 
 def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what tells the states of one run apart: several phases may see the same number of env steps."""
+    """Return a unique key of a run's state: several phases may have the same number of env steps."""
     position = state["consumers"]["position"]
     return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
 
 
 def _on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return a loaded state with what the collector and the storage hold on the device; envs take care of theirs."""
+    """Return a loaded state with collector and storage tensors moved to the device; envs move their own."""
     if device.type == "cpu" or "collector" not in state:
         return dict(state)
 

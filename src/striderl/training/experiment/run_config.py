@@ -38,9 +38,9 @@ AlgorithmT = TypeVar("AlgorithmT")
 PlanT = TypeVar("PlanT")
 
 CONFIG_FILE = "config.json"
-"""The file of a run's folder that this is kept in."""
+"""The config's file in a run's folder."""
 SCHEMA = 2
-"""The version of the file: 1 had the settings of one term, RND, beside a list of names."""
+"""The version of the file: 1 had the settings of one term, RND, and a list of names."""
 PLANS: Mapping[str, type[Any]] = {"on_policy": OnPolicyPlan, "off_policy": OffPolicyPlan, "offline": OfflinePlan}
 """The plan of each training loop."""
 ALWAYS = ("console", "csv", "jsonl")
@@ -66,14 +66,14 @@ class EnvSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """When the greedy policy is tried out, in envs of its own."""
+    """When the greedy policy is evaluated, in envs of its own."""
 
     every: int = 10
     """Evaluate every so many iterations and at the end; 0 means only at the end."""
     num_episodes: int = 10
-    """How many episodes are played."""
+    """How many episodes an evaluation has."""
     num_envs: int = 10
-    """In how many envs they are played; at most one per episode."""
+    """How many envs evaluate; at most one per episode."""
     seed: int = 100
     """The seed of those envs; the same for every evaluation."""
     at_end: bool = True
@@ -93,13 +93,13 @@ class StopSettings:
     """When a run ends before its plan does."""
 
     metric: str = ""
-    """A number of the log such as 'evaluate/return_mean'; empty means never."""
+    """A logged metric such as 'evaluate/return_mean'; empty means never."""
     value: float = 0.0
     """The run ends when the metric is at least this (at most, with mode 'min')."""
     mode: Literal["max", "min"] = "max"
-    """Whether large ('max') or small ('min') numbers are good."""
+    """Whether large ('max') or small ('min') values are good."""
     times: int = 1
-    """How often in a row that must be so."""
+    """How often in a row the metric must reach the value."""
     max_seconds: float = 0.0
     """The run ends after this many seconds of collecting and learning; 0 means no limit."""
     bad_iterations: int = 100
@@ -120,16 +120,16 @@ class StopSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """When a run is saved, and how much of that is kept."""
+    """When a run is saved, and how many checkpoints are kept."""
 
     every: int = 50
     """Save every so many iterations, and at the end; 0 means only at the end."""
     keep_last: int = 3
-    """How many of the newest checkpoints are kept; the best is kept besides them."""
+    """How many of the newest checkpoints are kept; the best is kept as well."""
     best: str = "evaluate/return_mean"
-    """The number of the log by which a checkpoint is the best; empty means that none is."""
+    """The logged metric that chooses the best checkpoint; empty means that none is."""
     mode: Literal["max", "min"] = "max"
-    """Whether large ('max') or small ('min') numbers are good."""
+    """Whether large ('max') or small ('min') values are good."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -141,7 +141,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingSettings:
-    """Where numbers and videos go; metrics.csv and metrics.jsonl are always written."""
+    """Where metrics and videos are logged; metrics.csv and metrics.jsonl are always written."""
 
     console: Literal["auto", "rich", "plain", "off"] = "auto"
     """A live table ('rich'), lines ('plain'), nothing ('off'), or what fits the terminal ('auto')."""
@@ -154,7 +154,7 @@ class LoggingSettings:
     video_seconds: float = 10.0
     """How long such a video is, in seconds of the task's time."""
     file_megabytes: int = 64
-    """After so many megabytes metrics.csv and metrics.jsonl go on in a new file; that before is metrics.part1.csv."""
+    """After so many megabytes metrics.csv and metrics.jsonl start a new file; the old one is metrics.part1.csv."""
     max_files: int = 0
     """How many such parts of each are kept, the newest; 0 keeps every row that was logged."""
 
@@ -178,14 +178,14 @@ class LoggingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherRun:
-    """Whose actions a student learns."""
+    """The teacher of a student."""
 
     run: str = ""
     """The folder of the teacher's run, for algorithms and terms that have a teacher."""
     checkpoint: str = "best"
     """Which of its policies: the 'best', the 'last', or that of a number of env steps."""
     components: Mapping[str, str] = field(default_factory=dict)
-    """Other names that the student's task has for what the teacher observes."""
+    """Names in the student's task of the components that the teacher observes, where they differ."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -199,10 +199,10 @@ class TeacherRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertSettings:
-    """Whose motions or steps are imitated by an adversarial reward."""
+    """The expert data that an adversarial reward imitates."""
 
     source: str = ""
-    """A dataset (`striderl dataset`), files of motion clips such as 'clips/*.npz', or 'env' where it shows them."""
+    """A dataset (`striderl dataset`), files of motion clips such as 'clips/*.npz', or 'env' where it gives them."""
     fields: tuple[str, ...] = ()
     """With clips: which of their fields make a frame, in the env's order; empty takes the first clip's."""
     column: str = "ref_motion"
@@ -227,14 +227,14 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     algorithm: AlgorithmT
     """Its settings."""
     terms: Mapping[str, Any] = field(default_factory=dict)
-    """What is learned beside it, name → settings, in order (`striderl list terms`); on the command line `--terms NAME`
-    and `--terms.NAME.SETTING`."""
+    """The terms, name → settings, in order (`striderl list terms`); on the command line `--terms NAME` and
+    `--terms.NAME.SETTING`."""
     teacher: TeacherRun = field(default_factory=TeacherRun)
-    """Whose actions are learned, by algorithms and terms that have a teacher."""
+    """The teacher, for algorithms and terms that have one."""
     expert: ExpertSettings = field(default_factory=ExpertSettings)
-    """Whose motions or steps are imitated, by algorithms and terms that have an expert."""
+    """The expert data, for algorithms and terms that imitate some."""
     callbacks: tuple[str, ...] = ()
-    """Callbacks of one's own, 'module:Class', made without arguments; they see every record."""
+    """Callbacks of one's own, 'module:Class', built without arguments and called with every record."""
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     """How experience is collected; its seed is that of the run."""
     plan: PlanT
@@ -242,15 +242,15 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     dataset: str = ""
     """The folder of a saved dataset (`striderl dataset`), for algorithms that learn from one and step no env."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    """When the greedy policy is tried out."""
+    """When the greedy policy is evaluated."""
     stop: StopSettings = field(default_factory=StopSettings)
     """When the run ends before its plan does."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     """When the run is saved."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
-    """Where numbers go."""
+    """Where metrics are logged."""
     seed: int = 0
-    """Decides the first weights, the envs, the exploration and the order of samples."""
+    """Seed of the initial weights, the envs, the exploration and the order of samples."""
     device: str = "cpu"
     """Where envs and networks live: 'cpu', 'cuda', 'cuda:1'."""
     num_threads: int = 0
@@ -287,12 +287,12 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         self._check_objects()
 
     def _check_objects(self) -> None:
-        """Raise for a teacher or an expert that nothing of the run looks at."""
+        """Raise for a teacher or an expert that nothing in the run uses."""
         used = {
             *facts_of(self.algorithm_name).objects,
             *(_TERM_OBJECTS[name] for name in self.terms if name in _TERM_OBJECTS),
         }
-        own = [name for name in (self.algorithm_name, *self.terms) if is_reference(name)]  # those may load anything
+        own = [name for name in (self.algorithm_name, *self.terms) if is_reference(name)]  # these may load anything
         if self.teacher.run and "teacher" not in used and not own:
             raise ValueError(
                 f"teacher.run has no effect: {self.algorithm_name} has no teacher; choose 'tppo', or add the term "
@@ -305,8 +305,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
             )
 
     def _check_mode(self) -> None:
-        """Raise where the mode of the algorithm is none, or not the run's: one of the two would have no effect."""
-        own = getattr(self.algorithm, "mode", "")  # learners from replay have one, others leave it to the run
+        """Raise where the algorithm's mode is unknown or differs from the run's: one of them would have no effect."""
+        own = getattr(self.algorithm, "mode", "")  # off-policy algorithms have one, others use the run's
         if own and own not in MODES:
             raise ConfigError(unknown("mode", own, MODES, where="algorithm.mode: RunConfig"))
         if own and self.mode not in ("auto", own):
@@ -325,7 +325,7 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig[Any, Any]:
-        """Read a config; what is not right is named with its place."""
+        """Read a config; an error names the setting and its place."""
         try:
             data = decode_json(text.encode("utf-8", errors="surrogatepass"), "the config", constant=float)
         except FileRefused as error:
@@ -334,9 +334,9 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
 
     @classmethod
     def from_stored(cls, data: Any) -> RunConfig[Any, Any]:
-        """Build the config of a run from what it has stored, which has every setting of its version.
+        """Build the config of a run from its stored data, which has every setting of its version.
 
-        Settings that came later are as if they had been off: before `flatten_images` and `one_hot`, images were
+        Settings added later are off: before `flatten_images` and `one_hot`, images were
         flattened and discrete observations entered as numbers.
         """
         return cls.from_dict(upgraded(data))
@@ -369,11 +369,11 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
 
 
 _TERM_OBJECTS = {"distill": "teacher", "motion_prior": "expert", "adversarial": "expert"}
-"""What built-in terms cannot do without."""
+"""Parts that built-in terms require."""
 
 
 def term_config(name: str) -> type[Any]:
-    """Return the type of a term's settings; a class that lacks something is told what."""
+    """Return the type of a term's settings; raise naming what the class lacks."""
     found = TERMS.get(name)
     missing = [each for each in ("Config", "summary", "build") if not hasattr(found, each)]
     if missing:
@@ -399,7 +399,7 @@ def check_algorithm(name: str, settings: Any, plan: Any, dataset: str) -> None:
 
 
 def upgraded(data: Any) -> Any:
-    """Return the stored config of any version as one of today's; settings that came later are as if they were off."""
+    """Return a stored config of any version in the present form; settings added later are off."""
     if not isinstance(data, Mapping) or "schema" in data:
         return data
     data = {**data, "algorithm": _without_old_mode(data)}
@@ -438,9 +438,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _without_old_mode(data: Mapping[str, Any]) -> Any:
-    """Return the settings of the algorithm; an 'eager' that gave way to the run's mode when it was written does so now.
+    """Return the settings of the algorithm; an old 'eager' that the run's mode overrode is dropped.
 
-    Configs of before 'algorithm.mode' could be left empty have that word in every file.
+    Configs from before 'algorithm.mode' could be empty all contain that word.
     """
     settings = data.get("algorithm", {})
     if not isinstance(settings, Mapping) or settings.get("mode") != "eager":
@@ -453,7 +453,7 @@ def _without_old_mode(data: Mapping[str, Any]) -> Any:
 
 
 def check_same_parts(before: RunConfig[Any, Any], now: RunConfig[Any, Any], *, where: str) -> None:
-    """Raise ConfigError where nothing of what was saved with one config would fit another."""
+    """Raise ConfigError where a checkpoint of one config cannot fit another."""
     if before.policy != now.policy:
         listed = "; ".join(differences(to_plain(before.policy), to_plain(now.policy)))
         raise ConfigError(f"{where} goes on with the policy that it has ({listed}); for another one start a new run")
@@ -468,7 +468,7 @@ def check_same_parts(before: RunConfig[Any, Any], now: RunConfig[Any, Any], *, w
 def read_run_config(
     folder: str | Path, *, trust: bool = False, accept_changes: bool = False, builds_env: bool = True
 ) -> RunConfig[Any, Any]:
-    """Read the config of a run's folder, as the run has left it.
+    """Read the config of a run's folder as the run left it.
 
     trust: whether modules that the config names ('my_pkg.envs:Robot', 'gymnasium:module:Id') are accepted from a folder
         that was not made by this user on this machine; building the parts imports them.

@@ -1,14 +1,14 @@
-"""The folder of a run, and what its policy sees and does.
+"""The folder of a run, and its observation and action specs.
 
 runs/cartpole/2026-01-31_12-00-00/
   config.json            all settings; a resumed run begins with them
   versions.json          of Python and packages, and the git commit of the working directory
-  specs.json             what the policy sees and does: it is rebuilt from it without the env
-  seal.json              both as the run left them: a later change is named
-  run.lock               names the process that trains; locked while it does
-  metrics.csv            the numbers of every iteration; metrics.jsonl has the same. After 64 MB the rows go on in a
-                         new file, and those before are metrics.part1.csv, metrics.part2.csv, …
-  faults.jsonl           what was not finite: component, env, step and value; there only if there was something
+  specs.json             observation and action specs: the policy is rebuilt from them without the env
+  seal.json              both as the run left them, to detect later changes
+  run.lock               names the training process; locked while it trains
+  metrics.csv            the metrics of every iteration; metrics.jsonl has the same. After 64 MB rows are written to a
+                         new file, and the old ones are metrics.part1.csv, metrics.part2.csv, …
+  faults.jsonl           non-finite numbers: component, env, step and value; written with the first one
   checkpoints/  videos/  export/  plots/
 """
 
@@ -44,7 +44,7 @@ _PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
 
 
 class RunFolder:
-    """Names the places of one run."""
+    """The paths of one run."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -66,12 +66,12 @@ class RunFolder:
 
     @property
     def csv(self) -> Path:
-        """The numbers as a table."""
+        """The metrics as a table."""
         return self.path / "metrics.csv"
 
     @property
     def json_lines(self) -> Path:
-        """The numbers, one JSON object per line."""
+        """The metrics, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -80,14 +80,14 @@ class RunFolder:
         return self.path / "plots" / "curves.png"
 
     def write_config(self, config: RunConfig[Any, Any]) -> None:
-        """Write the settings, whole or not at all, and seal them; one that names a module is recorded as made here."""
+        """Write and seal the settings atomically; a config that names a module is registered as made here."""
         content = config.to_dict()
         if modules_in(content):
             remember(self.path / CONFIG_FILE, content)
         write_sealed(self.path, CONFIG_FILE, content)
 
     def write_versions(self) -> None:
-        """Write what the run is made with."""
+        """Write the versions of Python, packages and code."""
         versions = {"striderl": __version__, "python": platform.python_version(), "platform": platform.platform()}
         versions |= {package: _version(package) for package in _PACKAGES}
         versions["git_commit"] = current_commit()
@@ -105,7 +105,7 @@ class RunFolder:
 def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs", name: str = "") -> RunFolder:
     """Make the folder <root>/<task>/<time> with the config and the versions; two runs in one second get two.
 
-    A `name` takes the place of the time; one that is taken raises.
+    A `name` replaces the time; an existing one raises.
     """
     task = config.env.task.replace(":", "_").replace("/", "_")
     if name and (Path(name).name != name or name.startswith(".")):
@@ -135,7 +135,7 @@ def _version(package: str) -> str:
 
 
 def copy_run(run: str | Path, folder: str | Path) -> None:
-    """Copy a run to a folder that does not exist yet, whole or not at all; pictures and videos stay behind."""
+    """Copy a run to a new folder, whole or not at all; pictures and videos are not copied."""
     source, target = Path(run), Path(folder)
     if os.path.lexists(target):
         raise FileExistsError(f"{str(target)!r} exists; a run is copied to a folder of its own")
@@ -157,7 +157,7 @@ _KINDS: dict[str, type[Any]] = {"box": BoxSpec, "discrete": DiscreteSpec, "multi
 
 
 def run_layout(obs_spec: ObsSpec, action_spec: ActionSpec, *, normalize_obs: bool) -> dict[str, Any]:
-    """Return the layout that a run's checkpoints carry; one that differs is refused by name."""
+    """Return the layout stored in a run's checkpoints; loading another one raises with the differences."""
     seen = [name for name, part in obs_spec.items() if part.dtype.startswith("float")]
     return describe(obs_spec, action_spec, normalized=seen if normalize_obs else [])
 
@@ -184,19 +184,19 @@ def write_specs(
 
 
 def read_specs(folder: Path) -> tuple[ObsSpec, ActionSpec, float]:
-    """Read observation, action and seconds per step, as the run has left them."""
+    """Read observation spec, action spec and seconds per step as the run left them."""
     return specs_of(read_plain_specs(folder), Path(folder) / SPECS_FILE)
 
 
 def read_plain_specs(folder: Path) -> Any:
-    """Read the content of the file, as the run has left it."""
+    """Read the content of the file as the run left it."""
     if not os.path.lexists(Path(folder) / SPECS_FILE):
         raise FileNotFoundError(f"{str(folder)!r} has no {SPECS_FILE}: this run never got as far as building its env")
     return read_sealed(Path(folder), SPECS_FILE)
 
 
 def specs_of(content: Any, path: Path) -> tuple[ObsSpec, ActionSpec, float]:
-    """Return observation, action and seconds per step out of the content of the file."""
+    """Return observation spec, action spec and seconds per step from the file's content."""
     try:
         parts = {str(name): from_plain(ComponentSpec, part, name) for name, part in content["observation"].items()}
         return ObsSpec(parts), _read_action(content["action"]), float(content["step_dt"])
@@ -205,7 +205,7 @@ def specs_of(content: Any, path: Path) -> tuple[ObsSpec, ActionSpec, float]:
 
 
 def actuation_of(content: Mapping[str, Any]) -> ActuationSpec | None:
-    """Return what the env does with actions; None where it did not state it, and in files of older versions."""
+    """Return how the env processes actions; None where it is not declared, and in files of older versions."""
     plain = content.get("actuation")
     return None if plain is None else from_plain(ActuationSpec, plain, "actuation")
 

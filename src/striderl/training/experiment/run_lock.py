@@ -36,14 +36,14 @@ _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 class FolderLockedError(RuntimeError):
-    """Another training holds the folder; the message names it."""
+    """Another process holds the folder's lock; the message names it."""
 
 
 class FolderLock:
     """The lock of one folder, held from construction until `release`, garbage collection or the end of the process."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Take the lock; a folder that is held raises FolderLockedError at once."""
+        """Take the lock; a locked folder raises FolderLockedError at once."""
         self.folder = Path(folder)
         self._descriptor = _locked_file(self.folder)
         self._closing = weakref.finalize(self, _close, self._descriptor)
@@ -55,7 +55,7 @@ class FolderLock:
         return self._closing.alive and self._descriptor >= 0
 
     def release(self) -> None:
-        """Let others have the folder; calling it twice is fine."""
+        """Release the lock; calling it twice is fine."""
         if self.held:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, 0)
@@ -64,7 +64,7 @@ class FolderLock:
         self._closing()
 
     def drop_copy(self) -> None:
-        """Close the copy of a forked child; closing, unlike releasing, leaves the parent's lock as it is."""
+        """Close a forked child's copy; unlike releasing, this keeps the parent's lock."""
         self._closing()
 
     def guards_the_folder(self) -> bool:
@@ -79,7 +79,7 @@ class FolderLock:
 
 
 def _locked_file(folder: Path) -> int:
-    """Return a descriptor with the lock; -1 where there can be none."""
+    """Return a descriptor with the lock; -1 where the file system has none."""
     path = folder / LOCK_FILE
     try:
         descriptor = open_append(path)
@@ -100,7 +100,7 @@ def _locked_file(folder: Path) -> int:
     except FolderLockedError:
         os.close(descriptor)
         raise
-    with suppress(OSError):  # a full disk leaves the holder without a name
+    with suppress(OSError):  # on a full disk the holder is not named
         os.ftruncate(descriptor, 0)
         os.write(descriptor, _holder())
     return descriptor
@@ -126,7 +126,7 @@ def _holder() -> bytes:
 
 
 def _refusal(folder: Path, descriptor: int) -> str:
-    """Name the holder, as far as it can be read: it may be about to write its name."""
+    """Return the holder's name, if it can be read: it may not be written yet."""
     try:
         found = decode_json(os.pread(descriptor, MAX_HOLDER_BYTES, 0), folder / LOCK_FILE)
         pid, host, since, command = (str(found[name]) for name in ("pid", "host", "since", "command"))

@@ -1,4 +1,4 @@
-"""A runner's checkpoints: where they lie, the one place that writes and reads them, and loading only some of one.
+"""A runner's checkpoints: their layout, writing and reading them, and loading parts of one.
 
     log_dir/
       model_0/  model_50/  …      one directory each: tensors, plain values and a manifest with checksums
@@ -7,9 +7,9 @@
     {"trainer": {…}, "model_state_dict": weights, "iter": 50, "infos": …}         what a runner saves
     {"model_state_dict": weights, …}                                              what an older loop may have saved
 
-A checkpoint gets its name after all its bytes are on the disk. A file (.pt) that an older loop has written is read as
-far as it holds nothing but tensors and plain containers. Weights may be taken without optimiser, of the actor alone, or
-through a manipulator.
+A checkpoint gets its name after all its bytes are on the disk. A file (.pt) of an older loop is read if it holds
+nothing but tensors and plain containers. Weights may be loaded without the optimiser, for the actor alone, or through a
+manipulator.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from striderl.training.trainer import Trainer
 
 
 def checkpoint_path(log_dir: str | Path, iteration: int) -> Path:
-    """Return where the checkpoint of an iteration lies."""
+    """Return the path of an iteration's checkpoint."""
     return Path(log_dir) / f"model_{iteration}"
 
 
@@ -65,7 +65,7 @@ def save_state(path: str | Path, state: Mapping[str, Any], *, iteration: int) ->
 
 
 def load_state(path: str | Path, map_location: Any = None) -> dict[str, Any]:
-    """Read a state; tensors come on the CPU unless a device is given."""
+    """Read a state; tensors are on the CPU unless a device is given."""
     path = Path(path)
     if path.is_dir():
         state = read_checkpoint(FileOps(), path, max_bytes=memory_limit()).parts["state"]
@@ -96,32 +96,32 @@ MANIPULATORS: Mapping[str, Manipulator] = {"replace_encoder0": replace_encoder0}
 """Manipulators that a config may name."""
 
 PARTS = ("actor", "critic", "optimizer", "iteration", "rnd")
-"""What rsl_rl 5's load_cfg may ask for."""
+"""Keys of rsl_rl 5's load_cfg."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which parts of a checkpoint are taken."""
+    """Which parts of a checkpoint are loaded."""
 
     actor: bool = True
     """The actor's weights."""
     critic: bool = True
     """The critic's weights."""
     optimizer: bool = True
-    """Moments, learning rate and the like."""
+    """Optimiser state: moments, learning rate and the like."""
     iteration: bool = True
-    """How far the run was."""
+    """The iteration."""
     rnd: bool = True
-    """What the terms have learned."""
+    """The state of the terms."""
 
     @property
     def everything(self) -> bool:
-        """Whether a run goes on exactly, with its envs and its noise."""
+        """Whether everything is loaded, envs and noise included."""
         return self == Wanted()
 
 
 def wanted_parts(load_optimizer: Any, load_cfg: Any) -> Wanted:
-    """Read both ways of asking: st_rl's load_optimizer, and rsl_rl 5's load_cfg, which may come in its place."""
+    """Read both forms: st_rl's load_optimizer, and rsl_rl 5's load_cfg, which may take its place."""
     if isinstance(load_optimizer, Mapping):
         load_cfg, load_optimizer = load_optimizer, True
     if load_cfg is None:
@@ -144,7 +144,7 @@ def resolve_manipulator(manipulator: Manipulator | str | None) -> Manipulator | 
 
 
 def is_foreign(state: Mapping[str, Any], policy: Policy) -> bool:
-    """Tell whether weights have the names of rsl_rl's modules instead of our policy's."""
+    """Return whether weights have the names of rsl_rl's modules instead of our policy's."""
     if "trainer" in state:
         return False
     named = state.get(WEIGHTS)
@@ -152,7 +152,7 @@ def is_foreign(state: Mapping[str, Any], policy: Policy) -> bool:
 
 
 def load_foreign(trainer: Trainer, path: str | Path, wanted: Wanted) -> None:
-    """Take weights, normalisers and iteration out of a file that rsl_rl has written."""
+    """Load weights, normalisers and iteration from a file of rsl_rl."""
     foreign = read_rsl_rl(path)
     if not wanted.actor:
         raise ValueError("a checkpoint of rsl_rl is loaded with its actor; load_cfg={'actor': True, …}")
@@ -169,7 +169,7 @@ def load_foreign(trainer: Trainer, path: str | Path, wanted: Wanted) -> None:
 
 
 def load_some(trainer: Trainer, state: Mapping[str, Any], wanted: Wanted, *, strict: bool) -> None:
-    """Take the wanted parts of a checkpoint; the envs and their episodes stay as they are."""
+    """Load the wanted parts of a checkpoint; the envs and their episodes are unchanged."""
     policy: Policy = trainer.algorithm.policy
     weights = weights_in(state)
     if wanted.actor and wanted.critic:

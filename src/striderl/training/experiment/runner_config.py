@@ -1,4 +1,4 @@
-"""The one schema that every config becomes before anything is built.
+"""`RunnerConfig`, the schema that every config is converted to before anything is built.
 
     v1   {"runner": {…}, "policy": {…}, "algorithm": {…}}       ┐
     v2   {"policy": {"class_name": …}, "algorithm": {…}}        │  config_generations
@@ -6,8 +6,8 @@
     v4/5 {"actor": {…}, "critic": {…}, "algorithm": {…}}        │
     st_rl {"policy": {…}, "algorithm": {"ppo": {…}}}            ┘
 
-People who write for this library give a `RunnerConfig` with a `PolicyConfig` and a `PPOConfig` in it. A setting of PPO
-that a dict leaves out has rsl_rl's default.
+New code passes a `RunnerConfig` with a `PolicyConfig` and a `PPOConfig` in it. A setting of PPO that a dict leaves out
+has rsl_rl's default.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def rsl_rl_ppo_config(**given: Any) -> PPOConfig:
 
 
 def without_rsl_rl_defaults(config: PPOConfig) -> PPOConfig:
-    """Return the settings for learning without PPO: nobody is warned that a default of rsl_rl has no effect there."""
+    """Return the settings for learning without PPO, with no warning for rsl_rl defaults that have no effect there."""
     shared = {each.name for each in fields(DAggerConfig)}
     untouched = [
         name
@@ -85,13 +85,13 @@ class PresetSettings:
     class_name: str = "ActorCritic"
     """A name of the table `POLICIES` in `rsl_rl/build_parts.py`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of that class by name, without the sizes, which the env tells."""
+    """Arguments of that class by name, without the sizes, which come from the env."""
     head_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the Gaussian head that the class has no argument for, such as {'std_type': 'log'}."""
     normalize_actor_obs: bool = False
-    """Shift and scale what the actor sees."""
+    """Normalise the actor's observations."""
     normalize_critic_obs: bool = False
-    """Shift and scale what the critic sees."""
+    """Normalise the critic's observations."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -106,7 +106,7 @@ class ModelSettings:
     activation: str = "elu"
     """The nonlinearity of the hidden layers."""
     obs_normalization: bool = False
-    """Shift and scale the vectors that the network reads; images stay as they are."""
+    """Normalise the vectors that the network reads; images are unchanged."""
     memory: Remember | None = None
     """A recurrent memory before the hidden layers."""
     encoder: Mapping[str, Any] | None = None
@@ -118,12 +118,12 @@ class ModelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPair:
-    """A policy as two networks that are described apart."""
+    """A policy as two separately configured networks."""
 
     actor: ModelSettings = field(default_factory=ModelSettings)
-    """What the actor is made of."""
+    """The actor's network."""
     critic: ModelSettings = field(default_factory=ModelSettings)
-    """What the critic is made of."""
+    """The critic's network."""
     head: str = "gaussian"
     """The distribution of actions, as in `PolicyConfig.head`."""
     head_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class SymmetrySettings:
     mirror_loss_weight: float = 0.0
     """Weight of the mirror loss; at 0 it is left out."""
     flat: bool = False
-    """Whether the function wants one vector and obs_type= ('policy' or 'critic') in place of a dict of groups."""
+    """Whether the function takes one vector and obs_type= ('policy' or 'critic') in place of a dict of groups."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -163,12 +163,12 @@ class SymmetrySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherSettings:
-    """A teacher and what is learned from it."""
+    """A teacher and the distillation settings."""
 
     teacher: Any
     """A Teacher, a TeacherRouter or a policy; or a dict with 'teacher_ac_path', see `rsl_rl/build_parts.py`."""
     config: TPPOConfig = field(default_factory=TPPOConfig)
-    """How; its `ppo` is left out, or the runner's `algorithm`."""
+    """Distillation settings; `ppo` in it is left out, or equal to the runner's `algorithm`."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -176,18 +176,18 @@ class TeacherSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MotionSettings:
-    """An expert's motions and what is learned from them."""
+    """Expert motions and the settings of the motion prior."""
 
     expert: Any = "env"
     """An Expert such as AMPLoader, a tensor [M, F] or an EnvExpert; a list of clips or of their files; or 'env'."""
     prior: MotionPriorConfig = field(default_factory=MotionPriorConfig)
-    """How; a policy's own discriminator brings its weights and its penalty."""
+    """Settings of the prior; a policy's own discriminator brings its weights and its penalty."""
     mimic: MimicConfig | None = None
     """A reward for following the env's reference motion."""
     find_window: bool = False
     """Find components and frames that the settings of `prior` leave open: 'ref_obs' or 'motion', by the size."""
     amp_obs_dim: int = 0
-    """How many numbers a motion has, where neither expert nor discriminator tells."""
+    """Size of a motion, where it does not follow from expert or discriminator."""
     loader: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `AMPLoaderConfig` for clips that are given as a list."""
 
@@ -199,19 +199,19 @@ class MotionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings:
-    """Recordings that are learned from before the env is, for a TwoStageRunner."""
+    """Recordings to learn from before the env, for a TwoStageRunner."""
 
     iterations: int
-    """After so many iterations the env takes over; below 0 it never does."""
+    """Iterations before training continues in the env; below 0 it never does."""
     dataset: Mapping[str, Any]
-    """Settings of `RolloutDataset` by name, without num_envs and device; 'data_dir' is wanted."""
+    """Settings of `RolloutDataset` by name, without num_envs and device; 'data_dir' is required."""
     target: str = ""
     """How actions are compared with the recorded ones, one of `DISTILL_TARGETS`; empty: TPPO's distill_target, else
     'mse_sum' for real-valued actions and 'max_log_prob' for choices."""
     weight: float = 1.0
-    """Of that loss, beside the critic's; TPPO has its own, distillation_loss_coef."""
+    """Weight of that loss next to the critic's; TPPO has its own, distillation_loss_coef."""
     learning_rate: float = 0.0
-    """In this stage; 0: the algorithm's."""
+    """Learning rate of this stage; 0: the algorithm's."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -233,9 +233,9 @@ class RunnerConfig:
     """Everything that a runner is built from, besides the env."""
 
     policy: PolicyConfig | PresetSettings | ModelPair = field(default_factory=PolicyConfig)
-    """What learns."""
+    """The policy."""
     algorithm: PPOConfig = field(default_factory=rsl_rl_ppo_config)
-    """How it learns; with rsl_rl's defaults unless one is given."""
+    """PPO's settings; rsl_rl's defaults unless given."""
     rnd: RNDConfig | None = None
     """A reward for novelty."""
     symmetry: SymmetrySettings | None = None
@@ -249,25 +249,25 @@ class RunnerConfig:
     pretrain: PretrainSettings | None = None
     """Recordings to learn from first; for a TwoStageRunner."""
     obs_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Who sees which groups or components: {'actor': ('policy',), 'critic': ('policy', 'critic')}."""
+    """Observation groups or components of each network: {'actor': ('policy',), 'critic': ('policy', 'critic')}."""
     num_steps_per_env: int = 24
     """Length of a rollout."""
     warmup_steps: int = 0
     """Steps per env before the first rollout, from which only the normalisers learn."""
     max_iterations: int = 0
-    """How many iterations `learn` makes when it is not told."""
+    """How many iterations `learn` makes by default."""
     save_interval: int = 50
     """A checkpoint every so many iterations; 0 means only the last."""
     log_interval: int = 1
-    """Numbers are written every so many iterations."""
+    """Metrics are logged every so many iterations."""
     logger: str = "tensorboard"
-    """Where numbers go when there is a log_dir: a name of `striderl.data.registry.LOGGERS`, or 'none'."""
+    """The logger when there is a log_dir: a name of `striderl.data.registry.LOGGERS`, or 'none'."""
     seed: int | None = None
-    """Decides weights, noise and the order of samples; without one, torch's global generator gives it."""
+    """Seed of weights, noise and the order of samples; without one, it is drawn from torch's global generator."""
     mode: str = "auto"
     """How steps are run: 'eager', 'compiled', 'graphed', or 'auto': graphed on a CUDA device, eager elsewhere."""
     ckpt_manipulator: str = ""
-    """What `load` does to a checkpoint before it takes it, such as 'replace_encoder0'."""
+    """What `load` does to a checkpoint before loading it, such as 'replace_encoder0'."""
     runner_class_name: str = "OnPolicyRunner"
     """Which runner the config was written for."""
     generation: str = "striderl"

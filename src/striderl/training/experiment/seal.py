@@ -1,7 +1,7 @@
-"""The seal of a run: `config.json` and `specs.json` are as the run left them, or the difference is named.
+"""The seal of a run: detects changes to `config.json` and `specs.json` and names them.
 
     config.json  specs.json        what people read, and may edit
-    seal.json                      the content that the run has accepted, with a checksum of its own
+    seal.json                      the accepted content, with a checksum of its own
     checkpoints/…/manifest.json    digests of both at the time of the save
 
     read_sealed ──▶ content ──▶ equal to the seal?  ──▶ fine
@@ -30,7 +30,7 @@ from striderl.training.experiment.config_json import ConfigError
 SEAL_FILE = "seal.json"
 """The file's name."""
 CHECKPOINTS = "checkpoints"
-"""The folder beside it."""
+"""The folder of checkpoints next to it."""
 
 _SHOWN = 12
 _ABSENT = "not there"
@@ -54,7 +54,7 @@ def read_sealed(folder: Path, name: str) -> Any:
     content = read_plain(folder, name)
     differences = _differences_from_seal(folder, name, content)
     if differences:
-        again = read_plain(folder, name)  # the run may have replaced it between the two looks
+        again = read_plain(folder, name)  # the run may have replaced it between the two reads
         if differences := _differences_from_seal(folder, name, again):
             raise RunChangedError(folder / name, differences)
         content = again
@@ -79,7 +79,7 @@ def write_sealed(folder: Path, name: str, content: Any) -> None:
 
 
 def changes(folder: Path, name: str) -> list[str]:
-    """Return how a file differs from what the run has accepted, as 'setting: was → is'; empty where it does not."""
+    """Return how a file differs from its accepted content, as 'setting: was → is'; empty where it does not."""
     try:
         read_sealed(folder, name)
     except RunChangedError as error:
@@ -88,7 +88,7 @@ def changes(folder: Path, name: str) -> list[str]:
 
 
 def accepted_content(folder: Path, name: str) -> Any:
-    """Return the content that the run has accepted last; None where that is not recorded."""
+    """Return the last accepted content; None where that is not stored."""
     try:
         found = _read_seal(folder)
     except RunChangedError:
@@ -109,7 +109,7 @@ def differences(before: Any, now: Any) -> list[str]:
     """Return 'setting: was → is' for every setting that two tables do not share."""
     was, found = dict(_flat(before)), dict(_flat(now))
     names = dict.fromkeys([*was, *found])
-    # 1 and 1.0 and True are equal to Python, and not to a config
+    # 1, 1.0 and True are equal in Python, but not in a config
     return [
         f"{name or 'content'}: {was.get(name, _ABSENT)} → {found.get(name, _ABSENT)}"
         for name in names
@@ -162,7 +162,7 @@ def _contents(texts: Any, path: Path) -> list[Any]:
 
 
 def _accepted_for_writing(folder: Path) -> dict[str, list[Any]]:
-    """Return the accepted contents; a damaged seal begins anew, because who writes has accepted what is there."""
+    """Return the accepted contents; a damaged seal starts empty, because writing accepts the present content."""
     try:
         return _read_seal(folder) or {}
     except RunChangedError:

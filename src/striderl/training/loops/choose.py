@@ -1,4 +1,4 @@
-"""From the kind of plan to the training loop that fulfils it."""
+"""Choose the training loop for a plan."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan, Pl
 
 
 def loop_for(algorithm: Any, source: Any, plan: Plan, *, storage: Any, seed: int, total_envs: int = 0) -> TrainLoop:
-    """Build the training loop of a plan from its parts, or say which part does not fit."""
+    """Build the training loop of a plan from its parts, or raise naming the part that does not fit."""
     if isinstance(plan, OnPolicyPlan):
         return OnPolicyLoop(algorithm, source, plan, storage=storage, seed=seed, total_envs=total_envs)
     if total_envs:
         raise ValueError(f"total_envs={total_envs} has no effect: several processes share an OnPolicyPlan alone")
-    # imported here: those who train on rollouts never load the replay side
+    # imported here: on-policy training never loads the replay modules
     from striderl.training.loops.off_policy import OffPolicyLoop
     from striderl.training.loops.offline import OfflineLoop
 

@@ -1,4 +1,4 @@
-"""What the trainer asks of a training loop: the work of one iteration, cut into phases.
+"""Interface between trainer and training loop: the work of one iteration, cut into phases.
 
     Trainer   owns the loop: phases in order, the record, the callbacks, saving
     TrainLoop    owns the work: collecting, targets, gradient steps; and the parts that do it
@@ -39,10 +39,10 @@ class LoopCounters:
     learning_seconds: float = 0.0
     """How long learning took in this iteration."""
     faults: FaultReport = field(default_factory=FaultReport)
-    """What was not finite, since the run began."""
+    """Report of non-finite numbers since the run began."""
 
     def begin(self) -> None:
-        """Start an iteration: the counters of the run go on, the rest is forgotten."""
+        """Start an iteration: keep the counters of the run, reset the rest."""
         self.num_steps, self.numbers = 0, {}
         self.collection_seconds = self.learning_seconds = 0.0
 
@@ -51,43 +51,43 @@ class TrainLoop(Protocol):
     """The work of an iteration, phase by phase."""
 
     first_phase: str
-    """Where a new run begins: a phase that is done once, or the first of `phases`."""
+    """First phase of a new run: one that is done once, or the first of `phases`."""
     phases: tuple[str, ...]
     """The phases of an iteration, in order."""
     counters: LoopCounters
-    """What was done."""
+    """Counters and metrics of the loop."""
     seed: int
-    """What decides the order of samples."""
+    """Seed of the sample order."""
     guard: Guard
-    """Takes an update back that broke what was learned."""
+    """Rolls back an update that made the learned state non-finite."""
 
     @property
     def is_warm(self) -> bool:
-        """Whether the phase that is done once has done its work; it is run again until then."""
+        """Whether the warm-up is finished; it is run again until then."""
         ...
 
     def run(self, phase: str, iteration: int) -> None:
-        """Do the work of a phase; `iteration` counts those that are finished."""
+        """Run a phase; `iteration` counts finished iterations."""
         ...
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Return the numbers of an iteration as they go into the record; nothing else may depend on them."""
+        """Return the metrics of an iteration for the record; nothing else may depend on them."""
         ...
 
     def is_over(self, iteration: int) -> bool:
-        """Tell whether the plan is fulfilled."""
+        """Return whether the plan is fulfilled."""
         ...
 
     def remaining_iterations(self, iteration: int) -> int | None:
-        """Return how many iterations are still to come, or None without a limit."""
+        """Return how many iterations are left, or None without a limit."""
         ...
 
     def state_dict(self, phase: str) -> dict[str, Any]:
-        """Return copies of everything needed to go on with this phase."""
+        """Return copies of everything needed to resume at this phase."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
-        """Go on with this phase."""
+        """Load a state and resume at this phase."""
         ...
 
     def close(self) -> None:

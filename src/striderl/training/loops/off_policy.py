@@ -1,16 +1,16 @@
-"""Replay: the envs take a step, the learner takes its gradient steps, and so on in turns.
+"""Off-policy training: env steps into a replay and gradient steps on its samples take turns.
 
     warmup ─▶ interact:  step envs (train_every) ─▶ replay ─▶ sample ─▶ update ─▶ priorities   × num_updates_per_round
       once       ▲           └──────────────────── × num_steps_per_env / train_every ──────────┘
                  └─ until the plan is over
 
-    overlap    envs       step 1 ██████  step 2 ██████       begun with the policy before the updates beside it
+    overlap    envs       step 1 ██████  step 2 ██████       begun with the policy before the parallel updates
                learner           updates 1 ████ updates 2 ████     what they sample does not contain that step yet
 
-The warm-up collects at random until `learning_starts`. What is sampled and drawn depends on seed and counters alone.
+The warm-up acts at random until `learning_starts`. Samples and noise depend on seed and counters alone.
 
-An iteration that an error or an interrupt ends goes on at its next env step or gradient step. A gradient step that
-raised has changed some parameters and not others; they are made anew, from the copy of the iteration's beginning and
+An iteration that an error or an interrupt ends resumes at its next env step or gradient step. A gradient step that
+raised has changed some parameters and not others; they are recomputed from the copy taken when the iteration began and
 the samples since then:
 
     copy ── step 1 ── step 2 ── step 3 ⚡      load the copy, take steps 1 and 2 again, then step 3 with its own sample
@@ -51,15 +51,15 @@ from striderl.training.protocols import ReplayAlgorithm, UpdateNoise, lacking, r
 _log = logging.getLogger(__name__)
 
 _FOLD = 256
-"""How many gradient steps' numbers wait to be added up together."""
+"""How many gradient steps' metrics are summed at once."""
 _MOST_BYTES = 64 * 2**20
-"""How much memory the samples since the last copy of what was learned may take; then there is a new copy."""
+"""Memory limit of the samples since the last copy of the learned state; beyond it a new copy is made."""
 
 
 class ReplayLearner:
-    """Takes gradient steps on samples of a replay and adds up what they report.
+    """Take gradient steps on samples of a replay and sum their metrics.
 
-    On a GPU they are played from recordings, sampling included, where that works: see `recorded_updates`.
+    On a GPU they are replayed as CUDA graphs, sampling included, where that works: see `recorded_updates`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReplayLearner:
         absorbs: bool = True,
         mode: Mode | None = None,
     ) -> None:
-        """Prepare; nothing is sampled yet. `absorbs` tells whether normalisers learn from samples.
+        """Prepare; nothing is sampled yet. `absorbs`: whether normalisers are updated from samples.
 
         `mode` is how whole steps are run, sampling included; the algorithm's own without one.
         """
@@ -85,29 +85,29 @@ class ReplayLearner:
         if mode is None:
             mode = mode_of(algorithm.config.mode, device) if device.type == "cuda" else Eager()
         self.recorded = recorded_updates(algorithm, replay, batch_size, self._noise, mode)
-        """Plays recordings of whole steps; None where there are none."""
+        """Replays CUDA graphs of whole steps; None without them."""
         self._played = False
         self._copy: Mapping[str, Any] = {}
         self._since: list[tuple[int, ReplaySample]] = []
         """The gradient steps since the copy, by number and sample."""
         self._most_since = 0
         self._drawn: ReplaySample | None = None
-        """The sample of a gradient step that has not come to its end."""
+        """The sample of a gradient step that has not finished."""
         self._broken = False
 
     def begin(self, copy: Mapping[str, Any]) -> None:
-        """Begin an iteration; `copy` is what was learned before it, as the algorithm's `state_dict`."""
+        """Begin an iteration; `copy` is the algorithm's `state_dict` before it."""
         self._copy, self._since, self._drawn, self._broken, self._most_since = copy, [], None, False, 0
 
     def step(self, number: int) -> bool:
-        """Sample, update, and give the priorities back; `number` counts gradient steps since the run began.
+        """Sample, update, and write back the priorities; `number` counts gradient steps since the run began.
 
         Returns False, with nothing done, while the replay has no valid step to sample.
         """
         self.mend()
         self._played = self.recorded is not None and self.recorded.play(number)
         if self._played:
-            self._copy = {}  # recordings keep no samples
+            self._copy = {}  # CUDA graphs keep no samples
             return True
         try:
             sample = self._drawn = self._drawn or self.replay.sample(self.batch_size)
@@ -122,7 +122,7 @@ class ReplayLearner:
         self._broken = False
         self._count(number, sample)
         if "td_error" in numbers:
-            # an error that is not finite comes from broken parameters; as a priority it would break picking for good
+            # a TD error that is not finite comes from broken parameters; as a priority it would break sampling for good
             error = torch.nan_to_num(numbers.pop("td_error"), nan=0.0, posinf=0.0, neginf=0.0)
             self.replay.update_priorities(sample.handle, error)
         self._numbers.append(numbers)
@@ -132,7 +132,7 @@ class ReplayLearner:
         return True
 
     def _count(self, number: int, sample: ReplaySample) -> None:
-        """Keep what a gradient step was taken with, up to a limit of memory."""
+        """Keep the sample of a gradient step, up to a limit of memory."""
         self._drawn = None
         if not self._copy:
             return
@@ -144,7 +144,7 @@ class ReplayLearner:
             self._copy, self._since = self.algorithm.state_dict(), []
 
     def mend(self) -> None:
-        """Make anew what a gradient step that raised has broken; nothing where none has."""
+        """Restore the parameters after a gradient step that raised; do nothing where none has."""
         if not self._broken:
             return
         if self._copy:
@@ -158,7 +158,7 @@ class ReplayLearner:
         self._broken = False
 
     def _fold(self) -> None:
-        """Add up the numbers that have come together; an actor that sits steps out reports in some of them only."""
+        """Sum the waiting metrics; an actor that is updated less often reports in some steps only."""
         for name in dict.fromkeys(name for numbers in self._numbers for name in numbers):
             found = torch.stack([numbers[name] for numbers in self._numbers if name in numbers])
             total, count = self._sums.get(name, (torch.zeros_like(found[0]), 0))
@@ -166,7 +166,7 @@ class ReplayLearner:
         self._numbers = []
 
     def finish(self) -> dict[str, Tensor]:
-        """Return the means since the last call under 'train/…', and let the normalisers learn from the last sample."""
+        """Return the means since the last call under 'train/…', and update the normalisers from the last sample."""
         if self._played and self.recorded is not None:
             self._last = self.recorded.last_sample() if self.absorbs else None
         if self._last is not None and self.absorbs:
@@ -188,7 +188,7 @@ class ReplayLearner:
 
 @dataclass
 class _Iteration:
-    """What is left of an iteration, for one that is interrupted."""
+    """What is left of an interrupted iteration."""
 
     num_rounds: int
     """Rounds that are not finished."""
@@ -216,7 +216,7 @@ class OffPolicyLoop:
         storage: Replay | None = None,
         seed: int = 0,
     ) -> None:
-        """Put the parts together, or say which of them do not fit; nothing is run yet."""
+        """Put the parts together, or raise naming those that do not fit; nothing is run yet."""
         check_replay_algorithm(algorithm, "OffPolicyPlan")
         check_collector(collector)
         if storage is None:
@@ -239,14 +239,14 @@ class OffPolicyLoop:
         return ReplayLearner(self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self._mode)
 
     def run(self, phase: str, iteration: int) -> None:
-        """Do the work of a phase."""
+        """Run a phase."""
         if phase == "warmup":
             self._warm_up()
         else:
             self._interact()
 
     def _warm_up(self) -> None:
-        """Collect at random, as many steps as an iteration has at a time."""
+        """Collect random actions, at most an iteration's steps per call."""
         num_envs = self.collector.env.num_envs
         self.algorithm.explore(0, random=True)
         left = -(-self.plan.learning_starts // num_envs) * num_envs - self.counters.env_steps
@@ -281,7 +281,7 @@ class OffPolicyLoop:
         self._iteration = None
         valid = self.collector.statistics.num_steps - iteration.num_valid
         if take_back_if_broken(self.guard, self.counters, self.collector.env.device, valid, self.counters.num_steps):
-            self.collector.reset()  # the broken policy may have driven envs, and its own memory, anywhere
+            self.collector.reset()  # the broken policy may have put envs, and its recurrent state, anywhere
             if iteration.largest is not None:
                 sampler.limit(iteration.largest)  # errors of broken parameters are no priorities
         self.guard.forget()
@@ -302,19 +302,19 @@ class OffPolicyLoop:
         iteration.num_updates, iteration.collected = self.plan.num_updates_per_round, False
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Leave out what means nothing before the first episode has ended."""
+        """Leave out episode statistics before the first episode has ended."""
         return without_episodes(numbers)
 
     def is_over(self, iteration: int) -> bool:
-        """Ask the plan."""
+        """Return whether the plan is fulfilled."""
         return self.plan.is_over(iteration, self.counters.env_steps)
 
     def remaining_iterations(self, iteration: int) -> int | None:
-        """Ask the plan."""
+        """Return how many iterations the plan has left, or None without a limit."""
         return self.plan.remaining_iterations(iteration, self.counters.env_steps, self.collector.env.num_envs)
 
     def state_dict(self, phase: str) -> dict[str, Any]:
-        """Return everything, the replay included."""
+        """Return the whole state, replay included."""
         if self.collector.schedule.busy:  # an error or an interrupt came while the envs were a step ahead
             self.collector.reset()
         return {
@@ -329,7 +329,7 @@ class OffPolicyLoop:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
-        """Go on where another training loop, built from parts of the same kind, was."""
+        """Load the state of a training loop built from parts of the same kind."""
         self.algorithm.load_state_dict(state["algorithm"])
         self.collector.load_state_dict(state["collector"])
         self.storage.load_state_dict(state["replay"])
@@ -345,7 +345,7 @@ class OffPolicyLoop:
 
 
 def _check_overlap(env: VecEnv) -> None:
-    """Raise for envs that cannot be simulated while the learner learns, and warn about those that would not be."""
+    """Raise for envs that cannot step during updates, and warn about those that would not."""
     if env.device.type != "cpu":
         raise ValueError(
             f"OffPolicyPlan.overlap simulates on the CPU while it learns; the tensors of these envs are on {env.device}"
@@ -358,7 +358,7 @@ def _check_overlap(env: VecEnv) -> None:
 
 
 def check_replay_algorithm(algorithm: object, plan: str) -> None:
-    """Raise TypeError for what cannot learn from samples."""
+    """Raise TypeError for an algorithm that cannot learn from samples."""
     if not isinstance(algorithm, ReplayAlgorithm):
         raise TypeError(
             f"Trainer wants an algorithm that learns from replay, such as DQN or SAC, with an {plan}, "

@@ -1,6 +1,6 @@
-"""A dataset and nothing else: an iteration is so many gradient steps on samples of it.
+"""Offline training: an iteration is a number of gradient steps on samples of a dataset.
 
-Normalisers learn from the whole dataset before the first step, and from nothing afterwards.
+Normalisers are updated from the whole dataset before the first step, and not afterwards.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from striderl.training.plans import OfflinePlan
 from striderl.training.protocols import ReplayAlgorithm
 
 _CHUNK = 8192
-"""How many steps of the dataset the normalisers are shown at a time."""
+"""Steps of the dataset per update of the normalisers."""
 _TOLD_APART = ("act", "rew", "terminated", "truncated")
-"""The columns by which datasets are told apart."""
+"""The columns that the fingerprint of a dataset is computed from."""
 
 
 class OfflineLoop:
-    """The work of an iteration that learns from a dataset; of the dataset itself a fingerprint is saved."""
+    """Learn from a dataset; checkpoints hold only a fingerprint of the dataset."""
 
     phases: tuple[str, ...] = ("learn",)
     first_phase = "learn"
     is_warm = True
 
     def __init__(self, algorithm: ReplayAlgorithm, dataset: Replay, plan: OfflinePlan, *, seed: int = 0) -> None:
-        """Put the parts together, or say which of them do not fit; nothing is run yet."""
+        """Put the parts together, or raise naming those that do not fit; nothing is run yet."""
         check_replay_algorithm(algorithm, "OfflinePlan")
         if not isinstance(dataset, Replay):
             raise TypeError(f"an OfflinePlan learns from a filled Replay, found {type(dataset).__name__}")
         if len(dataset) == 0:
             raise ValueError("the dataset is empty; fill the Replay before training from it")
-        dataset.view = algorithm.view()  # how samples are read is the algorithm's choice, whoever filled the replay
+        dataset.view = algorithm.view()  # the algorithm chooses how samples are read
         self.algorithm, self.dataset, self.plan, self.seed = algorithm, dataset, plan, seed
         self.counters = LoopCounters()
         self.guard = Guard(algorithm)
@@ -72,7 +72,7 @@ class OfflineLoop:
         self.counters.learning_seconds += time.perf_counter() - started
 
     def _update_normalization(self) -> None:
-        """Let the normalisers learn from all of the dataset."""
+        """Update the normalisers from the whole dataset."""
         every = self.dataset.read.chronological()
         self.guard.keep()
         try:
@@ -83,19 +83,19 @@ class OfflineLoop:
             raise
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Return the numbers as they are."""
+        """Return the metrics unchanged."""
         return numbers
 
     def is_over(self, iteration: int) -> bool:
-        """Ask the plan."""
+        """Return whether the plan is fulfilled."""
         return self.plan.is_over(iteration)
 
     def remaining_iterations(self, iteration: int) -> int | None:
-        """Ask the plan."""
+        """Return how many iterations the plan has left, or None without a limit."""
         return self.plan.remaining_iterations(iteration)
 
     def state_dict(self, phase: str) -> dict[str, Any]:
-        """Return what was learned and where sampling stands."""
+        """Return the learned state and the sampler's."""
         return {
             "seed": self.seed,
             "env_steps": 0,
@@ -108,7 +108,7 @@ class OfflineLoop:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
-        """Go on with the same dataset; another one is refused."""
+        """Load a state; raise where it belongs to another dataset."""
         if state["dataset"].tolist() != self._fingerprint.tolist():
             raise ValueError("this run has learned from another dataset; going on with this one would be another run")
         self.algorithm.load_state_dict(state["algorithm"])
@@ -124,7 +124,7 @@ class OfflineLoop:
 
 
 def _fingerprint(dataset: Replay) -> Tensor:
-    """Return a few numbers that another dataset would not have."""
+    """Return the fingerprint of a dataset."""
     columns = dataset.read.columns(dataset.read.chronological())
     leaves = tree.leaves({name: columns[name] for name in _TOLD_APART})
     return fingerprints({str(number): leaf for number, leaf in enumerate(leaves)})

@@ -1,4 +1,4 @@
-"""Fresh rollouts: collect one, learn from all of it, throw it away.
+"""On-policy training: collect a rollout, learn from all of it, discard it.
 
     warmup ─▶ collect ─▶ prepare ─▶ update ─▶ absorb
       once       ▲       targets   gradients  normalisers
@@ -7,8 +7,8 @@
 Nothing here draws from a generator that would have to be saved: the order of minibatches follows from seed and
 iteration.
 
-A phase that an error or an interrupt ends is run again, to the same bits: a rollout goes on at its next step, an update
-or what the normalisers had begun to learn is taken back first.
+A phase that an error or an interrupt ends is run again, to the same bits: a rollout resumes at its next step, an update
+or a partial update of the normalisers is rolled back first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OnPolicyLoop:
         seed: int = 0,
         total_envs: int = 0,
     ) -> None:
-        """Put the parts together, or say which of them do not fit; nothing is run yet.
+        """Put the parts together, or raise naming those that do not fit; nothing is run yet.
 
         `total_envs` is how many envs all processes that learn together have; env steps count those of all.
         """
@@ -82,14 +82,14 @@ class OnPolicyLoop:
         self.guard = Guard(algorithm, reduce=algorithm.updater.reduce)
         self._initial_state: dict[str, Tensor] = {}
         self._last: tuple[Any, Any] | None = None
-        """What followed a rollout that was loaded: the envs may have begun anew since then."""
+        """Observation after a loaded rollout: the envs may have been reset since then."""
         self._prepared: Any = None
         self._unabsorbed = 0
-        """Steps of the warm-up that were collected and not yet shown to the normalisers."""
+        """Warm-up steps that the normalisers were not yet updated with."""
         self._warned_about_pool = False
 
     def run(self, phase: str, iteration: int) -> None:
-        """Do the work of a phase."""
+        """Run a phase."""
         if phase == "warmup":
             self._warm_up()
         elif phase == "collect":
@@ -105,7 +105,7 @@ class OnPolicyLoop:
             self.counters.learning_seconds += time.perf_counter() - started
 
     def _warm_up(self) -> None:
-        """Let the normalisers see some steps before the first rollout, as many as a rollout has at a time."""
+        """Update the normalisers with steps before the first rollout, at most a rollout per call."""
         if not self._unabsorbed:
             done = self.counters.env_steps // self.total_envs
             steps = min(self.plan.warmup_steps - done, self.plan.num_steps_per_env)
@@ -115,7 +115,7 @@ class OnPolicyLoop:
         self._unabsorbed = 0
 
     def _update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers; the guard has a copy of what was learned before, from the update before it."""
+        """Update the normalisers; the guard holds a copy of the state before the update phase."""
         if not self.guard.kept:
             self.guard.keep()
         try:
@@ -169,7 +169,7 @@ class OnPolicyLoop:
         take_back_if_broken(self.guard, self.counters, self.collector.env.device, valid, self.counters.num_steps)
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Leave out what means nothing before the first episode has ended; warn when final observations were lost."""
+        """Drop episode statistics before the first episode has ended; warn when final observations were lost."""
         if numbers.pop(_DROPPED, 0.0) and not self._warned_about_pool:
             self._warned_about_pool = True
             _log.warning(
@@ -179,15 +179,15 @@ class OnPolicyLoop:
         return without_episodes(numbers)
 
     def is_over(self, iteration: int) -> bool:
-        """Ask the plan."""
+        """Return whether the plan is fulfilled."""
         return self.plan.is_over(iteration, self.counters.env_steps)
 
     def remaining_iterations(self, iteration: int) -> int | None:
-        """Ask the plan."""
+        """Return how many iterations the plan has left, or None without a limit."""
         return self.plan.remaining_iterations(iteration, self.counters.env_steps, self.total_envs)
 
     def state_dict(self, phase: str) -> dict[str, Any]:
-        """Return everything; the rollout only while it is in use, a queue of them always."""
+        """Return the whole state; the rollout only while it is in use, a queue of rollouts always."""
         in_use = phase in ("prepare", "update", "absorb") or self.storage.keeps_rollouts
         return {
             "seed": self.seed,
@@ -201,7 +201,7 @@ class OnPolicyLoop:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
-        """Go on where another training loop, built from parts of the same kind, was."""
+        """Load the state of a training loop built from parts of the same kind."""
         self.algorithm.load_state_dict(state["algorithm"])
         self.collector.load_state_dict(state["collector"])
         self.seed = int(state["seed"])
@@ -231,7 +231,7 @@ class OnPolicyLoop:
         self.counters.collection_seconds = float(state["collection_seconds"])
         self.counters.learning_seconds = float(state["learning_seconds"])
         if phase == "update":
-            # targets follow from the rollout and the policy, neither of which has changed since they were made
+            # targets depend on the rollout and the policy, neither of which has changed since
             self._prepare()
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ def count_collected(
 ) -> None:
     """Collect so many steps into the storage, count them, and log what was quarantined.
 
-    After an interrupt between two steps, the call that it ended is finished instead. `elsewhere` is how many steps
+    After an interrupt between two steps, the interrupted call is finished instead. `elsewhere` is how many steps
     other processes collect meanwhile.
     """
     collected = collector.resume() if collector.interrupted else collector.collect(n_step=num_steps, storage=storage)
@@ -266,7 +266,7 @@ def collected_numbers(collector: Collector) -> dict[str, Tensor]:
 def take_back_if_broken(
     guard: Guard, counters: LoopCounters, device: torch.device, valid: Tensor, num_samples: int
 ) -> bool:
-    """Look at what an update has done and tell whether it was taken back; the counts go to the log as 'faults/…'.
+    """Check an update and return whether it was rolled back; the counts are logged as 'faults/…'.
 
     `valid` [] is how many of the iteration's `num_samples` new samples count.
     """
@@ -280,13 +280,13 @@ def take_back_if_broken(
 
 
 def loaded_counters(before: LoopCounters, state: Mapping[str, Any]) -> LoopCounters:
-    """Return the counters of a saved state; the report of faults stays the one that it was."""
+    """Return the counters of a saved state with the present fault report."""
     before.faults.load_state_dict(state["faults"])
     return LoopCounters(env_steps=int(state["env_steps"]), num_updates=int(state["num_updates"]), faults=before.faults)
 
 
 def without_episodes(numbers: dict[str, float]) -> dict[str, float]:
-    """Drop what means nothing before the first episode has finished."""
+    """Drop episode statistics before the first episode has finished."""
     if numbers.get("collect/episodes"):
         return numbers
     absent = {f"collect/{name}" for name in ("episodes", *OF_EPISODES)}

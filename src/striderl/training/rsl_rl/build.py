@@ -33,7 +33,7 @@ def build_runner(
     log_dir: str | Path | None = None,
     device: torch.device | str = "cpu",
 ) -> OnPolicyRunner:
-    """Build the runner of this name; a name with its module, 'rsl_rl.runners:OnPolicyRunner', is taken as well."""
+    """Build the runner of this name; a name with its module, 'rsl_rl.runners:OnPolicyRunner', works as well."""
     bare = bare_class_name(name, "the name of a runner")
     if bare not in RUNNERS:
         raise ValueError(unknown("runner", bare, RUNNERS, where="the table of runners"))
@@ -43,9 +43,9 @@ def build_runner(
 def resume_runner(
     log_dir: str | Path, *, env: Any = None, device: str = "", trust: bool = False, map_location: Any = None
 ) -> OnPolicyRunner:
-    """Build the runner of a log_dir again and load its newest checkpoint; `learn` then goes on.
+    """Rebuild the runner of a log_dir and load its newest checkpoint; `learn` then resumes.
 
-    env: wanted where the folder cannot name the one that was trained on; otherwise in place of that one.
+    env: required where the folder cannot name the training env; otherwise replaces that one.
     trust: import modules that the folder names though it was made elsewhere.
     """
     about = read_log_dir(log_dir, trust=trust, builds_env=env is None)
@@ -63,7 +63,7 @@ def resume_runner(
 
 
 def build_actor_critic(env: Any, class_name: str, policy_cfg: Mapping[str, Any]) -> StatefulPolicy:
-    """Build a policy class for what the env gives: sizes, names of components and actions need not be in the config."""
+    """Build a policy class for an env: sizes, component names and actions need not be in the config."""
     vec_env = wrap_env(env, device=getattr(env, "device", None) or "cpu")
     settings = {name: value for name, value in policy_cfg.items() if name != "class_name"}
     sets = resolve_obs_sets({}, vec_env.obs_spec, type(env).__name__)

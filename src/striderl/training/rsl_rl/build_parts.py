@@ -1,9 +1,9 @@
-"""From a `RunnerConfig` and an env to a policy, an algorithm and a teacher.
+"""Build a policy, an algorithm and a teacher from a `RunnerConfig` and an env.
 
     obs_groups = {"actor": ("policy",), "critic": ("policy", "privileged")}       a set is a list of groups
                      └ components of the env in these groups, or with these names
 
-A set that the config does not name takes the env's group of the same name, else what the actor sees; the actor itself
+A set that the config does not name is the env's group of the same name, else the actor's set; the actor itself
 takes 'actor', 'policy' or 'state', whichever the env has. A teacher is an object, the folder of a run, or the weights
 of a class:
 
@@ -97,14 +97,14 @@ POLICIES: Mapping[str, Callable[..., StatefulPolicy]] = {
 """Policies that a config may name by class."""
 
 AMP_POLICIES = (AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent)
-"""Those with a discriminator beside them."""
+"""Policies that come with a discriminator."""
 
 LATENT_SIZE = 128
-"""To so many numbers an image is brought after its convolutions, where a config does not say."""
+"""Default size of an image's encoding after its convolutions."""
 
 
 def build_policy(config: RunnerConfig, env: VecEnv, device: torch.device, seed: int) -> Policy:
-    """Build the policy for what the env gives, on the device; its weights follow from the seed."""
+    """Build the policy for the env's specs, on the device; its weights depend on the seed."""
     sets = resolve_sets(config, env)
     if isinstance(config.policy, PolicyConfig):
         settings = config.policy
@@ -124,7 +124,7 @@ def build_policy(config: RunnerConfig, env: VecEnv, device: torch.device, seed: 
 def build_algorithm(
     config: RunnerConfig, policy: Policy, env: VecEnv, user_env: Any, seed: int, *, reduce: AllReduce | None = None
 ) -> PPO | DAgger:
-    """Build PPO with what is learned beside it; `user_env` is what a symmetry function is handed."""
+    """Build PPO with its terms; `user_env` is passed to a symmetry function."""
     device = next(policy.parameters()).device
     given = config.estimation
     terms: list[Term] = [*(estimations(policy, given[0]) if len(given) == 1 else given)]
@@ -144,7 +144,7 @@ def build_algorithm(
     if not settings.using_ppo:
         settings = replace(settings, ppo=without_rsl_rl_defaults(config.algorithm))
     if config.motion is not None:
-        ATPPOConfig(tppo=settings)  # without PPO nobody reads rewards
+        ATPPOConfig(tppo=settings)  # without PPO rewards are not used
     sets = resolve_sets(config, env)
     seen = sets.critic if settings.label_action_with_critic_obs else sets.actor
     teacher = build_teacher(
@@ -154,7 +154,7 @@ def build_algorithm(
 
 
 def _discriminator(config: RunnerConfig, env: VecEnv, seed: int) -> AMPDiscriminator | None:
-    """Build the discriminator beside the policy's class, if it has one; its weights follow from the seed."""
+    """Build the discriminator of the policy's class, if it has one; its weights depend on the seed."""
     preset = config.policy
     if not isinstance(preset, PresetSettings) or DISCRIMINATOR not in preset.settings:
         return None
@@ -165,13 +165,13 @@ def _discriminator(config: RunnerConfig, env: VecEnv, seed: int) -> AMPDiscrimin
 
 
 def preset_policy(preset: PresetSettings, env: VecEnv, sets: ObsSets) -> Policy:
-    """Build the pure policy of a class for this env; its weights mean nothing yet."""
+    """Build the pure policy of a class for this env, with weights that are still to be loaded."""
     with torch.random.fork_rng(devices=[]):
         return Policy(env.obs_spec, env.action_spec, _preset_config(preset, env, sets))
 
 
 def _completed(rnd: RNDConfig, env: VecEnv, components: tuple[str, ...]) -> RNDConfig:
-    """Add what the env tells; a hidden layer of size -1 is, in rsl_rl, as wide as the input."""
+    """Add the env's sizes; a hidden layer of size -1 is, in rsl_rl, as wide as the input."""
     size = env.obs_spec.select(components).size
     return replace(
         rnd,
@@ -183,7 +183,7 @@ def _completed(rnd: RNDConfig, env: VecEnv, components: tuple[str, ...]) -> RNDC
 
 
 def resolve_sets(config: RunnerConfig, env: VecEnv) -> ObsSets:
-    """Return who sees which components of this env."""
+    """Return the components of this env that each network reads."""
     if isinstance(config.policy, PolicyConfig):
         seen = config.policy.actor_obs
         return ObsSets(actor=seen, critic=config.policy.critic_obs, rnd=seen)
@@ -194,7 +194,7 @@ def resolve_sets(config: RunnerConfig, env: VecEnv) -> ObsSets:
 
 
 def preset_model(class_name: str, settings: Mapping[str, Any], env: VecEnv, sets: ObsSets) -> StatefulPolicy:
-    """Build a class of the table for the components that actor and critic see."""
+    """Build a class of the table for the components of actor and critic."""
     if class_name not in POLICIES:
         raise ValueError(unknown("policy", class_name, POLICIES, where="the table of policies"))
     spec, masks = env.obs_spec, _mask_components(env)
@@ -207,7 +207,7 @@ def preset_model(class_name: str, settings: Mapping[str, Any], env: VecEnv, sets
 
 
 def _preset_config(preset: PresetSettings, env: VecEnv, sets: ObsSets) -> PolicyConfig:
-    """Return what the class builds, with normalising stages in front and the head's further settings."""
+    """Return the class's policy with normalising stages in front and the head's further settings."""
     with torch.random.fork_rng(devices=[]):
         found = preset_model(preset.class_name, preset.settings, env, sets).policy.config
     config = replace(found, head_settings={**found.head_settings, **preset.head_settings})
@@ -290,14 +290,14 @@ _PRIVILEGED = ("critic", "privileged_state")
 
 @dataclass(frozen=True, kw_only=True)
 class ObsSets:
-    """Component names by who reads them."""
+    """Component names by network."""
 
     actor: tuple[str, ...]
-    """What the actor sees."""
+    """The actor's components."""
     critic: tuple[str, ...]
-    """What the critic sees."""
+    """The critic's components."""
     rnd: tuple[str, ...]
-    """In what novelty counts."""
+    """The components for the novelty reward."""
 
 
 def resolve_obs_sets(obs_groups: Mapping[str, tuple[str, ...]], spec: ObsSpec, env_name: str) -> ObsSets:
@@ -345,10 +345,10 @@ _NUMBERED = re.compile(r"model_(\d+)(\.pt)?")
 def load_teacher(
     folder: str | Path, which: str | int = "best", *, components: Mapping[str, str] | None = None
 ) -> Teacher:
-    """Take the policy of a run's folder as a teacher: with its normalisers, and with what it observes, by name.
+    """Load the policy of a run's folder as a teacher, with its normalisers and its observation components.
 
     which: the 'best', the 'last', or that of a number of env steps.
-    components: other names that the student's env has for what the teacher observes.
+    components: names in the student's env of the components that the teacher observes, where they differ.
     """
     return Teacher(load_run(folder, which, builds_env=False).policy, components)
 
@@ -381,7 +381,7 @@ def _from_path(keys: Keys, make_policy: MakePolicy) -> Teacher:
         which = keys.take("which", "best")
         keys.take("class_name")
         if is_log_dir(path):
-            keys.rest()  # settings of its class, which the folder knows itself
+            keys.rest()  # settings of its class, which the folder contains
         keys.finish()
         return load_teacher(path, which, components=components)
     return Teacher(_from_weights(_newest(path), read_preset(keys.rest(), "teacher_policy"), make_policy), components)
@@ -410,7 +410,7 @@ def _from_weights(path: Path, preset: PresetSettings, make_policy: MakePolicy) -
     weights = weights_in(load_state(path))
     actor, critic = (_normalizes(weights, part) for part in ("actor.", "critic."))
     policy = make_policy(replace(preset, normalize_actor_obs=actor, normalize_critic_obs=critic))
-    # the critic of a teacher is never asked, and may have been made for other observations
+    # the critic of a teacher is never used, and may have been built for other observations
     load_parts(policy, weights, take=[part for part in part_names(policy) if part.partition("/")[0] != "critic"])
     return policy
 

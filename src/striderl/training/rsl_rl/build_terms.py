@@ -1,11 +1,11 @@
-"""From settings and an env to terms: those that learn from motions, and the mirror functions of rsl_rl.
+"""Build terms from settings and an env: motion terms, and symmetry from rsl_rl's mirror functions.
 
     settings, discriminator of the policy ──▶ size of a motion ──▶ components and frames ──▶ expert ──▶ terms
 
     function(env=, obs={group: [n, …]}, actions=[n, A])  ──▶  ({group: [k·n, …]}, [k·n, A])     k copies, the first is
                                                                 the given one; rows n to 2n are mirrored, and used
 
-The term `Symmetry` wants a mirror as two functions. One mirror is used; a function that gives more than two copies is
+The term `Symmetry` takes a mirror as two functions. One mirror is used; a function that gives more than two copies is
 named once in the log. The older form (v1, v2) takes one vector at a time and obs_type= 'policy' or 'critic'.
 """
 
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 def motion_info(config: RunnerConfig) -> dict[str, TensorSpec]:
-    """Return the info columns that an env of an older library must hand on, because the motion terms read them."""
+    """Return the info columns that a wrapped env must pass on, because the motion terms read them."""
     motion = config.motion
     if motion is None:
         return {}
@@ -102,7 +102,7 @@ def _env_expert(motion: MotionSettings, size: int) -> EnvExpert:
 
 
 def _size(motion: MotionSettings, described: int | None) -> int:
-    """Return how many numbers a motion has, 0 where nothing says; what says differently is an error."""
+    """Return the size of a motion, 0 where it is unknown; contradicting settings raise."""
     known = {"amp_obs_dim": motion.amp_obs_dim, f"{DISCRIMINATOR}['input_dim']": described or 0}
     if not isinstance(motion.expert, (str, list, tuple)):
         known["the expert"] = as_expert(motion.expert).size
@@ -147,7 +147,7 @@ def symmetry_term(settings: SymmetrySettings, env: Any, spec: ObsSpec) -> Symmet
 
 
 class GroupMirror:
-    """Brings components into groups, asks the function, and takes the groups apart again."""
+    """Gather components into groups, call the function, and split the groups again."""
 
     def __init__(self, settings: SymmetrySettings, env: Any, spec: ObsSpec) -> None:
         self._function, self._flat, self._env = settings.function, settings.flat, env

@@ -1,4 +1,4 @@
-"""The algorithm's part of a config, of any generation: PPO's settings, and what is learned beside it.
+"""The algorithm's part of a config, of any generation: the settings of PPO and its terms.
 
     {"class_name": "PPO", "clip_param": 0.2, …, "rnd_cfg": {…}, "symmetry_cfg": {…}}                          rsl_rl
     {"class_name": "PPO", "ppo": {"clip_param": 0.2, …}, "empirical_normalization": True}                     st_rl
@@ -7,8 +7,8 @@
     {"class_name": "APPO", "discriminator_loss_coef": 1.0, "mimic_loss_coef": 0.0, "amp_obs_dim": 60,         st_rl
      "motion_files": ["trot.npz"], "motion_loader": {"mirror": True}, "motion_prior": {"frames": 2, …}}       ours
 
-Without 'expert' and 'motion_files' the env shows the expert: infos['observations']['ref_obs'] is what the robot does,
-infos['ref_motion'] what it should look like. `mimic_loss_coef` is the weight of a reward, minus the distance of the
+Without 'expert' and 'motion_files' the env gives the expert: infos['observations']['ref_obs'] is the robot's motion,
+infos['ref_motion'] the reference. `mimic_loss_coef` is the weight of a reward, minus the distance of the
 two: as a loss it would have no gradient in any parameter.
 """
 
@@ -39,11 +39,11 @@ from striderl.training.rsl_rl.config_policy import Keys, as_tuple, bare_class_na
 
 
 PATH, CLASS = "teacher_ac_path", "class_name"
-"""Where a teacher's weights are, and what it is."""
+"""Keys of a teacher's weights and class."""
 
 
 def read_teacher(keys: Keys) -> TeacherSettings:
-    """Take what belongs to teacher and distillation out of an algorithm's dict."""
+    """Read the settings of teacher and distillation from an algorithm's dict."""
     own = tuple(each.name for each in fields(TPPOConfig) if each.name != "ppo")
     teacher = keys.take("teacher_policy", {})
     beside = {PATH: keys.take(PATH), CLASS: keys.take("teacher_policy_class_name")}
@@ -63,11 +63,11 @@ def read_teacher(keys: Keys) -> TeacherSettings:
 
 
 OPEN = ("components", "frames")
-"""What is found out from the env where a config does not say."""
+"""Settings that are inferred from the env where a config leaves them out."""
 
 
 def read_motion(keys: Keys) -> MotionSettings:
-    """Take what belongs to the motion prior out of an algorithm's dict."""
+    """Read the settings of the motion prior from an algorithm's dict."""
     prior = keys.part("motion_prior").rest()
     for name in ("components", "hidden_dims"):
         if name in prior:
@@ -111,7 +111,7 @@ IRRELEVANT = ("grad_reduce_bucket_mb", "multi_gpu_cfg")
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmPart:
-    """What the algorithm's dict says."""
+    """The content of the algorithm's dict."""
 
     config: PPOConfig
     """Of PPO."""
@@ -122,9 +122,9 @@ class AlgorithmPart:
     estimation: tuple[Estimation, ...]
     """The losses of estimators, for EstimatorPPO and EstimatorTPPO."""
     teacher: TeacherSettings | None
-    """Whom a student learns from, for TPPO, EstimatorTPPO and ATPPO."""
+    """The teacher, for TPPO, EstimatorTPPO and ATPPO."""
     motion: MotionSettings | None
-    """Whose motions are imitated, for APPO and ATPPO."""
+    """The expert's motions, for APPO and ATPPO."""
     empirical_normalization: bool
     """Whether observations are normalised, which belongs to the policy's stages."""
     share_encoders: bool
@@ -134,7 +134,7 @@ class AlgorithmPart:
 
 
 def read_algorithm(given: Any, where: str, generation: str, *, class_name: str = "") -> AlgorithmPart:
-    """Take the algorithm's dict apart; `class_name` is what v1 keeps elsewhere."""
+    """Read the algorithm's dict; `class_name` is what v1 keeps elsewhere."""
     keys = _with_nested(given, where)
     name = bare_class_name(keys.take("class_name", class_name or "PPO"), f"{where}['class_name']")
     if name not in ALGORITHMS:
@@ -161,7 +161,7 @@ def read_algorithm(given: Any, where: str, generation: str, *, class_name: str =
 
 
 def _with_nested(given: Any, where: str) -> Keys:
-    """Put st_rl's nested 'ppo' beside the other settings; one that is in both is an error."""
+    """Merge st_rl's nested 'ppo' into the other settings; a key in both is an error."""
     keys = Keys(given, where)
     if "ppo" not in keys:
         return keys
@@ -199,7 +199,7 @@ def _estimation(keys: Keys, who: str, stage: str) -> Estimation | None:
 
 
 def _rnd(given: Any, where: str, *, gamma: float) -> RNDConfig:
-    """Translate rsl_rl's settings of novelty; what it sees and the time per step are the env's to tell."""
+    """Translate rsl_rl's RND settings; its observations and the time per step come from the env."""
     keys = Keys(given, where)
     schedule = keys.part("weight_schedule")
     mode = schedule.take("mode", "constant")

@@ -1,13 +1,13 @@
-"""From the dict configs of all rsl_rl generations, and of st_rl, to the one schema `RunnerConfig`.
+"""Convert dict configs of all rsl_rl generations, and of st_rl, to the schema `RunnerConfig`.
 
-What a config holds shows its generation; no version number is asked for:
+A config's keys determine its generation; no version number is needed:
 
     v1      'runner' with policy_class_name and algorithm_class_name                  legged_gym, parkour
     v2      'policy' with class_name, empirical_normalization at the top              Isaac Lab up to 2.1, st_rl
     v3      'policy', and obs_groups or normalisation per network                     Isaac Lab 2.2 on, Playground
     v4, v5  'actor' and 'critic'; v5 has a distribution_cfg                           mjlab, Isaac Lab of today
 
-Recordings to learn from first are described in the words of st_rl and a few of ours:
+Recordings to learn from first have st_rl's keys and a few of ours:
 
     {"pretrain_iterations": 500, "pretrain_dataset": {"data_dir": "demos", "dataset_loops": 0, …},         st_rl
      "pretrain_target": "mse_sum", "pretrain_weight": 1.0, "pretrain_learning_rate": 1e-3}                 ours
@@ -68,7 +68,7 @@ def read_train_config(train_cfg: Any) -> RunnerConfig:
 
 
 def without_functions(train_cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file without those by which a function is imported: a policy has no use for them."""
+    """Return the settings of a file without those that import a function, which a policy does not need."""
     return {
         name: without_functions(value) if isinstance(value, Mapping) else value
         for name, value in train_cfg.items()
@@ -77,7 +77,7 @@ def without_functions(train_cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_dict(train_cfg: Any) -> dict[str, Any]:
-    """Return a config as a dict: dicts, dataclasses (mjlab) and objects with to_dict() (Isaac Lab) can be that."""
+    """Return a config as a dict: from a dict, a dataclass (mjlab) or an object with to_dict() (Isaac Lab)."""
     if isinstance(train_cfg, Mapping):
         return dict(train_cfg)
     if dataclasses.is_dataclass(train_cfg) and not isinstance(train_cfg, type):
@@ -103,7 +103,7 @@ def _generation(keys: Keys) -> str:
 
 
 def keys_inside(keys: Keys, name: str) -> Keys:
-    """Return a dict inside without crossing it off."""
+    """Return a nested dict without marking it as used."""
     return Keys(keys.peek(name), f"{keys.where}[{name!r}]")
 
 
@@ -179,7 +179,7 @@ def _flat(keys: Keys, generation: str, policy: PresetSettings | ModelPair, algor
         obs_groups=_obs_groups(keys),
         **keys.take_all(_COUNTS),
     )
-    keys.take("policy")  # Isaac Lab leaves an empty one beside actor and critic
+    keys.take("policy")  # Isaac Lab leaves an empty one next to actor and critic
     return _with_algorithm(outer, algorithm, keys.finish(IRRELEVANT))
 
 
@@ -197,7 +197,7 @@ def _with_algorithm(config: RunnerConfig, part: AlgorithmPart, ignored: tuple[st
 
 
 def _mode(keys: Keys) -> str:
-    """Return how steps are run: `mode`, a setting of ours, or what torch's mode of compiling asks for.
+    """Return how steps are run: `mode`, a setting of ours, or the equivalent of torch's compile mode.
 
     Which of torch's modes was meant is decided by the updater.
     """
@@ -210,7 +210,7 @@ def _logger(keys: Keys) -> str:
 
 
 def _obs_groups(keys: Keys) -> dict[str, tuple[str, ...]]:
-    """Return who sees what; v3's word for the acting network, 'policy', becomes 'actor'."""
+    """Return the observation groups of each network; v3's name of the acting network, 'policy', becomes 'actor'."""
     given = keys.part("obs_groups").rest()
     found = {name: as_tuple(groups, f"obs_groups[{name!r}]") for name, groups in given.items()}
     for name, groups in found.items():

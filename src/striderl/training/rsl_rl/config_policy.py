@@ -3,7 +3,7 @@
     {"class_name": "ActorCritic", "actor_hidden_dims": [256, 128], …}                                       v1 to v3
     "actor": {"class_name": "MLPModel", …},  "critic": {…}                                                  v4, v5
 
-Dicts of settings are taken apart key by key (`Keys`), so that no key is ever overlooked.
+Dicts of settings are read key by key (`Keys`), so that unused keys are found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from striderl.training.experiment.runner_config import ModelPair, ModelSettings,
 
 
 class Keys:
-    """One dict of a config; what nobody asked for is named at the end."""
+    """One dict of a config; unused keys raise at the end."""
 
     def __init__(self, given: Any, where: str) -> None:
         """Take a copy; anything but a mapping with text keys is an error that names the place."""
@@ -33,11 +33,11 @@ class Keys:
         return self._left.get(name) is not None
 
     def peek(self, name: str) -> Any:
-        """Return a setting without crossing it off; None when it is not there."""
+        """Return a setting without marking it as used; None when it is missing."""
         return self._left.get(name)
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Return a setting and cross it off; None, which exporters of configs write for 'not set', is the default."""
+        """Return a setting and mark it as used; None, which config exporters write for 'not set', is the default."""
         self._known.append(name)
         value = self._left.pop(name, None)
         return default if value is None else value
@@ -48,17 +48,17 @@ class Keys:
         return {name: value for name, value in found.items() if value is not None}
 
     def part(self, name: str) -> Keys:
-        """Return a dict inside, empty when it is not there."""
+        """Return a nested dict, empty when it is missing."""
         return Keys(self.take(name, {}), f"{self.where}[{name!r}]")
 
     def rest(self) -> dict[str, Any]:
-        """Return everything that is left and set, for somebody else to check."""
+        """Return all remaining settings, which the caller checks."""
         found = {name: value for name, value in self._left.items() if value is not None}
         self._left = {}
         return found
 
     def finish(self, irrelevant: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the settings that are known to have no meaning here; any other that is left raises."""
+        """Return the remaining settings that are known to have no effect here; any other raises."""
         listed = tuple(name for name in self._left if name in irrelevant)
         for name, value in self._left.items():
             if name in irrelevant or value is None:
@@ -105,7 +105,7 @@ _POOLS = (None, "none", "None")
 
 
 def read_preset(given: Any, where: str, *, class_name: str = "", normalize: bool = False) -> PresetSettings:
-    """Take the dict of a v1, v2 or v3 policy apart; the class itself checks its own arguments when it is built."""
+    """Read the dict of a v1, v2 or v3 policy; the class checks its own arguments when it is built."""
     keys = Keys(given, where)
     name = bare_class_name(keys.take("class_name", class_name or "ActorCritic"), f"{where}['class_name']")
     head = {new: keys.take(old) for old, new in _OF_THE_HEAD.items() if old in keys}
@@ -124,7 +124,7 @@ def read_preset(given: Any, where: str, *, class_name: str = "", normalize: bool
 
 
 def read_models(actor: Any, critic: Any, *, share_encoders: bool) -> ModelPair:
-    """Take the dicts of a v4 or v5 actor and critic apart."""
+    """Read the dicts of a v4 or v5 actor and critic."""
     own = Keys(actor, "actor")
     head, head_settings = _head(own)
     other = Keys(critic, "critic")
@@ -140,7 +140,7 @@ def read_models(actor: Any, critic: Any, *, share_encoders: bool) -> ModelPair:
 
 
 def _head(keys: Keys) -> tuple[str, dict[str, Any]]:
-    """Read rsl_rl 5's distribution_cfg, or the settings that rsl_rl 4 keeps beside the layers."""
+    """Read rsl_rl 5's distribution_cfg, or the settings that rsl_rl 4 keeps with the layers."""
     settings = {new: keys.take(old) for old, new in _OF_THE_HEAD.items() if old in keys}
     init_std, stochastic = keys.take("init_noise_std"), keys.take("stochastic", True)
     if init_std is not None:

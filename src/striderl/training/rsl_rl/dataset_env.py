@@ -1,10 +1,10 @@
-"""`DatasetEnv`: a recording as an env that takes no orders, so that whoever collects from envs collects from disk.
+"""`DatasetEnv`: a recording as an env that ignores actions, so that the collector can read from disk.
 
     dataset ──peek──▶ obs, and to the teacher: the recorded action ──▶ actor: label, executed action = recorded one
-       └────step────▶ reward, ended, what comes next; what the actor wanted is not asked
+       └────step────▶ reward, ended, next observation; the actor's own action is ignored
 
-Memories, statistics, quarantine and saving are the collector's, as with any env. Where a recording is at its end, its
-rows are not valid.
+Recurrent state, statistics, quarantine and saving are the collector's, as with any env. After the end of a recording,
+its rows are not valid.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _log = logging.getLogger(__name__)
 
 VALID = "valid"
 PREFIX = "Perf/dataset_"
-"""In front of the dataset's numbers in the log."""
+"""Prefix of the dataset's metrics in the log."""
 
 
 class DatasetEnv(VecEnv):
-    """Plays a dataset back; see the picture at the top of this module."""
+    """Play back a dataset; see the picture at the top of this module."""
 
     def __init__(
         self, dataset: RolloutDataset, like: VecEnv, teacher: RecordedTeacher, blank: Collection[str] = ()
     ) -> None:
-        """Show what `like` shows; the components in `blank` were not recorded and are zeros.
+        """Give the observations of `like`; the components in `blank` were not recorded and are zeros.
 
         Waits until something is recorded, and raises where that does not fit.
         """
@@ -55,12 +55,12 @@ class DatasetEnv(VecEnv):
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
 
     def reset(self, seed: int | None = None) -> Obs:
-        """Begin the dataset anew; what is random in it follows from its own seed."""
+        """Restart the dataset; its randomness follows from its own seed."""
         self.dataset.reset()
         return self._shown(torch.ones_like(self._length, dtype=torch.bool))
 
     def step(self, actions: Actions) -> Step:
-        """Return what was recorded, whatever the actions are."""
+        """Return the recorded step, whatever the actions are."""
         if self.dataset.is_over:
             return self._nothing()
         found, _ = self.dataset.get_transition_batch()
@@ -91,17 +91,17 @@ class DatasetEnv(VecEnv):
         raise RuntimeError("recorded trajectories have the length they have; set starting_frame_range instead")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the dataset stands."""
+        """Return the position of the dataset."""
         return {"dataset": self.dataset.state_dict(), "length": self._length.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
-        """Go on where another stood."""
+        """Load a saved position."""
         self.dataset.load_state_dict(state["dataset"])
         self._length = state["length"].to(self.device, copy=True)
         return self._shown(torch.zeros_like(self._length, dtype=torch.bool))
 
     def _shown(self, begun: Tensor) -> Obs:
-        """Tell the teacher the next actions, and return what is seen; `begun` [N]: a trajectory begins."""
+        """Set the teacher's next actions, and return the observation; `begun` [N]: a trajectory begins."""
         self._length = torch.where(begun, 0, self._length)
         obs, action, _ = self.dataset.peek()
         self.teacher.tell(action)
@@ -111,7 +111,7 @@ class DatasetEnv(VecEnv):
         return {name: self._blank[name].clone() if name in self._blank else obs[name] for name in self.obs_spec}
 
     def _nothing(self) -> Step:
-        """Return a step of a recording that is at its end."""
+        """Return a step after the end of a recording."""
         nowhere = torch.zeros_like(self._length, dtype=torch.bool)
         obs = self._shown(nowhere)
         final = dict(obs) if self.gives_final_obs else None

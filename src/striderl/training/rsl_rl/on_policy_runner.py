@@ -1,4 +1,4 @@
-"""`OnPolicyRunner`: an env and one config in, a trained policy out; the trainer behind rsl_rl's and st_rl's calls.
+"""`OnPolicyRunner`: train a policy from an env and one config, with the interface of rsl_rl and st_rl.
 
     runner = OnPolicyRunner(env, train_cfg, log_dir="logs/walk", device="cuda:0")
     velrmsd, CoT = runner.learn(1500, init_at_random_ep_len=True)
@@ -8,7 +8,7 @@
 
 `runner.trainer` is the trainer itself: `for record in runner.trainer` is the same training without logs and files.
 `AmpPolicyRunner` is the same for adversarial motion priors: train_cfg["algorithm"] is an 'APPO' or an 'ATPPO', and
-`runner.metrics_velrmsd` and `runner.metrics_CoT` keep what was measured. Under torchrun each process is one rank.
+`runner.metrics_velrmsd` and `runner.metrics_CoT` keep the metrics. Under torchrun each process is one rank.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ _log = logging.getLogger(__name__)
 
 _BY_HAND = "learn() steps runner.trainer; override learn as well, add a term to the algorithm, or wrap the env"
 REFUSED: Mapping[str, str] = dict.fromkeys(("rollout_step", "learn_from_rollout"), _BY_HAND)
-"""What a subclass may not override unless it overrides `learn`, with the reason and what to do instead."""
+"""Methods a subclass may not override unless it overrides `learn`, with the reason and the alternative."""
 
 
 class OnPolicyRunner:
-    """Trains with PPO; see the top of this module."""
+    """Train with PPO; see the top of this module."""
 
     learns_from_recordings: bool = False
-    """Whether there is a stage before the env; settings of one are refused where there is none."""
+    """Whether there is a stage before the env; without one its settings raise."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -94,11 +94,11 @@ class OnPolicyRunner:
     def __init__(
         self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        """Build everything from the config; what does not fit together is an error here, before anything runs.
+        """Build everything from the config; parts that do not fit together raise here, before anything runs.
 
         env: a VecEnv, a Gymnasium vector env, or an env of any rsl_rl generation.
         train_cfg: a RunnerConfig, or a dict of any rsl_rl generation; see `config_generations.py`.
-        log_dir: where numbers and checkpoints go; without one nothing is written.
+        log_dir: where metrics and checkpoints are written; without one nothing is written.
         """
         self.config = config = read_train_config(train_cfg)
         if config.runner_class_name not in (type(self).__name__, OnPolicyRunner.__name__):
@@ -139,9 +139,9 @@ class OnPolicyRunner:
         self.metric_hooks: dict[str, Metric] = dict(METRICS)
         """What `evaluation` measures, by name; entries may be added."""
         self.metrics: dict[str, float | None] = {}
-        """What it measured last; None where the env does not offer it."""
+        """The last measured metrics; None where the env does not measure them."""
         self.should_stop: Callable[[], bool] = lambda: False
-        """Asked after every iteration; when it says True, `learn` saves and returns."""
+        """Called after every iteration; when it returns True, `learn` saves and returns."""
         self.writer = self.logger = make_writer(config.logger, self.log_dir if ranks.is_main else None)
         self._table = make_table(self.log_dir if ranks.is_main else None)
         self._writes = ranks.is_main and self.log_dir is not None
@@ -185,7 +185,7 @@ class OnPolicyRunner:
     def init_writer(self, init_at_random_ep_len: bool = False) -> None:
         """Make the folder of the run, and age the episodes where that is wanted; `learn` begins with it.
 
-        The writer itself is made with the runner. Who steps by hand with `rollout_step` calls this first.
+        The writer itself is made with the runner. Call this first when stepping by hand with `rollout_step`.
         """
         if init_at_random_ep_len:
             self._age_episodes()
@@ -210,18 +210,18 @@ class OnPolicyRunner:
         return self._manual.learn()
 
     def evaluation(self) -> dict[str, float | None]:
-        """Ask the env for its metrics, and keep them in `metrics`."""
+        """Read the env's metrics and keep them in `metrics`."""
         self.metrics = {name: hook(self.vec_env) for name, hook in self.metric_hooks.items()}
         return self.metrics
 
     @property
     def metrics_velrmsd(self) -> float | None:
-        """The velocity error that `evaluation` saw last, m/s; None where the env does not measure it."""
+        """The velocity error at the last `evaluation`, m/s; None where the env does not measure it."""
         return self.metrics.get("velrmsd")
 
     @property
     def metrics_CoT(self) -> float | None:  # noqa: N802  (the name is public API of the seeds)
-        """The cost of transport that `evaluation` saw last; None where the env does not measure it."""
+        """The cost of transport at the last `evaluation`; None where the env does not measure it."""
         return self.metrics.get("CoT")
 
     @property
@@ -234,11 +234,11 @@ class OnPolicyRunner:
         self.trainer.iteration = int(value)
 
     def train_mode(self) -> None:
-        """Let everything that differs between training and playing train."""
+        """Set all modules to train mode."""
         self.alg.policy.train()
 
     def eval_mode(self) -> None:
-        """Let everything that differs between training and playing play."""
+        """Set all modules to eval mode."""
         self.alg.policy.eval()
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class OnPolicyRunner:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 35) -> None:
-        """Write the numbers of `locs["record"]`, or of the last iteration, to the writer and to the logging module."""
+        """Write the metrics of `locs["record"]`, or of the last iteration, to the writer and to the logging module."""
         record = locs.get("record", self.trainer.record)
         if record is None:
             raise ValueError("there is nothing to log before the first iteration")
@@ -271,7 +271,7 @@ class OnPolicyRunner:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, infos: Any = None) -> None:
-        """Save everything that another runner needs to go on exactly; `infos` is plain data that `load` returns."""
+        """Save everything that another runner needs to resume exactly; `infos` is plain data that `load` returns."""
         save_state(path, self.checkpoint(infos), iteration=self.current_learning_iteration)
 
     def checkpoint(self, infos: Any = None) -> dict[str, Any]:
@@ -294,10 +294,10 @@ class OnPolicyRunner:
         load_cfg: Mapping[str, bool] | None = None,
         strict: bool = True,
     ) -> Any:
-        """Go on from a checkpoint and return its infos.
+        """Load a checkpoint and return its infos.
 
         load_optimizer: without it, weights, terms and the iteration are taken, and the optimiser stays fresh.
-        manipulator: a function of (source checkpoint, own checkpoint), or a name, that says which weights are loaded;
+        manipulator: a function of (source checkpoint, own checkpoint), or a name, that chooses the weights to load;
             'ckpt_manipulator' in the config is the default. The result is saved again where there is a log_dir.
         path: a checkpoint of ours, or a '.pt' file of any rsl_rl generation, of which weights, normalisers and the
             iteration are taken; its optimiser numbers the parameters in another order and stays fresh.
@@ -327,7 +327,7 @@ class OnPolicyRunner:
         policy = self.alg.policy
         wanted = self.device if device is None else torch.device(device)
         if wanted != self.device:
-            # a copy, because the parameters lie where the optimiser has them
+            # a copy, because moving the parameters would detach them from the optimiser
             policy = copy.deepcopy(policy).to(wanted)
         return InferencePolicy(policy)
 
@@ -335,7 +335,7 @@ class OnPolicyRunner:
 
     @contextmanager
     def _locked_log_dir(self) -> Iterator[None]:
-        """Keep a second training out of the log_dir while this one learns, where it writes anything."""
+        """Lock the log_dir while this training writes to it."""
         if not self._writes or self.log_dir is None or self._lock is not None:
             yield
             return
@@ -348,7 +348,7 @@ class OnPolicyRunner:
             self._lock = None
 
     def _describe_run(self, log_dir: Path) -> None:
-        """Write what `striderl evaluate`, `play`, `export` and `resume` read of the log_dir beside its checkpoints."""
+        """Write what `striderl evaluate`, `play`, `export` and `resume` read of the log_dir besides its checkpoints."""
         given = self._train_cfg
         write_log_dir(
             log_dir,
@@ -383,7 +383,7 @@ class OnPolicyRunner:
         return last or (interval > 0 and iteration % interval == 0)
 
     def _objective(self, record: Record) -> float | None:
-        """What a trial is told: the velocity error, or the mean return where the env does not measure it."""
+        """The metric for a trial: the velocity error, or the mean return where the env does not measure it."""
         return record.metrics.get("collect/return_mean") if self.metrics_velrmsd is None else self.metrics_velrmsd
 
 
@@ -391,7 +391,7 @@ class OnPolicyRunner:
 
 
 class AmpPolicyRunner(OnPolicyRunner):
-    """Trains with PPO and a motion prior."""
+    """Train with PPO and a motion prior."""
 
     def __init__(
         self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
@@ -422,5 +422,5 @@ def join_ranks(device: torch.device) -> Ranks:
 
 
 def rank_callbacks(ranks: Ranks, algorithm: DistributedLearner) -> Sequence[Callback]:
-    """Return what keeps several processes together; nothing for one."""
+    """Return the callbacks that keep several processes in step; none for one."""
     return together(ranks, algorithm, [])

@@ -1,4 +1,4 @@
-"""What a runner reports: where its numbers go and by which names, what its env measures, an Optuna trial, the code.
+"""A runner's reports: loggers and metric names, env metrics, an Optuna trial, the state of the code.
 
     train/value_loss            Loss/value                 collect/return_mean     Train/mean_reward
     train/surrogate_loss        Loss/surrogate             collect/length_mean     Train/mean_episode_length
@@ -6,8 +6,8 @@
     train/std                   Policy/mean_std            seconds                 Perf/collection_time, learning_time
     train/kl, clip_fraction, …  Policy/…                   the env's own numbers   as they are, or Episode/…
 
-The names are those that rsl_rl gives, so that old dashboards go on working. What an env measures of itself becomes one
-number per run; an env that does not measure them gives None, and nothing is reported:
+The names are rsl_rl's, so that old dashboards keep working. An env's metrics are reduced to one number per run; None
+where the env does not measure them, and nothing is reported:
 
     env.metrics()       {"tracking_error": [N], "cost_of_transport": [N]}    each env's own, of its present episode
     velocity_rmsd       sqrt(mean over envs of tracking_error²), m/s
@@ -44,14 +44,14 @@ from striderl.training.record import Record
 
 
 class NoLogger(Logger):
-    """Takes everything and keeps nothing, for runs without a folder."""
+    """A logger that writes nothing, for runs without a folder."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Do nothing."""
 
 
 def make_writer(name: str, log_dir: Path | None) -> Logger:
-    """Make the logger of a run; whatever goes wrong in it, training goes on."""
+    """Make the logger of a run; its errors do not end training."""
     if log_dir is None or name == NO_LOGGER:
         return NoLogger()
     # event files lie in the run's folder itself, where people who come from rsl_rl look for them
@@ -61,7 +61,7 @@ def make_writer(name: str, log_dir: Path | None) -> Logger:
 
 
 def make_table(log_dir: Path | None) -> Logger:
-    """Make metrics.jsonl, by whose names `striderl plot` draws; whatever goes wrong in it, training goes on."""
+    """Make metrics.jsonl, with the names that `striderl plot` uses; its errors do not end training."""
     if log_dir is None:
         return NoLogger()
     logger = make_logger("jsonl", lambda folder: JsonlLogger(folder / "metrics.jsonl"), log_dir)
@@ -86,7 +86,7 @@ _OF_THE_COLLECTOR = ("episodes", "steps", *OF_EPISODES)
 
 
 def tags_of(record: Record) -> dict[str, float]:
-    """Return all numbers of an iteration with rsl_rl's names."""
+    """Return all metrics of an iteration with rsl_rl's names."""
     found = {_train_tag(name): value for name, value in record.logs("train").items()}
     for name, value in record.logs("collect").items():
         if name in _EPISODES:
@@ -105,12 +105,12 @@ def tags_of(record: Record) -> dict[str, float]:
 
 
 def tags_over_time(tags: Mapping[str, float]) -> dict[str, float]:
-    """Return the numbers that rsl_rl also draws over seconds instead of iterations."""
+    """Return the metrics that rsl_rl also plots over seconds instead of iterations."""
     return {f"{name}/time": tags[name] for name in _EPISODES.values() if name in tags}
 
 
 def as_block(title: str, tags: Mapping[str, float], width: int, pad: int) -> str:
-    """Return the numbers as lines of text under a title, for the console."""
+    """Return the metrics as lines of text under a title, for the console."""
     lines = ["#" * width, title.center(width)]
     lines += [f"{name + ':':>{pad}} {value:.4g}" for name, value in tags.items()]
     return "\n".join(lines)
@@ -148,7 +148,7 @@ def cost_of_transport(env: VecEnv) -> float | None:
 
 
 METRICS: Mapping[str, Metric] = {"velrmsd": velocity_rmsd, "CoT": cost_of_transport}
-"""What a runner measures unless it is told otherwise."""
+"""The default metrics of a runner."""
 
 
 # -- trials ------------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ _log = logging.getLogger(__name__)
 
 
 def report_to_trial(trial: Any, value: float | None, step: int) -> bool:
-    """Report a number and ask whether the trial is hopeless; there may be none yet, before an episode has finished.
+    """Report a metric and check for pruning; there may be none before an episode has finished.
 
     A trial that is to be pruned raises `optuna.TrialPruned` where Optuna is installed; else True is returned.
     """
@@ -213,7 +213,7 @@ def store_code_state(log_dir: str | Path, repositories: Iterable[str | Path]) ->
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Return what git answers, or None when it refuses or is not there."""
+    """Return git's output, or None when it fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

@@ -6,7 +6,7 @@
 
     policy = runner.get_inference_policy(device="cpu")
     actions = policy(obs)            a flat tensor [N, …], a dict of components or groups, or a TensorDict
-    policy.reset(dones)              forget where an episode ended; a policy without memory has nothing to forget
+    policy.reset(dones)              reset the recurrent state where an episode ended; no effect without one
 
 Both use the trainer's own parts, so that hand-written iterations and `learn` may follow each other. A policy for
 playing takes observations in any form of any generation, and gives deterministic actions.
@@ -35,12 +35,12 @@ from striderl.training.trainer import Trainer
 
 
 class Stepped(NamedTuple):
-    """What one step of all envs gave."""
+    """One step of all envs."""
 
     obs: Obs
-    """What the actor sees next, [N, …] per component."""
+    """The actor's next observation, [N, …] per component."""
     critic_obs: Obs
-    """What the critic sees next."""
+    """The critic's next observation."""
     rewards: Tensor
     """[N]."""
     dones: Tensor
@@ -50,7 +50,7 @@ class Stepped(NamedTuple):
 
 
 class _Tap:
-    """Stands between collector and storage and keeps the last step."""
+    """Keep the last step on its way from collector to storage."""
 
     balanced = True
 
@@ -64,7 +64,7 @@ class _Tap:
 
 
 class ManualRollout:
-    """Fills the trainer's storage step by step and lets the algorithm learn from it."""
+    """Fill the trainer's storage step by step and update the algorithm from it."""
 
     def __init__(self, trainer: Trainer, storage: RolloutStorage | QueueRolloutStorage) -> None:
         self.trainer, self.storage = trainer, storage
@@ -110,7 +110,7 @@ class ManualRollout:
         return split_numbers(numbers)
 
     def _follow(self, obs: Observations | None, critic_obs: Observations | None) -> None:
-        """Go on from observations that somebody else has made, a dataset or a reset by hand."""
+        """Continue from observations of another source, a dataset or a manual reset."""
         if obs is None or obs is self._given:
             return
         policy, collector = self.trainer.algorithm.policy, self.trainer.collector
@@ -136,7 +136,7 @@ class ManualRollout:
 
 
 def split_numbers(numbers: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Tell losses, the entropy among them, from statistics."""
+    """Separate losses, entropy included, from statistics."""
     losses = {name: value for name, value in numbers.items() if name.endswith("_loss") or name == "entropy"}
     return losses, {name: value for name, value in numbers.items() if name not in losses}
 
@@ -145,7 +145,7 @@ def split_numbers(numbers: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 
 
 class InferencePolicy:
-    """Plays the mode of a policy's distribution and keeps its memory; what the policy learns is played at once."""
+    """Act by the mode of a policy's distribution and keep its recurrent state; updates take effect at once."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -169,7 +169,7 @@ class InferencePolicy:
         return distribution.mode()
 
     def reset(self, dones: Any = None) -> None:
-        """Forget the envs where `dones` [N], of any dtype, is not zero; without it forget all."""
+        """Reset the recurrent state where `dones` [N], of any dtype, is not zero; of all envs without it."""
         if dones is None:
             self._num_envs, self._state = 0, {}
             return
@@ -181,7 +181,7 @@ class InferencePolicy:
 
 
 def named_components(obs: Any, policy: Policy, device: torch.device) -> dict[str, Tensor]:
-    """Return what the actor reads by component name, from a flat vector, components, groups or a TensorDict."""
+    """Return the actor's observation by component, from a flat vector, components, groups or a TensorDict."""
     wanted = policy.actor_inputs
     if isinstance(obs, Tensor):
         return dict(wanted.split(obs.to(device)))

@@ -4,9 +4,9 @@
     runner.learn(1000)
 
     stage 'pretrain'   dataset ─▶ labels, rewards ─▶ imitation, critic ─▶ …                        `dataset_env.py`
-         │ hand_over   the policy stays, with its normalisers; everything else begins anew:
+         │ hand_over   the policy stays, with its normalisers; everything else is reset:
          │             optimiser, learning rate, schedules, env, memories
-    stage 'rl'         env ─▶ PPO, as in an OnPolicyRunner; iterations are counted on
+    stage 'rl'         env ─▶ PPO, as in an OnPolicyRunner; the iteration count continues
 
 With pretrain_iterations = -1 there is no second stage: DAgger from disk, while others record with the newest student.
 The algorithm decides what the first stage learns:
@@ -15,7 +15,7 @@ The algorithm decides what the first stage learns:
     TPPO                     the same, by its own distill_target; with latents, those of its teacher
     TPPO, using_ppo=False    imitation alone: DAgger from disk
 
-Samples of a recording never are in the surrogate: they are not the policy's own.
+Samples of a recording never enter the surrogate loss: they are off-policy.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ _OF_RECORDINGS = ("return_mean", "length_mean")
 
 
 class TwoStageRunner(OnPolicyRunner):
-    """Trains from recordings, then by PPO; see the top of this module."""
+    """Train from recordings, then by PPO; see the top of this module."""
 
     learns_from_recordings = True
 
     def __init__(
         self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        """Build everything from the config; the recordings are looked at when they are first used."""
+        """Build everything from the config; the recordings are opened when they are first used."""
         config = with_recorded_teacher(read_train_config(train_cfg))
         pretrain = pretrain_of(config)
         super().__init__(env, config, log_dir, device)
@@ -94,7 +94,7 @@ class TwoStageRunner(OnPolicyRunner):
         )
         self.pretrain_iterations = pretrain.iterations
         self.stage = RL if pretrain.iterations == 0 else PRETRAIN
-        """What is learned from now: 'pretrain' or 'rl'."""
+        """The present stage: 'pretrain' or 'rl'."""
         self._reads = False
         self._foreign_obs = False
 
@@ -103,7 +103,7 @@ class TwoStageRunner(OnPolicyRunner):
     def learn(
         self, num_learning_iterations: int | None = None, init_at_random_ep_len: bool = False, trial: Any = None
     ) -> tuple[float | None, float | None]:
-        """Train through both stages; a trial is told of the second one only."""
+        """Train through both stages; a trial gets the metrics of the second one only."""
         with self._locked_log_dir():
             return self._learn_both(num_learning_iterations, init_at_random_ep_len, trial)
 
@@ -140,8 +140,8 @@ class TwoStageRunner(OnPolicyRunner):
     def rollout_step(self, obs: Observations | None = None, critic_obs: Observations | None = None, /) -> Stepped:
         """Read one step of the recordings, or step all envs: (obs, critic_obs, rewards, dones, infos).
 
-        In the first stage, and in the first step of the second, the given observations are not the env's: they are
-        not looked at.
+        In the first stage, and in the first step of the second, the given observations are not the env's and are
+        ignored.
         """
         if self.stage == PRETRAIN:
             self._begin_reading()
@@ -163,7 +163,7 @@ class TwoStageRunner(OnPolicyRunner):
     # -- the stages ----------------------------------------------------------------------------------------------------
 
     def hand_over(self) -> None:
-        """Begin the second stage now: the policy as it is, and everything else anew."""
+        """Begin the second stage now: keep the policy, reset everything else."""
         if self.stage == RL:
             return
         before, iteration = self.alg, self.current_learning_iteration
@@ -177,7 +177,7 @@ class TwoStageRunner(OnPolicyRunner):
         _log.info("the env takes over after %d iterations from recordings", iteration)
 
     def _enter(self, stage: str) -> None:
-        """Be in a stage, without having gone through the one before."""
+        """Enter a stage without running the one before."""
         if stage == RL:
             self.hand_over()
         self.stage = stage
@@ -206,7 +206,7 @@ class TwoStageRunner(OnPolicyRunner):
         self.trainer.iteration, self._reads = iteration, True
 
     def _algorithm(self, config: RunnerConfig, env: VecEnv) -> PPO | DAgger:
-        """Build an algorithm for the policy: from now on its optimiser is the one that moves the parameters."""
+        """Build an algorithm for the policy: from now on its optimiser updates the parameters."""
         algorithm = build_algorithm(config, self.alg.policy, env, self.env, self.seed, reduce=self.ranks.reduce)
         self.ranks.share(algorithm)
         return algorithm
@@ -222,7 +222,7 @@ class TwoStageRunner(OnPolicyRunner):
     # -- logs and checkpoints ------------------------------------------------------------------------------------------
 
     def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 35) -> None:
-        """Write the numbers of an iteration; what recordings earned is 'Perf/dataset_…', not the policy's return."""
+        """Log the metrics of an iteration; returns of recordings are 'Perf/dataset_…', not the policy's return."""
         record = locs.get("record", self.trainer.record)
         if record is not None and self.stage == PRETRAIN:
             renamed = {f"collect/{name}": f"collect/{PREFIX}{name}" for name in _OF_RECORDINGS}
@@ -231,7 +231,7 @@ class TwoStageRunner(OnPolicyRunner):
         super().log(locs, width, pad)
 
     def checkpoint(self, infos: Any = None) -> dict[str, Any]:
-        """Return what `save` writes: also the stage."""
+        """Return what `save` writes, stage included."""
         self._begin_reading()
         return {**super().checkpoint(infos), _STAGE: self.stage}
 
@@ -245,7 +245,7 @@ class TwoStageRunner(OnPolicyRunner):
         load_cfg: Mapping[str, bool] | None = None,
         strict: bool = True,
     ) -> Any:
-        """Go on from a checkpoint, in the stage that it was saved in, and return its infos.
+        """Load a checkpoint, enter the stage that it was saved in, and return its infos.
 
         Where it is loaded in part, or through a manipulator, the stage stays as it is; of another stage's checkpoint
         only the weights can be loaded so.
@@ -268,7 +268,7 @@ class TwoStageRunner(OnPolicyRunner):
         self.vec_env.close()
 
     def _offer_first_weights(self) -> None:
-        """Save the policy before the first recording is read: whoever records with the newest student waits for it."""
+        """Save the policy before the first recording is read: a process that records with the student waits for it."""
         if not self._writes or self.log_dir is None or self._reads or self.current_learning_iteration:
             return
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -280,7 +280,7 @@ class TwoStageRunner(OnPolicyRunner):
 
 
 def _keep_units(before: PPO, after: PPO) -> None:
-    """Let the critic go on in the units in which it speaks."""
+    """Copy the value normaliser: the critic predicts normalised returns."""
     if before.value_normalizer is not None and after.value_normalizer is not None:
         after.value_normalizer.load_state_dict(before.value_normalizer.state_dict())
 
@@ -289,7 +289,7 @@ def _keep_units(before: PPO, after: PPO) -> None:
 
 
 def pretrain_of(config: RunnerConfig) -> PretrainSettings:
-    """Return the settings of the first stage, or say that there are none."""
+    """Return the settings of the first stage, or raise without them."""
     if config.pretrain is None:
         raise ValueError(
             "TwoStageRunner wants 'pretrain_iterations' and 'pretrain_dataset', or RunnerConfig.pretrain; "
@@ -299,7 +299,7 @@ def pretrain_of(config: RunnerConfig) -> PretrainSettings:
 
 
 def with_recorded_teacher(config: RunnerConfig) -> RunnerConfig:
-    """Return a config whose teacher is the recording, where there is no other and the env is never learned from."""
+    """Return a config whose teacher is the recording, where there is no other and the second stage never runs."""
     given = config.teacher
     if given is None or pretrain_of(config).iterations >= 0 or not (given.teacher is None or given.teacher == {}):
         return config
@@ -307,7 +307,7 @@ def with_recorded_teacher(config: RunnerConfig) -> RunnerConfig:
 
 
 def recorded_teacher(config: RunnerConfig, algorithm: PPO | DAgger) -> RecordedTeacher:
-    """Return the teacher of the first stage; the one of the second is behind it where its latents are learned."""
+    """Return the teacher of the first stage; it wraps the second's where its latents are learned."""
     if config.teacher is None:
         return RecordedTeacher()
     settings = config.teacher.config
@@ -323,7 +323,7 @@ def pretraining_config(
 ) -> RunnerConfig:
     """Return the config of the first stage; without `critic`, only the actor learns.
 
-    The learning rate does not follow the KL, which imitation means to be large; and nothing is paid for entropy.
+    The learning rate does not follow the KL, which is large in imitation; and there is no entropy bonus.
     """
     pretrain = pretrain_of(config)
     if config.teacher is None:
@@ -332,7 +332,7 @@ def pretraining_config(
     else:
         own = config.teacher.config
         settings = replace(own, distill_target=pretrain.target or own.distill_target)
-    # rewards by name come from the env and from terms, which are not there
+    # named rewards come from the env and from terms, which this stage does not have
     values = critic and settings.using_ppo and not config.algorithm.reward_groups
     rate = pretrain.learning_rate or config.algorithm.learning_rate
     algorithm = replace(config.algorithm, schedule="fixed", entropy_coef=0.0, learning_rate=rate)
@@ -348,13 +348,13 @@ def pretraining_config(
 
 
 class StopAtTheEnd:
-    """Ends a stage when the recordings of all processes are at their end."""
+    """End a stage when the recordings of all processes are exhausted."""
 
     def __init__(self, dataset: RolloutDataset, ranks: Ranks) -> None:
         self.dataset, self.ranks = dataset, ranks
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
-        """Look whether there is something left."""
+        """Check whether steps are left."""
         over = self.dataset.is_over
         if self.ranks.world_size > 1:
             over_here = torch.tensor([float(over)], device=self.ranks.device)
