@@ -34,8 +34,11 @@ Losses = Mapping[str, tuple[float | Tensor, Tensor]]
 
 PureT = TypeVar("PureT", bound=Callable[..., Any])
 
-Function = Callable[[Any], tuple[Losses, Mapping[str, Tensor]]]
-"""Minibatch → losses with their weights, and statistics as 0-d tensors. Pure: it changes nothing and draws nothing."""
+Function = Callable[[Any], tuple[Losses, Mapping[str, Tensor]] | tuple[Losses, Any, Mapping[str, Tensor]]]
+"""Minibatch → losses with their weights, and statistics as 0-d tensors. Pure: it changes nothing and draws nothing.
+
+What it returns in between, such as the intermediate tensors of `PPO.compute_losses`, is not read.
+"""
 
 
 class Evaluated(NamedTuple):
@@ -71,7 +74,7 @@ class ExecutionConfig:
 
 def evaluated(function: Function, minibatch: Any) -> Evaluated:
     """Run a function and pack its outputs."""
-    losses, statistics = function(minibatch)
+    losses, *_, statistics = function(minibatch)
     # a product with 1, and a stack to be summed, are a dozen operations, there and back, of a small step's hundred
     parts = [loss if isinstance(weight, float) and weight == 1.0 else weight * loss for weight, loss in losses.values()]
     total = reduce(torch.add, parts)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
 from striderl.execution.graphed import addresses
-from striderl.execution.modes import Evaluated, ExecutionConfig, Function, mode_of
+from striderl.execution.modes import Eager, Evaluated, ExecutionConfig, Function, evaluated, mode_of
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
@@ -57,6 +57,26 @@ class UpdateProgress(NamedTuple):
     """The metrics of the first step."""
     num_steps: int
     """Number of steps."""
+
+
+class _Sums:
+    """Metrics of several steps, summed in one vector."""
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self.first = self.total = torch.zeros(0)
+        self.count = 0
+
+    def add(self, names: tuple[str, ...], numbers: Tensor) -> None:
+        """Add the metrics of one step [K], or of several [S, K]."""
+        several = numbers.dim() == 2
+        here = numbers.sum(0) if several else numbers
+        if self.count:
+            self.total.add_(here)
+        else:
+            self.names, self.first = names, numbers[0] if several else numbers
+            self.total = here if several else here.clone()
+        self.count += len(numbers) if several else 1
 
 
 class Updater:
@@ -114,7 +134,8 @@ class Updater:
         for group in self.groups.values():
             if not group.flat.is_attached:
                 group.flat.attach()
-        names, numbers = self._step(function, minibatch, rule)
+        take = self._captured_step if self.mode.records else self.gradient_step
+        names, numbers = take(function, minibatch, rule)
         return dict(zip(names, numbers.unbind()))
 
     def run(self, function: Function, minibatches: Iterable[Any], rule: Rule | None = None) -> UpdateProgress:
@@ -122,9 +143,41 @@ class Updater:
 
         Where steps are captured, minibatches are gathered inside the graph, and many steps are one graph.
         """
-        if self.mode.records and isinstance(minibatches, ShuffledMinibatches):
-            return self._added_up(self._steps_on_rows(function, minibatches, rule))
-        return self._added_up(self._step(function, minibatch, rule) for minibatch in minibatches)
+        sums = _Sums()
+        if self.mode.records:
+            for found in self._captured_steps(function, minibatches, rule):
+                sums.add(*found)
+        else:
+            for minibatch in minibatches:
+                sums.add(*self.gradient_step(function, minibatch, rule))
+        if not sums.count:
+            raise ValueError("there are no minibatches to learn from")
+        mean, first = self._agreed(torch.stack([sums.total / sums.count, sums.first]))
+        return UpdateProgress(dict(zip(sums.names, mean.unbind())), dict(zip(sums.names, first.unbind())), sums.count)
+
+    def gradient_step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
+        """Compute losses and gradients, sum them over all processes, and take one step of every optimiser.
+
+        Returns the names and values of losses, statistics and gradient norms.
+        """
+        with self.pooled():
+            if isinstance(self.mode, Eager):
+                found = evaluated(function, minibatch)
+                self._backward(found.total)
+            else:
+                found = self._evaluated(function, minibatch)
+        if self.reduce is not None:
+            for group in self.groups.values():
+                group.flat.grad.copy_(self.reduce(group.flat.grad))
+        return (*found.names, *self._norm_names), self._end_of(found.names, rule)(found.numbers)
+
+    def _captured_steps(
+        self, function: Function, minibatches: Iterable[Any], rule: Rule | None
+    ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+        if isinstance(minibatches, ShuffledMinibatches):
+            yield from self._steps_on_rows(function, minibatches, rule)
+        else:
+            yield from (self._captured_step(function, minibatch, rule) for minibatch in minibatches)
 
     def _steps_on_rows(
         self, function: Function, minibatches: ShuffledMinibatches, rule: Rule | None
@@ -144,24 +197,7 @@ class Updater:
             )
             yield self._names[key], numbers
 
-    def _added_up(self, steps: Iterable[tuple[tuple[str, ...], Tensor]]) -> UpdateProgress:
-        names: tuple[str, ...] = ()
-        first = total = torch.zeros(0)
-        count = 0
-        for found, numbers in steps:
-            several = numbers.dim() == 2
-            here = numbers.sum(0) if several else numbers
-            if count:
-                total.add_(here)
-            else:
-                names, first, total = found, numbers[0] if several else numbers, here if several else here.clone()
-            count += len(numbers) if several else 1
-        if not count:
-            raise ValueError("there are no minibatches to learn from")
-        mean, first = self._agreed(torch.stack([total / count, first]))
-        return UpdateProgress(dict(zip(names, mean.unbind())), dict(zip(names, first.unbind())), count)
-
-    def _step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
+    def _captured_step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
         key = (function, rule, self.trainable())
         numbers = self.mode.play(
             key,
@@ -172,16 +208,8 @@ class Updater:
         return self._names[key], numbers
 
     def _named_step(self, key: Any, function: Function, minibatch: Any, rule: Rule | None) -> Tensor:
-        self._names[key], numbers = self._whole_step(function, minibatch, rule)
+        self._names[key], numbers = self.gradient_step(function, minibatch, rule)
         return numbers
-
-    def _whole_step(self, function: Function, minibatch: Any, rule: Rule | None) -> tuple[tuple[str, ...], Tensor]:
-        with self.pooled():
-            found = self._evaluated(function, minibatch)
-        if self.reduce is not None:
-            for group in self.groups.values():
-                group.flat.grad.copy_(self.reduce(group.flat.grad))
-        return (*found.names, *self._norm_names), self._end_of(found.names, rule)(found.numbers)
 
     def _end_of(self, names: tuple[str, ...], rule: Rule | None) -> Callable[[Tensor], Tensor]:
         """Return what comes after the gradients, as a function of the metrics: rule, clipping and optimisers.

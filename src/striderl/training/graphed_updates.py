@@ -54,7 +54,7 @@ class _Kind:
     def __init__(self, decided: Hashable) -> None:
         self.decided = decided
         """The Python branches of such a step."""
-        self.graph_key: CapturedGraph | None = None
+        self.graph: CapturedGraph | None = None
         self.names: tuple[str, ...] = ()
         self.total: Tensor | None = None
         self.count = 0
@@ -90,11 +90,11 @@ class GraphedUpdates:
         kind = self._kinds.get(decided)
         if kind is None:
             kind = self._kinds[decided] = _Kind(decided)
-        if kind.graph_key is None and not self._record(kind):
+        if kind.graph is None and not self._record(kind):
             return False
-        assert kind.graph_key is not None
+        assert kind.graph is not None
         taken = learner.num_updates
-        kind.graph_key.play([])
+        kind.graph.play([])
         learner.num_updates = taken + 1
         kind.count += 1
         self._sampler.advanced()
@@ -141,7 +141,7 @@ class GraphedUpdates:
         before = self.algorithm.state_dict()
         self._read_sample()  # caches of views are built now, not during the capture
         try:
-            kind.graph_key = self.mode.graphs.make({}, lambda _: self._warm_up(kind), lambda _: self._step(kind))
+            kind.graph = self.mode.graphs.make({}, lambda _: self._warm_up(kind), lambda _: self._step(kind))
         except RuntimeError as error:
             if self.mode.strict:
                 raise
@@ -157,7 +157,7 @@ class GraphedUpdates:
     @property
     def num_recordings(self) -> int:
         """How many kinds of steps were captured."""
-        return sum(kind.graph_key is not None for kind in self._kinds.values())
+        return sum(kind.graph is not None for kind in self._kinds.values())
 
     def last_sample(self) -> dict[str, Any]:
         """Read the sample of the last step again; rows added since then must not have overwritten it."""

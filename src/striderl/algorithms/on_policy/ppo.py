@@ -336,7 +336,7 @@ class PPO:
         """Update from a prepared rollout; return the means over all minibatches, as tensors."""
         self.updater.attach()
         minibatches = self.minibatches(prepared, generator)
-        function: Function = self._step_losses
+        function: Function = self.compute_losses
         if self.updater.mode.records and prepared.initial_state:
             function = in_slots(self.policy, function, minibatches)
         progress = self.updater.run(function, minibatches, self._rule)
@@ -350,11 +350,6 @@ class PPO:
         }
         self.after_update(prepared)
         return numbers
-
-    def _step_losses(self, minibatch: dict[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        """Return a minibatch as the updater takes it."""
-        losses, _, stats = self.compute_losses(minibatch)
-        return losses, stats
 
     def _rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
         """Adapt the policy's learning rate to the desired KL, if configured."""
