@@ -384,7 +384,7 @@ NAMES: dict[str, str] = {
     "collect:LoadStudent": "recording:LoadStudent",
     "collect:MotionRecorder": "recording:MotionRecorder",
     "collect:MotionRecorderConfig": "recording:MotionRecorderConfig",
-    "collect:Progress": "recording:Progress",
+    "collect:Progress": "recording:SaverProgress",
     "collect:Student": "recording:Student",
     "collect:quadruped_fields": "recording:quadruped_fields",
     "collect:quadruped_loader_config": "recording:quadruped_loader_config",
