@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine:
 #   make demo    install, then run the main job
 #   make test    install, then run the whole suite
-# `make test-fast` is the inner loop: everything that is not marked slow, in less than two minutes. It ends with a list of
+# `make test-fast` is the inner loop: everything that is not marked slow. It ends with a list of
 # those that took more than a second, which want the mark.
 # `make test-robust` runs the suite as nohup, a busy machine, a read-only tree or another order would.
 # All stand on `make setup`, which does nothing when nothing has changed.
