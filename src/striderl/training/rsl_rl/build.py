@@ -40,9 +40,7 @@ def build_runner(
     return RUNNERS[bare](env, train_cfg, log_dir, device)
 
 
-def resume_runner(
-    log_dir: str | Path, *, env: Any = None, device: str = "", trust: bool = False, map_location: Any = None
-) -> OnPolicyRunner:
+def resume_runner(log_dir: str | Path, *, env: Any = None, device: str = "", trust: bool = False) -> OnPolicyRunner:
     """Rebuild the runner of a log_dir and load its newest checkpoint; `learn` then resumes.
 
     env: required where the folder cannot name the training env; otherwise replaces that one.
@@ -58,7 +56,7 @@ def resume_runner(
     if env is None:
         env = make(about.env.task, num_envs=about.env.num_envs, device=where, settings=about.env.settings)
     runner = build_runner(about.runner, env, about.train_cfg, log_dir, where)
-    runner.load(checkpoint_of(Path(log_dir), "last"), map_location=map_location)
+    runner.load(checkpoint_of(Path(log_dir), "last"))
     return runner
 
 
