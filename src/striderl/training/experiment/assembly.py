@@ -168,7 +168,7 @@ def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
     if not facts_of(name).learns_in_ranks or set(config.terms) - RANK_TERMS:
         wanted = f"{name} with terms {list(config.terms)}" if config.terms else name
         raise ValueError(
-            f"{wanted} cannot learn in {num_ranks} processes yet, only ppo, a2c and reinforce with the "
+            f"{wanted} cannot learn in {num_ranks} processes yet, only ppo, a2c, reinforce and impala with the "
             f"terms {', '.join(sorted(RANK_TERMS))}; start it without torchrun"
         )
     if config.mode == "graphed":
