@@ -17,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from striderl.cli.launch import SLURM, base_config, submit_train
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, rank_of_torchrun, say
 from striderl.cli.train_flags import overridden, take
-from striderl.recipes.table import recipe, task_names
+from striderl.recipes.table import task_names
 from striderl.training.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RANK_TIMEOUT = "--rank-timeout"
-OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", _RANK_TIMEOUT)
+OWN_FLAGS = ("--resume", "--config", "--runs", "--algorithm", "--name", "--seeds", SLURM, _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
 """Flags about the folder of a run, without a value."""
@@ -44,6 +45,7 @@ RANK_SECONDS = 600.0
 Result = TypeVar("Result")
 
 TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …] [--SETTING VALUE] …
+       striderl train --config FILE [--SETTING VALUE] …
        striderl train --resume RUN [--SETTING VALUE] …
 
 Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
@@ -58,6 +60,10 @@ Train a policy. The recipe of the task has settings that learn; every one of the
   --device cuda         where to train
   --name first_try      the name of the run's folder, instead of the time
   --runs FOLDER         where the folder of the run is made (default: runs)
+  --config FILE         settings of a file instead of a recipe's: the best of 'striderl sweep', or a run's config.json
+  --slurm KEY=VALUE,…   submit a Slurm job instead, such as partition=gpu,time=4:00:00,gpus_per_node=1,cpus_per_task=8;
+                        a preempted run saves itself, is requeued and goes on exactly; tasks_per_node=2 are two ranks
+  --seeds 5             with --slurm: a job array of runs with seeds from --seed on
   --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
                         'striderl resume' has them
   --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)
@@ -107,19 +113,26 @@ def train(words: list[str]) -> int:
         if "--resume" in given:
             return _resume_one(given["--resume"], words, given, signals)
         for flag in RESUME_FLAGS:
-            if flag in words:
+            if flag in words and not (flag == "--trust" and "--config" in given):
                 raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
-        if not words or words[0] in ("-h", "--help"):
+        if (not words and "--config" not in given) or words[:1] in (["-h"], ["--help"]):
             say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
             return 0 if words else 2
-        if words[0].startswith("-"):
-            raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
-        try:
-            config = recipe(words[0], given.get("--algorithm", ""))
-        except (KeyError, TypeError, ValueError, ImportError) as error:
-            raise UsageError(message_of(error)) from error
-        _check_plain_flags(words[1:])
-        return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks))
+        rest, config = base_config(words, given, command="train")
+        _check_plain_flags(rest)
+        if SLURM in given:
+            return _submitted(config, words, rest, given)
+        if "--seeds" in given:
+            raise UsageError(f"--seeds has no effect without {SLURM}; start a run for each --seed")
+        return _together(given, signals, lambda ranks: _start(config, rest, given, signals, ranks))
+
+
+def _submitted(usual: RunConfig[Any, Any], words: list[str], rest: list[str], given: dict[str, str]) -> int:
+    config = overridden(usual, rest, prog="striderl train")
+    for flag in ("--algorithm", "--config", _RANK_TIMEOUT):
+        if flag in given:
+            words = [*words, flag, str(Path(given[flag]).resolve()) if flag == "--config" else given[flag]]
+    return submit_train(given[SLURM], config, words, given)
 
 
 def _check_plain_flags(words: list[str]) -> None:
@@ -127,7 +140,7 @@ def _check_plain_flags(words: list[str]) -> None:
     for word in words:
         flag = word.partition("=")[0]
         near = difflib.get_close_matches(flag, (*OWN_FLAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
-        if near and "." not in flag:
+        if near and "." not in flag and flag != "--seed":  # a setting
             raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
 
 
@@ -235,7 +248,7 @@ def _start(
     usual: RunConfig[Any, Any], words: list[str], given: dict[str, str], signals: StopSignals, ranks: Ranks
 ) -> int:
     def wanted() -> RunConfig[Any, Any]:
-        config = overridden(usual, words[1:], prog=f"striderl train {words[0]}")
+        config = overridden(usual, words, prog=f"striderl train {usual.env.task}")
         if config.dataset:  # a run may be resumed from another working directory
             config = replace(config, dataset=str(Path(config.dataset).resolve()))
         if config.expert.source not in ("", "env"):

@@ -12,10 +12,12 @@ term or loop is special-cased by its class.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from striderl.algorithms.building import OFFLINE, ON_POLICY, AlgorithmFacts, BuildContext, check_actions, facts_of
 from striderl.algorithms.terms.expert import ClipFiles, EnvExpert
@@ -23,6 +25,7 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.base import Actor
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector
+from striderl.data import tree
 from striderl.data.arena import Placement
 from striderl.data.naming import unknown
 from striderl.data.registry import TERMS
@@ -58,16 +61,7 @@ def build_learner(
     """Build everything around an env; `objects` are live parts that a config cannot hold, such as a teacher."""
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
-    check_actions(config.algorithm_name, facts, env.action_spec)
-    context = build_context(config, env.obs_spec, env.action_spec)._replace(
-        num_envs=env.num_envs,
-        reduce=ranks.reduce,
-        load=lambda what: load_object(what, config, env, objects or {}),
-    )
-    if facts.loop == OFFLINE:
-        _check_offline(config)
-    terms = build_terms(config, facts, context)
-    algorithm = facts.build.build(config.algorithm, context, terms)
+    algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
         source: Any = _dataset(config, env, algorithm)
     else:
@@ -79,6 +73,49 @@ def build_learner(
         return Trainer(algorithm, source, config.plan, callbacks=called, seed=config.seed, total_envs=total_envs)
 
     return Learner(policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
+
+
+def build_algorithm(
+    config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks, objects: Mapping[str, Any] | None = None
+) -> Any:
+    """Build the algorithm with its policy and terms."""
+    facts = facts_of(config.algorithm_name)
+    check_actions(config.algorithm_name, facts, env.action_spec)
+    context = build_context(config, env.obs_spec, env.action_spec)._replace(
+        num_envs=env.num_envs,
+        reduce=ranks.reduce,
+        load=lambda what: load_object(what, config, env, objects or {}),
+    )
+    if facts.loop == OFFLINE:
+        _check_offline(config)
+    return facts.build.build(config.algorithm, context, build_terms(config, facts, context))
+
+
+def rescale_learning_rates(
+    state: dict[str, Any],
+    before: RunConfig[Any, Any],
+    now: RunConfig[Any, Any],
+    env: VecEnv,
+    objects: Mapping[str, Any] | None = None,
+) -> None:
+    """Change the learning rates of a saved state as much as the settings were changed since it was saved.
+
+    A learning rate is state, because a schedule may have moved it; without this a changed setting would have no effect.
+    """
+    if (before.algorithm, before.terms) == (now.algorithm, now.terms):
+        return
+    old, new = (
+        dict(_learning_rates(build_algorithm(config, env, Ranks(), objects).state_dict())) for config in (before, now)
+    )
+    for path, saved in _learning_rates(state["algorithm"]):
+        if path in old and path in new and float(old[path]):
+            saved.mul_(float(new[path]) / float(old[path]))
+
+
+def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for path, leaf in tree.items(state):
+        if path.endswith("learning_rate") and isinstance(leaf, Tensor):
+            yield path, leaf
 
 
 def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: BuildContext) -> list[Term]:

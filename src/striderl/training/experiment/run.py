@@ -51,7 +51,7 @@ from striderl.training.callbacks.video import Video
 from striderl.training.checks import require_device
 from striderl.training.distributed import Ranks, joined_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED, Stoppable
-from striderl.training.experiment.assembly import Learner, build_learner, check_ranks
+from striderl.training.experiment.assembly import Learner, build_learner, check_ranks, rescale_learning_rates
 from striderl.training.experiment.config_json import ConfigError
 from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
 from striderl.training.experiment.run_folder import SPECS_FILE, RunFolder, read_plain_specs, run_layout, write_specs
@@ -370,6 +370,9 @@ class Run:
             self._faults.resume_at(0, 0)
             return []
         check_layout(checkpoint.layout, self._layout(), where=str(checkpoint.path))
+        if checkpoint.config is not None:
+            before = RunConfig.from_stored(checkpoint.config)
+            rescale_learning_rates(checkpoint.state, before, self.config, self.env, self.objects)
         return states_of_ranks(checkpoint.state, self.ranks.world_size)
 
     @property
