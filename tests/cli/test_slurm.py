@@ -6,6 +6,7 @@ Slurm itself does with the submitted file is not tested.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -135,17 +136,27 @@ def test_a_preempted_run_is_requeued_and_goes_on_exactly(tmp_path, monkeypatch):
     assert marker.exists() and "Requeued job" in log and "SIGTERM: saved" in log
     assert main(["train", *words, "--name", "whole"]) == 0
     assert tree.equal(*states_of(run, tmp_path / "cartpole" / "whole"))
-    assert (run / "metrics.csv").read_text().count("\n") == (tmp_path / "cartpole/whole/metrics.csv").read_text().count("\n")
+    assert (run / "metrics.csv").read_text().count("\n") == (tmp_path / "cartpole/whole/metrics.csv").read_text().count(
+        "\n"
+    )
 
 
 @pytest.mark.slow
-def test_two_tasks_are_the_ranks_of_one_run(tmp_path):
-    words = ["train", "cartpole", *TINY, "--runs", str(tmp_path), "--name", "ranks", "--rank-timeout", "120"]
+def test_two_tasks_are_the_ranks_of_one_run_and_are_requeued_together(tmp_path, monkeypatch):
+    marker = tmp_path / "marker"
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("STRIDERL_TEST_MARKER", str(marker))
+    monkeypatch.setenv("PYTHONPATH", path)
+    run = tmp_path / "cartpole" / "ranks"
+    words = ["train", "cartpole", *TINY, "--callbacks", "sweep_parts:Preempted", "--runs", str(tmp_path)]
+    words += ["--name", "ranks", "--rank-timeout", "120"]
     executor = submitit.AutoExecutor(folder=tmp_path / "jobs", cluster="local")
     executor.update_parameters(timeout_min=5, tasks_per_node=2)
-    submitted = executor.submit(SlurmJob(words, words, str(tmp_path / "never")))
+    submitted = executor.submit(SlurmJob(words, ["resume", str(run)], str(run / "config.json")))
     assert submitted.results() == [0, 0]
-    assert "in 2 processes" in submitted.task(0).stdout()
+    assert marker.exists() and "in 2 processes" in submitted.task(0).stdout()
+    rows = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows == list(range(16, 97, 16)), "as without the requeue"
 
 
 def test_a_job_that_fails_names_the_command(tmp_path, monkeypatch):

@@ -269,7 +269,10 @@ def test_members_go_on_or_copy_the_best(population):
             parent = best if copies else same
             assert trial.user_attrs["parent"] == parent.number
             assert (trial.params == parent.params) is not copies
-            rows = [json.loads(line) for line in (run_of(population, trial.number) / "metrics.jsonl").read_text().splitlines()]
+            rows = [
+                json.loads(line)
+                for line in (run_of(population, trial.number) / "metrics.jsonl").read_text().splitlines()
+            ]
             assert [row["step"] for row in rows] == list(range(16, 32 * generation + 33, 16)), "with the parent's past"
             rates = {round(row["train/learning_rate"], 9) for row in rows[2 * generation :]}
             assert rates == {round(torch.tensor(trial.params["algorithm.learning_rate"]).item(), 9)}

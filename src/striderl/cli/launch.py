@@ -1,11 +1,11 @@
 """Where a command begins and where it runs: the config it starts from, and submission to Slurm by submitit.
 
-    --config FILE                  settings of a file instead of a recipe
-    --slurm partition=gpu,time=60  submit instead of running here
+--config FILE                  settings of a file instead of a recipe
+--slurm partition=gpu,time=60  submit instead of running here
 
-    submit ─▶ Slurm job: submitit ─▶ striderl train …  (a process of its own)
-                 ▲         │ preempted, or out of time: SIGTERM ─▶ the run saves itself and ends
-                 └─requeue─┘ again: striderl resume RUN, exactly there
+submit ─▶ Slurm job: submitit ─▶ striderl train …  (a process of its own)
+             ▲         │ preempted, or out of time: SIGTERM ─▶ the run saves itself and ends
+             └─requeue─┘ again: striderl resume RUN, exactly there
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ SLURM = "--slurm"
 """The flag: KEY=VALUE,KEY=VALUE."""
 RENAMED = {"time": "timeout_min", "mem": "slurm_mem", "tasks": "tasks_per_node"}
 """Slurm's words for parameters that submitit has for all clusters."""
+STOPPED = 128 + signal.SIGTERM
+"""The exit code of a run that was asked to stop, and has saved itself."""
 STOP_SECONDS = 80.0
 """How long a run may take to save itself; submitit has Slurm wait 90 seconds after the signal."""
 
@@ -70,12 +72,18 @@ class SlurmJob:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
-        """Run the command to its end; a code other than 0 fails the job."""
+        """Run the command to its end; a code other than 0 fails the job.
+
+        Where rank 0 was preempted the other ranks stop with it: they end without an error, which would end rank 0 before
+        it is requeued.
+        """
         words = self.again if Path(self.begun).exists() else self.first
         self.process = subprocess.Popen(
             [sys.executable, "-m", "striderl", *words], env=_environment(), preexec_fn=_ignore_notice
         )
         code = self.process.wait()
+        if code == STOPPED and _rank():
+            return code
         if code:
             raise RuntimeError(f"'striderl {' '.join(words)}' ended with {code}; its errors are in the job's .err file")
         return code
@@ -84,18 +92,38 @@ class SlurmJob:
         """Let the run save itself and return the job that goes on; submitit calls this before the time is over."""
         import submitit
 
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:  # the last checkpoint on the disk is whole
-                self.process.kill()
-                self.process.wait()
+        if self.process is not None and not _ended(self.process.pid, 0.0):
+            os.kill(self.process.pid, signal.SIGTERM)
+            if not _ended(self.process.pid, STOP_SECONDS):
+                os.kill(self.process.pid, signal.SIGKILL)  # the last checkpoint on the disk is whole
         return submitit.helpers.DelayedSubmission(SlurmJob(self.first, self.again, self.begun))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the process out: it stays on its node."""
         return {**self.__dict__, "process": None}
+
+
+def _rank() -> int:
+    import submitit
+
+    return int(submitit.JobEnvironment().global_rank)
+
+
+def _ended(child: int, seconds: float) -> bool:
+    """Wait for the end of a child and return whether it came.
+
+    Not by `Popen`: this runs in a signal handler, which interrupts a `Popen.wait` that holds the lock of the object.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                return True
+        except ChildProcessError:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
 
 
 def _ignore_notice() -> None:
@@ -124,7 +152,9 @@ def submit_train(text: str, config: RunConfig[Any, Any], words: list[str], given
         if (runs / task / name).exists():
             raise UsageError(f"{runs / task / name} exists; choose another name, or go on: striderl resume it")
         named = [*words, "--seed", str(config.seed + number), "--name", name, "--runs", str(runs)]
-        jobs.append(SlurmJob(["train", *named], ["resume", str(runs / task / name)], str(runs / task / name / "config.json")))
+        jobs.append(
+            SlurmJob(["train", *named], ["resume", str(runs / task / name)], str(runs / task / name / "config.json"))
+        )
         say(f"{runs / task / name}")
     return _submit(text, jobs, runs / task / f"{stamp}_slurm", f"striderl-{task}")
 
@@ -186,7 +216,9 @@ def minutes(text: str) -> int:
     """Return a time as Slurm writes it in minutes: '90', '4:00:00', '2-12:00:00'."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if not found:
-        raise UsageError(f"{SLURM}: time is minutes, hours:minutes:seconds or days-hours:minutes:seconds, found {text!r}")
+        raise UsageError(
+            f"{SLURM}: time is minutes, hours:minutes:seconds or days-hours:minutes:seconds, found {text!r}"
+        )
     days, first, second, third = found.groups()
     if days is not None:
         return int(days) * 1440 + int(first) * 60 + int(second or 0)

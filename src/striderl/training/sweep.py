@@ -94,7 +94,9 @@ class SweepSettings:
     def __post_init__(self) -> None:
         check_field_types(self)
         if not self.space:
-            raise ValueError("a sweep wants a space of at least one setting: --space algorithm.learning-rate=1e-4:1e-2:log")
+            raise ValueError(
+                "a sweep wants a space of at least one setting: --space algorithm.learning-rate=1e-4:1e-2:log"
+            )
         if self.trials < 1 or self.seeds < 1 or self.seed < 0 or self.interval < 0:
             raise ValueError(
                 "trials and seeds are at least 1, seed and interval not negative, found "
@@ -164,7 +166,9 @@ def read_sweep_folder(folder: str | Path, *, trust: bool = False) -> tuple[Sweep
     path = Path(folder)
     if not (path / SWEEP_FILE).is_file():
         raise FileNotFoundError(f"{str(path)!r} is not the folder of a sweep: it has no {SWEEP_FILE}")
-    return from_plain(SweepSettings, read_json(path / SWEEP_FILE), SWEEP_FILE), read_config_file(path / BASE_FILE, trust=trust)
+    return from_plain(SweepSettings, read_json(path / SWEEP_FILE), SWEEP_FILE), read_config_file(
+        path / BASE_FILE, trust=trust
+    )
 
 
 def distributions_of(space: Mapping[str, Any]) -> dict[str, Any]:
@@ -390,12 +394,14 @@ class Sweep:
         """Return the config of one run: it logs to its own folder, and its best checkpoint is by the sweep's metric."""
         config = self.configure(params)
         metric, mode = self.settings.metrics[0], self.settings.modes[0]
-        best = replace(config.checkpoints, best=metric, mode=mode) if metric.startswith("evaluate/") else config.checkpoints
+        best = (
+            replace(config.checkpoints, best=metric, mode=mode)
+            if metric.startswith("evaluate/")
+            else config.checkpoints
+        )
         return replace(config, seed=seed, checkpoints=best, logging=replace(config.logging, console="off"))
 
-    def train_run(
-        self, config: RunConfig[Any, Any], path: Path, watch: Watcher, *, parent: Path | None = None
-    ) -> Any:
+    def train_run(self, config: RunConfig[Any, Any], path: Path, watch: Watcher, *, parent: Path | None = None) -> Any:
         """Train a run to its end, from its checkpoint where it has one, else from that of its parent; returns the outcome."""
         begun = (path / CONFIG_FILE).exists()
         if not begun and parent is not None:
