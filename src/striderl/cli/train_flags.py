@@ -29,7 +29,12 @@ from striderl.cli.terminal import UsageError, message_of
 if TYPE_CHECKING:
     from striderl.training.experiment.run_config import RunConfig
 
-SHORT = {"--steps": "--plan.total-steps", "--num-envs": "--env.num-envs"}
+SHORT = {
+    "--steps": "--plan.total-steps",
+    "--num-envs": "--env.num-envs",
+    "--workers": "--workers.kind",
+    "--num-workers": "--workers.num-workers",
+}
 """Short flags for what everyone sets; --seed, --device and --name are short already."""
 _SETTING = "--env.settings."
 _GIVEN = ("num_envs", "device", "first_env_index")

@@ -124,6 +124,7 @@ class IMPALA:
     Config = IMPALAConfig
     summary = "actor-critic with V-trace, for rollouts of an older policy too; with or without a clipped surrogate"
     loop = ON_POLICY
+    corrects_staleness = True
     learns_in_ranks = True
 
     @classmethod

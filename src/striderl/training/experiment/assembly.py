@@ -56,17 +56,26 @@ class Learner:
 
 
 def build_learner(
-    config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks | None = None, objects: Mapping[str, Any] | None = None
+    config: RunConfig[Any, Any],
+    env: VecEnv,
+    ranks: Ranks | None = None,
+    objects: Mapping[str, Any] | None = None,
+    collector: Callable[[VecEnv, Actor], Collector] | None = None,
 ) -> Learner:
-    """Build everything around an env; `objects` are live parts that a config cannot hold, such as a teacher."""
+    """Build everything around an env; `objects` are live parts that a config cannot hold, such as a teacher.
+
+    collector: what makes the collector, where it is not the usual one.
+    """
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
     algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
         source: Any = _dataset(config, env, algorithm)
+    elif collector is not None:
+        source = collector(env, algorithm.actor())
     else:
         source = Collector(env, algorithm.actor(), replace(config.collector, seed=config.seed))
-    total_envs = config.env.num_envs if facts.loop == ON_POLICY else 0
+    total_envs = config.env.num_envs if facts.loop == ON_POLICY and collector is None else 0
 
     def trainer(callbacks: Sequence[Callback]) -> Trainer:
         called = together(ranks, algorithm, callbacks) if facts.loop == ON_POLICY else callbacks
@@ -214,6 +223,39 @@ def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
         raise ValueError(f"{num_ranks} processes have a GPU each: write --device cuda, found {config.device!r}")
     if config.env.num_envs < num_ranks:
         raise ValueError(f"{config.env.num_envs} envs cannot be shared by {num_ranks} processes; use more envs")
+
+
+def check_workers(config: RunConfig[Any, Any], num_ranks: int, objects: Mapping[str, Any]) -> None:
+    """Raise unless workers can collect for this config."""
+    settings, name = config.workers, config.algorithm_name
+    if not settings.kind:
+        return
+    facts = facts_of(name)
+    if facts.loop == OFFLINE or config.terms or facts.objects or objects:
+        raise ValueError(
+            "workers collect for algorithms without terms, teachers and objects, such as ppo, impala and sac; found "
+            f"{name} with terms {list(config.terms)} and objects {sorted({*facts.objects, *objects})}"
+        )
+    if num_ranks > 1:
+        raise ValueError("workers of Ray have one learner; start the run without torchrun")
+    if settings.schedule == "asynchronous":
+        if facts.loop == ON_POLICY and not facts.corrects_staleness:
+            raise ValueError(f"{name} learns from fresh rollouts alone; with the asynchronous schedule use impala")
+        if config.env.num_envs % settings.num_workers:
+            raise ValueError(
+                f"with the asynchronous schedule every worker has as many envs: {config.env.num_envs} envs cannot be "
+                f"shared evenly by {settings.num_workers} workers"
+            )
+    if config.env.num_envs < settings.num_workers:
+        raise ValueError(
+            f"{config.env.num_envs} envs cannot be shared by {settings.num_workers} workers; use more envs"
+        )
+    ahead = getattr(config.plan, "overlap", False) or getattr(config.plan, "warmup_steps", 0)
+    if config.collector.schedule != "together" or config.logging.video_every or ahead:
+        raise ValueError(
+            "with workers, collector.schedule is 'together', plan.overlap is off, plan.warmup_steps is 0 and no videos are "
+            "made during training"
+        )
 
 
 RANK_TERMS = frozenset({"rnd"})

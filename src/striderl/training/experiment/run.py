@@ -51,7 +51,13 @@ from striderl.training.callbacks.video import Video
 from striderl.training.checks import require_device
 from striderl.training.distributed import Ranks, joined_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED, Stoppable
-from striderl.training.experiment.assembly import Learner, build_learner, check_ranks, rescale_learning_rates
+from striderl.training.experiment.assembly import (
+    Learner,
+    build_learner,
+    check_ranks,
+    check_workers,
+    rescale_learning_rates,
+)
 from striderl.training.experiment.config_json import ConfigError
 from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
 from striderl.training.experiment.run_folder import SPECS_FILE, RunFolder, read_plain_specs, run_layout, write_specs
@@ -131,9 +137,15 @@ class Run:
         self.config, self.folder = config, folder
         self.signals = signals if signals is not None else StopSignals()
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)
-        count, first = self.ranks.shard(config.env.num_envs)
-        self.env = self._make_env(count, first_env_index=first)
-        self.learner: Learner = build_learner(config, self.env, self.ranks, self.objects)
+        check_workers(config, self.ranks.world_size, self.objects)
+        if config.workers.kind:
+            from striderl.training.ray_workers.collector import build_with_workers
+
+            self.env, self.learner = build_with_workers(config)
+        else:
+            count, first = self.ranks.shard(config.env.num_envs)
+            self.env = self._make_env(count, first_env_index=first)
+            self.learner = build_learner(config, self.env, self.ranks, self.objects)
         watchers = [*watchers, *(as_callback(CALLBACKS.get(name)()) for name in config.callbacks)]
         callbacks = self._of_main(watchers, accept_changes) if self.ranks.is_main else []
         self.trainer: Trainer = self.learner.trainer([*callbacks, self._save()])
@@ -206,6 +218,10 @@ class Run:
         settings = self.config.evaluation
         if self._is_live():
             return None
+        if self.config.workers.kind:
+            from striderl.training.ray_workers.collector import RemoteEvaluate
+
+            return RemoteEvaluate(self.env, self.learner.policy, settings)
         return Evaluate(
             self._make_env(min(settings.num_envs, settings.num_episodes)),
             Stoppable(self.learner.greedy, self.signals),

@@ -1,0 +1,100 @@
+"""Kill Ray workers at random while runs train, count what was done, and compare with runs that nothing happened to.
+
+    python tools/worker_kills.py --runs 3 --kills 4                 needs: pip install 'striderl[ray]'
+    python tools/worker_kills.py --plant                            with a planted bug, which must be found
+
+Each run trains with the synchronous schedule in a thread of its own. Another thread kills the process of a random worker
+(SIGKILL) after a random number of rollouts. A run must end, every kill must be followed by a replacement, and the learned
+weights must equal those of the same run without workers, bit for bit. With --plant a replaced worker forgets its state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from striderl.checkpoint.store import CheckpointStore
+from striderl.cli.train_flags import overridden
+from striderl.data import tree
+from striderl.recipes.table import recipe
+from striderl.training.experiment.run import Run
+from striderl.training.experiment.run_folder import new_run_folder
+from striderl.training.ray_workers.fleet import Fleet
+
+SETTINGS = [
+    *("--env.num-envs", "4", "--plan.num-steps-per-env", "16", "--plan.total-steps", "1280", "--stop.metric", ""),
+    *("--evaluation.num-episodes", "2", "--evaluation.every", "10", "--logging.console", "off"),
+]
+
+
+class ForgetfulFleet(Fleet):
+    """The planted bug: a worker that is replaced does not get the state of the dead one."""
+
+    def _replace_or_raise(self, number: int, error: Exception) -> None:
+        self._states[number] = None
+        super()._replace_or_raise(number, error)
+
+
+def trained(root: Path, name: str, words: list[str], kills: dict[int, int]) -> tuple[Any, int, int]:
+    """Train; kill a worker after each of these iterations. Returns the learned state, kills and replacements."""
+    config = overridden(recipe("cartpole", "ppo"), [*SETTINGS, *words], prog="worker_kills")
+    folder = new_run_folder(config, root, name)
+    run, done = Run(config, folder), 0
+    while not run.trainer.finished:
+        before = run.trainer.iteration
+        run.trainer.advance()
+        if run.trainer.iteration > before and run.trainer.iteration in kills:
+            pid = int(run.env.fleet.workers[kills[run.trainer.iteration]]["pid"])  # type: ignore[attr-defined]
+            os.kill(pid, signal.SIGKILL)
+            done += 1
+    replaced = run.env.fleet.num_replaced if words else 0  # type: ignore[attr-defined]
+    run.drive()
+    state = CheckpointStore(folder.checkpoints).load("last").state["algorithm"]
+    return state, done, replaced
+
+
+def main() -> int:
+    """Run the campaign; the exit code is 0 when everything held, or with --plant when the bug was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3, help="how many runs")
+    parser.add_argument("--kills", type=int, default=4, help="how many workers are killed in each")
+    parser.add_argument("--workers", type=int, default=2, help="how many workers a run has")
+    parser.add_argument("--plant", action="store_true", help="plant a bug, which must be found")
+    options = parser.parse_args()
+
+    import ray
+
+    if options.plant:
+        from striderl.training.ray_workers import collector
+
+        collector.Fleet = ForgetfulFleet  # type: ignore[misc]
+    ray.init(num_cpus=options.workers, include_dashboard=False, log_to_driver=False)
+    num_kills = num_replaced = num_different = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(options.runs):
+            chance, seed = random.Random(number), ["--seed", str(number)]
+            when = chance.sample(range(1, 20), options.kills)
+            kills = {iteration: chance.randrange(options.workers) for iteration in when}
+            wanted, _, _ = trained(Path(scratch), f"local_{number}", seed, {})
+            workers = ["--workers", "ray", "--num-workers", str(options.workers)]
+            found, done, replaced = trained(Path(scratch), f"ray_{number}", [*seed, *workers], kills)
+            same = tree.equal(found, wanted)
+            num_kills, num_replaced, num_different = num_kills + done, num_replaced + replaced, num_different + (not same)
+            print(f"run {number}: {done} kills, {replaced} replaced, {'the same bits' if same else 'OTHER weights'}")
+    ray.shutdown()
+    print(f"{num_kills} kills, {num_replaced} replacements, {num_different} of {options.runs} runs differ")
+    held = num_different == 0 and num_kills == num_replaced == options.runs * options.kills
+    if options.plant:
+        print("the planted bug was found" if num_different else "the planted bug was NOT found")
+        return 0 if num_different else 1
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
