@@ -3,9 +3,9 @@
     python tools/worker_kills.py --runs 3 --kills 4                 needs: pip install 'striderl[ray]'
     python tools/worker_kills.py --plant                            with a planted bug, which must be found
 
-Each run trains with the synchronous schedule in a thread of its own. Another thread kills the process of a random worker
-(SIGKILL) after a random number of rollouts. A run must end, every kill must be followed by a replacement, and the learned
-weights must equal those of the same run without workers, bit for bit. With --plant a replaced worker forgets its state.
+A thread kills the process of a random worker (SIGKILL) in random iterations of a run with the synchronous schedule. The
+run must end, every kill must be followed by a replacement, and the learned weights must equal those of the same run
+without workers, bit for bit. With --plant a replaced worker forgets its state.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -42,21 +43,25 @@ class ForgetfulFleet(Fleet):
 
 
 def trained(root: Path, name: str, words: list[str], kills: dict[int, int]) -> tuple[Any, int, int]:
-    """Train; kill a worker after each of these iterations. Returns the learned state, kills and replacements."""
+    """Train; kill a worker in each of these iterations. Returns the learned state, kills and replacements."""
     config = overridden(recipe("cartpole", "ppo"), [*SETTINGS, *words], prog="worker_kills")
     folder = new_run_folder(config, root, name)
-    run, done = Run(config, folder), 0
+    run, done, chance = Run(config, folder), 0, random.Random(name)
     while not run.trainer.finished:
-        before = run.trainer.iteration
-        run.trainer.advance()
-        if run.trainer.iteration > before and run.trainer.iteration in kills:
-            pid = int(run.env.fleet.workers[kills[run.trainer.iteration]]["pid"])  # type: ignore[attr-defined]
-            os.kill(pid, signal.SIGKILL)
+        iteration = run.trainer.iteration + 1
+        if run.trainer.phase == "collect" and iteration in kills:
+            pid = int(run.env.fleet.workers[kills[iteration]]["pid"])  # type: ignore[attr-defined]
+            # now and then between two rollouts, now and then in one
+            timer = threading.Timer(chance.choice((0.0, 0.005, 0.02)), os.kill, (pid, signal.SIGKILL))
+            timer.start()
+            run.trainer.advance()
+            timer.join()
             done += 1
-    replaced = run.env.fleet.num_replaced if words else 0  # type: ignore[attr-defined]
+        else:
+            run.trainer.advance()
+    replaced = run.env.fleet.num_replaced if config.workers.kind else 0  # type: ignore[attr-defined]
     run.drive()
-    state = CheckpointStore(folder.checkpoints).load("last").state["algorithm"]
-    return state, done, replaced
+    return CheckpointStore(folder.checkpoints).load("last").state["algorithm"], done, replaced
 
 
 def main() -> int:
@@ -79,13 +84,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(options.runs):
             chance, seed = random.Random(number), ["--seed", str(number)]
-            when = chance.sample(range(1, 20), options.kills)
+            when = chance.sample(range(2, 20), options.kills)  # the last kills are seen by later rollouts
             kills = {iteration: chance.randrange(options.workers) for iteration in when}
             wanted, _, _ = trained(Path(scratch), f"local_{number}", seed, {})
             workers = ["--workers", "ray", "--num-workers", str(options.workers)]
             found, done, replaced = trained(Path(scratch), f"ray_{number}", [*seed, *workers], kills)
             same = tree.equal(found, wanted)
-            num_kills, num_replaced, num_different = num_kills + done, num_replaced + replaced, num_different + (not same)
+            num_kills, num_replaced, num_different = (
+                num_kills + done,
+                num_replaced + replaced,
+                num_different + (not same),
+            )
             print(f"run {number}: {done} kills, {replaced} replaced, {'the same bits' if same else 'OTHER weights'}")
     ray.shutdown()
     print(f"{num_kills} kills, {num_replaced} replacements, {num_different} of {options.runs} runs differ")

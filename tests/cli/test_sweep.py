@@ -1,4 +1,4 @@
-"""Sweeps: trials, seeds and the best config; joining and resuming; pruning, fronts, populations; mistakes at the start."""
+"""Sweeps: trials, seeds and the best config; joining and resuming; pruning, fronts, populations; early mistakes."""
 
 from __future__ import annotations
 

@@ -100,7 +100,9 @@ class FakeActor:
                 self.object = self.kind(*self.arguments)
         except Exception as error:
             self.alive = False
-            raise InitFailed(f"The actor died because of an error raised in its creation task\n{type(error).__name__}: {error}") from error
+            raise InitFailed(
+                f"The actor died because of an error raised in its creation task\n{type(error).__name__}: {error}"
+            ) from error
         found = [each.result() if isinstance(each, Ref) else each for each in arguments]
         try:
             return getattr(self.object, name)(*found)

@@ -74,8 +74,8 @@ class SlurmJob:
     def __call__(self) -> int:
         """Run the command to its end; a code other than 0 fails the job.
 
-        Where rank 0 was preempted the other ranks stop with it: they end without an error, which would end rank 0 before
-        it is requeued.
+        Where rank 0 was preempted the other ranks stop with it: they end without an error, which would end rank 0
+        before it is requeued.
         """
         words = self.again if Path(self.begun).exists() else self.first
         self.process = subprocess.Popen(

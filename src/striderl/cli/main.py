@@ -1,7 +1,7 @@
 """`striderl`: the command line.
 
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
-    striderl sweep TASK --space SETTING=RANGE … --trials N                   search settings; sweeps/<name>/ has the best
+    striderl sweep TASK --space SETTING=RANGE … --trials N                   search settings; sweeps/<name>/ has them
     striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
     striderl plot RUN …                                                      learning curves as a picture
     striderl dataset TASK | RUN FOLDER                                       record what offline algorithms learn from

@@ -26,16 +26,19 @@ if TYPE_CHECKING:
     from striderl.training.experiment.run_config import RunConfig
     from striderl.training.sweep import SweepSettings
 
-OWN_FLAGS = ("--algorithm", "--config", "--trials", "--seeds", "--sampler", "--pruner", "--scheduler", "--interval")
-OWN_FLAGS += ("--name", "--sweeps", "--resume", "--jobs", SLURM)
+OWN_FLAGS = (
+    *("--algorithm", "--config", "--trials", "--seeds", "--sampler", "--pruner", "--scheduler", "--interval"),
+    *("--name", "--sweeps", "--resume", "--jobs", SLURM),
+)
+"""What the command takes besides settings, with a value each."""
 
 SWEEP_HELP = """usage: striderl sweep TASK [--algorithm NAME] --space SETTING=RANGE … [--trials N] [--SETTING VALUE] …
        striderl sweep --config FILE --space FILE …
        striderl sweep --resume FOLDER
 
 Search the settings that learn best. Each trial is an ordinary run, in FOLDER/trials; the journal is Optuna's, so
-'optuna-dashboard FOLDER/journal.log' shows it. The same '--resume FOLDER' in further processes, on further machines that
-see the folder, works on the same sweep; a trial whose process was killed goes on from its checkpoint.
+'optuna-dashboard FOLDER/journal.log' shows it. The same '--resume FOLDER' in further processes, on machines that see
+the folder, works on the same sweep; a trial whose process was killed goes on from its checkpoint.
 
   --space SETTING=RANGE …  what is searched, by the names of 'striderl train TASK --help':
                              algorithm.learning-rate=1e-4:1e-2:log   a range, uniform in the logarithm
@@ -186,7 +189,8 @@ def _configure(base: RunConfig[Any, Any]) -> Callable[[Mapping[str, Any]], RunCo
 
 def _check_space(settings: SweepSettings, base: RunConfig[Any, Any]) -> None:
     """Raise for a setting that does not exist and for a value that it cannot have, before anything is trained."""
-    from striderl.training.sweep import ConfigCheck, distributions_of
+    from striderl.training.experiment.assembly import ConfigCheck
+    from striderl.training.sweep import distributions_of
 
     kinds = distributions_of(settings.space)
     lows = {name: kind.choices[0] if hasattr(kind, "choices") else kind.low for name, kind in kinds.items()}

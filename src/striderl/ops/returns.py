@@ -9,8 +9,8 @@
     A_t     = delta_t + gamma · lam · (not done_t) · A_{t+1}              R_t = A_t + V(s_t)
 
 An invalid sample has advantage 0 and propagates nothing. Arrays are [T, N], or [T, N, V] for several values.
-`vtrace` is the same for experience of another policy (Espeholt et al. 2018): every delta is weighted by a clipped ratio of
-the two policies' probabilities.
+`vtrace` is the same for experience of another policy (Espeholt et al. 2018): every delta is weighted by a clipped ratio
+of the two policies' probabilities.
 """
 
 from __future__ import annotations
@@ -127,10 +127,11 @@ def vtrace(
 ) -> VTrace:
     """Return the V-trace targets of a policy π from experience of a policy μ (Espeholt et al. 2018, equation 1).
 
-        rho_t = min(rho_bar, π/μ)    c_t = lam · min(c_bar, π/μ)    delta_t = rho_t · (r_t + gamma · V(s_{t+1}) - V(s_t))
+        rho_t = min(rho_bar, π/μ)   c_t = lam · min(c_bar, π/μ)   delta_t = rho_t · (r_t + gamma · V(s_{t+1}) - V(s_t))
         v_t   = V(s_t) + delta_t + gamma · c_t · (v_{t+1} - V(s_{t+1}))
 
-    `log_ratio` is log π(a|s) - log μ(a|s), [T, N]. Where π = μ, returns and advantages with `lam` = 1 are those of `gae`.
+    `log_ratio` is log π(a|s) - log μ(a|s), [T, N]. Where π = μ the returns are those of `gae`, and with `lam` = 1 the
+    advantages too.
     After an end, the end of the data or before an invalid sample v_{t+1} is `next_value`: V(final_obs) where truncated.
     """
     counts = torch.ones_like(terminated) if valid is None else valid

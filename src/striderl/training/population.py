@@ -1,14 +1,14 @@
 """Population-based training (Jaderberg et al. 2017) on the folder of a sweep, by exact checkpoints.
 
     generation 0          generation 1           generation 2
-    member 0  ─ 310 ────▶ goes on     ─ 420 ──┬▶ goes on      ─ …      the best quarter and the middle go on as they are,
-    member 1  ─ 180 ────▶ goes on     ─ 260 ──┼▶ goes on      ─ …      bit for bit
-    member 2  ─  40 ──✗   copy of 0   ─ 330 ──┼▶ goes on      ─ …      the worst quarter copies the checkpoint of one of the
-    member 3  ─  95 ────▶ goes on     ─ 100 ──✗└ copy of 0    ─ …      best quarter, with perturbed settings
+    member 0  ─ 310 ────▶ goes on     ─ 420 ──┬▶ goes on      ─ …      most go on as they are, bit for bit
+    member 1  ─ 180 ────▶ goes on     ─ 260 ──┼▶ goes on      ─ …
+    member 2  ─  40 ──✗   copy of 0   ─ 330 ──┼▶ goes on      ─ …      the worst quarter copies the checkpoint of one of
+    member 3  ─  95 ────▶ goes on     ─ 100 ──✗└ copy of 0    ─ …      the best quarter, with perturbed settings
 
-Each segment is a trial of the journal and a run folder of its own, a copy of its parent's: weights, optimiser, normalisers,
-envs and random streams go on exactly. All members of a generation are compared when all have trained for `interval` steps,
-so the result does not depend on how many processes there are or which of them was killed.
+Each segment is a trial of the journal and a run folder of its own, a copy of its parent's: weights, optimiser,
+normalisers, envs and random streams go on exactly. All members of a generation are compared when all have trained for
+`interval` steps, so the result does not depend on how many processes there are or which of them was killed.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Population(Sweep):
 
 
 def parent_of(member: int, scores: Mapping[int, float], chance: random.Random) -> int:
-    """Return which member of the last generation one goes on from: itself, or one of the best where it is among the worst."""
+    """Return which member of the last generation one goes on from: itself, or one of the best if it is of the worst."""
     order = sorted(scores, key=lambda each: (-scores[each], each))
     quarter = max(1, len(order) // 4)
     if member not in order[-quarter:] or scores[member] == scores[order[0]]:

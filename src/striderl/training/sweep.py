@@ -10,8 +10,8 @@
     process 2 ─┼─ sweep's lock ─▶┤
     process 3 ─┘                 └─ a new trial ─▶ train every seed ─▶ mean of the metric ─▶ journal
 
-A process that trains a trial holds the lock of the trial's folder, which the kernel releases when the process ends, however
-that is: a trial that is running in the journal and not locked is an orphan. So there is no service and no heartbeat.
+A process that trains a trial holds the lock of the trial's folder, which the kernel releases when the process ends,
+however that is: a trial that is running in the journal and not locked is an orphan. There is no service, no heartbeat.
 """
 
 from __future__ import annotations
@@ -23,28 +23,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from striderl.checkpoint.errors import CheckpointError
 from striderl.checkpoint.safe_files import read_json, write_json
 from striderl.checkpoint.store import CheckpointStore
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import missing_extra, unknown
-from striderl.envs.tasks import make
-from striderl.envs.vec_env import VecEnv
 from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, Watcher
-from striderl.training.experiment.assembly import build_learner
 from striderl.training.experiment.config_json import from_plain, to_plain
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
 from striderl.training.experiment.run_folder import RunFolder, copy_run, read_config_file, write_config_file
 from striderl.training.experiment.run_lock import FolderLock, FolderLockedError
-from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
 from striderl.training.signals import StopSignals
-
-if TYPE_CHECKING:
-    import optuna
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +70,7 @@ class SweepSettings:
     seeds: int = 1
     """How many runs a trial has, with seeds from the base's on; its value is their mean."""
     metrics: tuple[str, ...] = ("evaluate/return_mean",)
-    """Logged metrics, of whose last values the sweep looks for the best; several are searched for their Pareto front."""
+    """Logged metrics whose last values are to be the best; several are searched for their Pareto front."""
     modes: tuple[Literal["max", "min"], ...] = ("max",)
     """For each metric, whether large ('max') or small ('min') values are good."""
     sampler: Literal["tpe", "random"] = "tpe"
@@ -127,8 +120,8 @@ class SweepSettings:
 class Claim:
     """A trial that this process trains; it holds the lock of the trial's folder."""
 
-    trial: optuna.Trial
-    """Optuna's trial."""
+    trial: Any
+    """The `optuna.Trial`."""
     params: Params
     """Its settings."""
     lock: FolderLock
@@ -202,36 +195,6 @@ def _distribution(kinds: Any, given: Any) -> Any:
     return kinds.FloatDistribution(float(low), float(high), log=log, step=given.get("step"))
 
 
-class ConfigCheck:
-    """Builds what a run of a config would build, without a folder, and trains nothing; it raises what a run would."""
-
-    def __init__(self) -> None:
-        self._env: tuple[Any, VecEnv] | None = None
-
-    def __call__(self, config: RunConfig[Any, Any]) -> None:
-        """Build the parts; the env of the last config is used again where it is the same."""
-        if self._env is None or self._env[0] != config.env:
-            self.close()
-            settings = config.env.settings
-            env = make(config.env.task, num_envs=config.env.num_envs, device=config.device, settings=settings)
-            self._env = (config.env, env)
-        learner = build_learner(config, self._env[1])
-        if isinstance(config.plan, OnPolicyPlan):  # a replay would take its memory
-            learner.trainer(())
-
-    def close(self) -> None:
-        """Close the env."""
-        if self._env is not None:
-            self._env[1].close()
-        self._env = None
-
-    def __enter__(self) -> ConfigCheck:
-        return self
-
-    def __exit__(self, *ending: object) -> None:
-        self.close()
-
-
 def newest_step(run: Path) -> int:
     """Return the step of the newest checkpoint of a run; -1 without one."""
     return max(CheckpointStore(RunFolder(run).checkpoints).steps(), default=-1)
@@ -260,7 +223,7 @@ class Sweep:
         self.report = report
         self.distributions = distributions_of(settings.space)
         backend = optuna.storages.journal.JournalFileBackend(str(self.folder / JOURNAL_FILE))
-        self.study: optuna.Study = optuna.create_study(
+        self.study: Any = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend),
             study_name=self.folder.name,
             load_if_exists=True,
@@ -317,10 +280,10 @@ class Sweep:
         finally:
             lock.release()
 
-    def _claimed(self, trial: optuna.Trial) -> Claim:
+    def _claimed(self, trial: Any) -> Claim:
         return Claim(trial=trial, params=self._params(trial), lock=FolderLock(self._made(trial.number)))
 
-    def _params(self, trial: optuna.Trial) -> dict[str, Any]:
+    def _params(self, trial: Any) -> dict[str, Any]:
         """Return the settings of a trial; those that it has already stay."""
         found: dict[str, Any] = {}
         for name, kind in self.distributions.items():
@@ -387,7 +350,7 @@ class Sweep:
         watch = TrialWatch(self, claim.trial, number, done)
         outcome = self.train_run(config, self.place(claim.trial.number) / f"seed_{number}", watch)
         if outcome.exit_code:
-            return outcome.reason
+            return str(outcome.reason)
         return PRUNED if outcome.reason == PRUNED else watch.values(outcome.record)
 
     def trial_config(self, params: Params, *, seed: int) -> RunConfig[Any, Any]:
@@ -402,7 +365,7 @@ class Sweep:
         return replace(config, seed=seed, checkpoints=best, logging=replace(config.logging, console="off"))
 
     def train_run(self, config: RunConfig[Any, Any], path: Path, watch: Watcher, *, parent: Path | None = None) -> Any:
-        """Train a run to its end, from its checkpoint where it has one, else from that of its parent; returns the outcome."""
+        """Train a run to its end, from its checkpoint where it has one, else from its parent's; returns the outcome."""
         begun = (path / CONFIG_FILE).exists()
         if not begun and parent is not None:
             copy_run(parent, path)
@@ -481,7 +444,7 @@ class Sweep:
 class TrialWatch(Watcher):
     """Report evaluations of a run to its trial, and stop the run where the pruner asks for it."""
 
-    def __init__(self, sweep: Sweep, trial: optuna.Trial, number: int, done: list[list[float]]) -> None:
+    def __init__(self, sweep: Sweep, trial: Any, number: int, done: list[list[float]]) -> None:
         super().__init__(lambda record: None)
         self._metrics, self._prunes = sweep.settings.metrics, sweep.settings.pruner != "none"
         self._trial, self._done = trial, [each[0] for each in done]
@@ -493,6 +456,7 @@ class TrialWatch(Watcher):
         self._last: dict[str, float] = {}
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
+        """Report the metric where the record has it, and return whether to stop."""
         numbers = record.numbers()
         self._last |= {name: numbers[name] for name in self._metrics if name in numbers}
         name = self._metrics[0]

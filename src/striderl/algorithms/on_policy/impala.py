@@ -5,13 +5,13 @@
                                         └────▶ │ π and V of today ──vtrace──▶ targets ──▶ one step │
                                                └───────────────────────────────────────────────────┘
 
-μ is the policy that collected, π the one that is learned. They differ where workers collect while the learner goes on, and
-from the second epoch on everywhere; with one epoch on fresh rollouts every ratio is 1, and this is A2C with `lam`. The
-targets belong to the weights of the moment, so they are computed inside of each step, from the values of the present critic.
+μ is the policy that collected, π the one that is learned. They differ where workers collect while the learner goes on,
+and from the second epoch on everywhere; with one epoch on fresh rollouts every ratio is 1, and this is A2C with `lam`.
+The targets belong to the weights of the moment, so they are computed in each step, from the present critic's values.
 
     clip=None      policy loss -mean(rho · A · log π), as in the paper
-    clip=0.2       PPO's clipped surrogate of π / μ with the same A, which allows several epochs (often called APPO; that
-                   name is the adversarial PPO's here)
+    clip=0.2       PPO's clipped surrogate of π / μ with the same A, which allows several epochs (often called APPO;
+                   that name is the adversarial PPO's here)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class IMPALAConfig:
     lam: float = 1.0
     """Weight of each further step in the targets; 1 as in the paper, less trusts the values more."""
     rho_bar: float = 1.0
-    """Largest ratio π / μ in front of a TD error and of the policy gradient; it decides which policy's value is learned."""
+    """Largest ratio π / μ in front of TD errors and the policy gradient; it decides which policy's value is learned."""
     c_bar: float = 1.0
     """Largest ratio π / μ by which a later TD error is carried back; it decides how fast, not what is learned."""
     clip: float | None = None

@@ -30,6 +30,7 @@ from striderl.data.arena import Placement
 from striderl.data.naming import unknown
 from striderl.data.registry import TERMS
 from striderl.datasets.offline import load_dataset
+from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
@@ -39,6 +40,7 @@ from striderl.training.callbacks.ranks import together
 from striderl.training.distributed import Ranks
 from striderl.training.experiment.loading import build_context, teacher_of
 from striderl.training.experiment.run_config import RunConfig
+from striderl.training.plans import OnPolicyPlan
 from striderl.training.protocols import ReplayAlgorithm
 from striderl.training.trainer import Trainer
 
@@ -132,6 +134,36 @@ def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: Bui
     if config.terms and not facts.takes_terms:
         raise ValueError(f"{config.algorithm_name} takes no terms, found {list(config.terms)}; ppo does")
     return [TERMS.get(name).build(settings, context) for name, settings in config.terms.items()]
+
+
+class ConfigCheck:
+    """Builds what a run of a config would build, without a folder, and trains nothing; it raises what a run would."""
+
+    def __init__(self) -> None:
+        self._env: tuple[Any, VecEnv] | None = None
+
+    def __call__(self, config: RunConfig[Any, Any]) -> None:
+        """Build the parts; the env of the last config is used again where it is the same."""
+        if self._env is None or self._env[0] != config.env:
+            self.close()
+            settings = config.env.settings
+            env = make(config.env.task, num_envs=config.env.num_envs, device=config.device, settings=settings)
+            self._env = (config.env, env)
+        learner = build_learner(config, self._env[1])
+        if isinstance(config.plan, OnPolicyPlan):  # a replay would take its memory
+            learner.trainer(())
+
+    def close(self) -> None:
+        """Close the env."""
+        if self._env is not None:
+            self._env[1].close()
+        self._env = None
+
+    def __enter__(self) -> ConfigCheck:
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        self.close()
 
 
 # -- what a config refers to -------------------------------------------------------------------------------------------
@@ -253,8 +285,8 @@ def check_workers(config: RunConfig[Any, Any], num_ranks: int, objects: Mapping[
     ahead = getattr(config.plan, "overlap", False) or getattr(config.plan, "warmup_steps", 0)
     if config.collector.schedule != "together" or config.logging.video_every or ahead:
         raise ValueError(
-            "with workers, collector.schedule is 'together', plan.overlap is off, plan.warmup_steps is 0 and no videos are "
-            "made during training"
+            "with workers, collector.schedule is 'together', plan.overlap is off, plan.warmup_steps is 0 and no videos "
+            "are made during training"
         )
 
 

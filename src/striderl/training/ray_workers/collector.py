@@ -83,7 +83,7 @@ class RemoteCollector(Collector):
         self.replays = isinstance(settings.plan, OffPolicyPlan)
         self.num_steps = settings.plan.train_every if self.replays else settings.plan.num_steps_per_env
         """Steps per env of a rollout that workers collect ahead."""
-        self.statistics = WorkerStatistics(settings.env.num_envs, env.device, config.window)
+        self.statistics = self._seen = WorkerStatistics(settings.env.num_envs, env.device, config.window)
         self.version = 0
         """How often weights were published."""
         self.num_dropped = 0
@@ -126,7 +126,7 @@ class RemoteCollector(Collector):
         """The actor's memory before the next step."""
         return tree.map(lambda leaf: leaf.to(self.env.device), tree.cat([state for _, state in self._position]))
 
-    def collect(self, *, n_step: int | None = None, storage: Any = None, **other: Any) -> Collected:  # type: ignore[override]
+    def collect(self, *, n_step: int | None = None, storage: Any = None, **other: Any) -> Collected:
         """Collect a rollout: of every worker, or of the first ones that have one."""
         if n_step is None or n_step % self.env.num_envs or other:
             raise ValueError(f"workers collect whole steps of {self.env.num_envs} envs, found n_step={n_step}, {other}")
@@ -138,7 +138,7 @@ class RemoteCollector(Collector):
             batch = self._next_batch()
         else:
             batch, self._batch = self._batch, []
-        self.statistics.note(
+        self._seen.note(
             [self.version - shipment.version for _, shipment in batch], self.num_dropped, self.fleet.num_replaced
         )
         self._store(batch, storage)
@@ -316,7 +316,7 @@ def build_with_workers(config: RunConfig[Any, Any]) -> tuple[VecEnv, Learner]:
             count = count // settings.num_workers * settings.batch
         env = RemoteEnv(fleet, count)
         collecting = replace(config.collector, seed=config.seed)
-        return env, build_learner(config, env, collector=lambda env, actor: RemoteCollector(env, actor, collecting))
+        return env, build_learner(config, env, collector=lambda _, actor: RemoteCollector(env, actor, collecting))
     except BaseException:
         fleet.close()
         raise

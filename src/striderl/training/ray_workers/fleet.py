@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from striderl.collect.schedules import WorkerSettings
@@ -163,7 +164,7 @@ class Fleet:
         found = []
         for number, state in enumerate(states):
             self._states[number] = self.ray.put(dict(state))
-            found.append(self.call(number, lambda worker, state=state: worker.load.remote(dict(state))))
+            found.append(self.call(number, partial(_loading, dict(state))))
         return found
 
     def close(self) -> None:
@@ -174,6 +175,10 @@ class Fleet:
         if self._started_ray:
             self._started_ray = False
             self.ray.shutdown()
+
+
+def _loading(state: State, worker: Any) -> Any:
+    return worker.load.remote(state)
 
 
 def connect(settings: WorkerSettings) -> tuple[Any, bool]:
