@@ -72,6 +72,14 @@ class Player:
         self._calls += 1
         return self._source.at(self._calls - 1)
 
+    def state_dict(self) -> dict[str, int]:
+        """Return the position of schedules and noise."""
+        return {"env_step": self.env_step, "calls": self._calls}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue at a saved position."""
+        self.env_step, self._calls = int(state["env_step"]), int(state["calls"])
+
 
 def explorer_of(algorithm: Any) -> Actor:
     """Return who explores for an algorithm: its own actor, or samples of its policy."""
@@ -111,6 +119,36 @@ def components(obs: Any, spec: ObsSpec, device: torch.device, *, dims: int = 1) 
             )
         found[name] = value
     return found
+
+
+def gymnasium_spaces(obs_spec: ObsSpec, action_spec: ActionSpec) -> tuple[Any, Any]:
+    """Return one env's observations and actions as Gymnasium's spaces; several components become a Dict."""
+    from gymnasium import spaces
+
+    def box(part: Any) -> Any:
+        kind = np.dtype("float32" if part.dtype == "bfloat16" else part.dtype)
+        if len(part.num_choices) == 1 and not part.shape:
+            return spaces.Discrete(part.num_choices[0], start=(part.first_choice or (0,))[0])
+        if kind.kind == "b":
+            return spaces.Box(0, 1, part.shape, np.int8)
+        low, high = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        return spaces.Box(low, high, part.shape, kind.type)
+
+    def actions(spec: PlainActionSpec) -> Any:
+        if isinstance(spec, DiscreteSpec):
+            return spaces.Discrete(spec.n)
+        if isinstance(spec, BoxSpec):
+            low, high = (np.asarray(bound, np.float32) for bound in spec.bounds())
+            return spaces.Box(low, high, dtype=np.float32)
+        return spaces.MultiDiscrete(np.asarray(spec.nvec))
+
+    boxes = {name: box(part) for name, part in obs_spec.items()}
+    act = (
+        spaces.Dict({name: actions(part) for name, part in action_spec.parts.items()})
+        if isinstance(action_spec, DictActionSpec)
+        else actions(action_spec)
+    )
+    return next(iter(boxes.values())) if len(boxes) == 1 else spaces.Dict(boxes), act
 
 
 def detached(nested: Mapping[str, Any]) -> dict[str, Any]:
