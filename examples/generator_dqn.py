@@ -24,9 +24,8 @@ class Model(nn.Module):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
-        sizes = (kwargs["obs_space"].shape[0], 64, 64, kwargs["act_space"].n)
-        layers = [part for one, two in zip(sizes, sizes[1:]) for part in (nn.Linear(one, two), nn.ReLU())]
-        self.net = nn.Sequential(*layers[:-1])
+        size, choices = kwargs["obs_space"].shape[0], kwargs["act_space"].n
+        self.net = nn.Sequential(nn.Linear(size, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, choices))
 
     def value(self, x: Tensor, a: Tensor | None = None) -> Tensor:
         """Return Q [B, n], or Q [B] of these actions."""
@@ -51,7 +50,9 @@ class DQN(Algorithm):
         """Take one gradient step on the TD error."""
         with torch.no_grad():
             best = self.model.value(data.next_observations).argmax(1)
-            target = data.rewards + self.gamma * (1 - data.dones) * self.target_model.value(data.next_observations, best)
+            target = data.rewards + self.gamma * (1 - data.dones) * self.target_model.value(
+                data.next_observations, best
+            )
         q = self.model.value(data.observations, data.actions)
         loss = nn.functional.smooth_l1_loss(q, target)
         self.optimizer.zero_grad()
@@ -108,7 +109,7 @@ def train(seed: int, total_timesteps: int, tensorboard: str = "", folder: str = 
     call = logger("tensorboard", folder=tensorboard)(DQNTrainer.__call__) if tensorboard else DQNTrainer.__call__
     best = 0.0
     for log_data in call(trainer):
-        if log_data["log_type"] == "evaluate":
+        if log_data["log_type"] == "evaluate" and log_data["sample_step"]:
             print(log_data, flush=True)
             best = max(best, log_data["logs"]["mean_episodic_return"])
             if folder:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from striderl.compat.generator.algorithm import Algorithm as Algorithm
     from striderl.compat.generator.algorithm import Model as Model
     from striderl.compat.generator.algorithm import Rollout as Rollout
-    from striderl.compat.generator.logger import logger as logger
+    from striderl.compat.generator.decorators import logger as logger
     from striderl.compat.generator.samples import BufferSamples as BufferSamples
     from striderl.compat.generator.trainer import Trainer as Trainer
     from striderl.compat.generator.trainer import TrainerConfig as TrainerConfig
@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "agent": ["Agent"],
         "algorithm": ["Algorithm", "Model", "Rollout"],
-        "logger": ["logger"],
+        "decorators": ["logger"],
         "samples": ["BufferSamples"],
         "trainer": ["Trainer", "TrainerConfig"],
     },

@@ -239,9 +239,7 @@ def warn_of_unused_sync(agent: Any, trainer: type) -> None:
     own = getattr(type(alg), "sync_target", None)
     if own is None or own is Algorithm.sync_target or getattr(agent, "target_network_frequency", None):
         return
-    users = [type(alg), type(agent), trainer]
-    names = (name for kind in users for base in kind.__mro__ for name in _names_used(vars(base).values(), base))
-    if "sync_target" not in names:
+    if not any("sync_target" in _names_used(kind) for kind in (type(alg), type(agent), trainer)):
         warnings.warn(
             f"nothing calls {type(alg).__name__}.sync_target: call it in learn, or give "
             "target_network_frequency, the env steps between two calls",
@@ -249,12 +247,22 @@ def warn_of_unused_sync(agent: Any, trainer: type) -> None:
         )
 
 
-def _names_used(members: Any, base: type) -> Iterator[str]:
-    """Yield the names that the methods of a user's class refer to."""
-    if base.__module__.startswith("striderl."):
-        return
-    codes = [each.__code__ for each in members if isinstance(each, types.FunctionType)]
-    while codes:
-        code = codes.pop()
-        yield from code.co_names
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+def _names_used(kind: type) -> set[str]:
+    """Return the names that the methods of a user's class refer to: those it defines, and those they call by super."""
+    found: set[str] = set()
+    for name in dir(kind):
+        for base in kind.__mro__:
+            member = vars(base).get(name)
+            if isinstance(member, types.FunctionType) and not base.__module__.startswith("striderl."):
+                names = set(_names_in(member.__code__))
+                found |= names
+                if "super" not in names:
+                    break
+    return found
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _names_in(each)

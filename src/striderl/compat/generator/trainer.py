@@ -91,7 +91,7 @@ class TrainerConfig:
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(TrainerConfig))
 _PARTS = ("agent", "env", "eval_env", "config", "core", "collector", "buffer")
-_COUNTERS = ("_sample_step", "_since_train", "_next_eval", "_closed", "_initial_state", "_episodes", "_last", "on_policy")
+_COUNTERS = ("_sample_step", "_since_train", "_next_eval", "_closed", "_initial_state", "_episodes", "_last")
 _AGENT_SETTINGS = ("epsilon", "target_network_frequency")
 
 
@@ -158,7 +158,7 @@ class Trainer:
 
     def _evaluated_in(self, env: Any, eval_env: Any) -> VecEnv | None:
         wanted = bool(self.config.eval_frequency)
-        if eval_env is None and wanted and not hasattr(env, "step"):
+        if eval_env is None and wanted and (inspect.isclass(env) or not hasattr(env, "step")):
             eval_env = env
         if wanted != (eval_env is not None):
             raise ValueError("an evaluation wants both eval_env and TrainerConfig.eval_frequency")
@@ -358,7 +358,7 @@ class Trainer:
             "episodes": self._episodes.state_dict(),
             "collector": self._last or self.collector.state_dict(),
             "parts": state_of(self._held(), name="Trainer"),
-            "own": state_of(self, without=(*_PARTS, *_COUNTERS, "kwargs")),
+            "own": state_of(self, without=(*_PARTS, *_COUNTERS, "kwargs", "on_policy")),
             "generators": global_generators(),
         }
 

@@ -26,16 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from striderl.data.registry import LOGGERS
 from striderl.loggers.logger import Logger
 
 LogData = Generator[dict[str, Any], None, None]
+Call = Callable[..., LogData]
+"""A generator function of a trainer, such as `Trainer.__call__`."""
 
 
-def logger(
-    *names: str | Logger, folder: str | Path = "runs"
-) -> Callable[[Callable[..., LogData]], Callable[..., LogData]]:
+def logger(*names: str | Logger, folder: str | Path = "runs") -> Callable[[Call], Call]:
     """Return a decorator that logs to these: 'tensorboard', 'wandb' (offline), 'csv', 'jsonl', …, or Loggers.
 
     Files go below `folder`. What cannot be opened, a package that is not installed included, raises at the first step.
@@ -48,7 +49,7 @@ def logger(
         elif not isinstance(name, Logger):
             raise TypeError(f"logger wants names or Loggers, found {type(name).__name__}; logger('tensorboard')(call)")
 
-    def decorate(call: Callable[..., LogData]) -> Callable[..., LogData]:
+    def decorate(call: Call) -> Call:
         @functools.wraps(call)
         def decorated(trainer: Any, *args: Any, **kwargs: Any) -> LogData:
             opened = [LOGGERS.get(name)(Path(folder)) if isinstance(name, str) else name for name in names]
@@ -71,9 +72,13 @@ def logger(
 
 
 def _row(log_data: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a log_data as 'log_type/name'; arrays have no place in a curve."""
-    logs = log_data.get("logs", {})
-    return {f"{log_data['log_type']}/{name}": float(value) for name, value in logs.items() if np.size(value) == 1}
+    """Return the numbers of a log_data as 'log_type/name'; arrays and texts have no place in a curve."""
+    found = {}
+    for name, value in log_data.get("logs", {}).items():
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        if array.size == 1 and array.dtype.kind in "biuf":
+            found[f"{log_data['log_type']}/{name}"] = float(array.reshape(()))
+    return found
 
 
 def _settings(kwargs: Mapping[str, Any]) -> dict[str, Any]:
