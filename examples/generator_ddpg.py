@@ -1,6 +1,6 @@
 """Train Pendulum with a DDPG of one's own in four classes: Model, Algorithm, Agent, Trainer, where the trainer yields.
 
-About 25 seconds on one core to a greedy return of -300 or more; a policy that does nothing has about -1200.
+About fifteen seconds on one core to a greedy return of -250 or more; a policy that does nothing has about -1200.
 
 python examples/generator_ddpg.py [--seed 0] [--total-timesteps 16000]
 """

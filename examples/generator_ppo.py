@@ -1,6 +1,6 @@
 """Train CartPole with a PPO of one's own in four classes: Model, Algorithm, Agent, Trainer, where the trainer yields.
 
-`on_policy = True` makes the trainer hand over whole rollouts [T, N, …]. About ten seconds on one core to a greedy
+`on_policy = True` makes the trainer hand over whole rollouts [T, N, …]. About five seconds on one core to a greedy
 return of 195 or more.
 
 python examples/generator_ppo.py [--seed 0] [--total-timesteps 60000]

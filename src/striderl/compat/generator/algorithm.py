@@ -243,7 +243,7 @@ def warn_of_unused_sync(agent: Any, trainer: type) -> None:
         warnings.warn(
             f"nothing calls {type(alg).__name__}.sync_target: call it in learn, or give "
             "target_network_frequency, the env steps between two calls",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
