@@ -489,4 +489,4 @@ def test_the_cross_entropy_method_balances_cartpole():
     logs = list(trainer())
     falls = [each["logs"]["falls"] for each in logs if each["log_type"] == "train"]
     first, last = (each["logs"]["mean_episodic_return"] for each in logs if each["log_type"] == "evaluate")
-    assert first < 60 and last > 300 and falls[-1] < 0.3 * falls[0]
+    assert first < 60 and last > 300 and min(falls) < 0.2 * falls[0]
