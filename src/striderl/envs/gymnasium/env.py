@@ -111,6 +111,7 @@ class GymnasiumEnv(EnvRows):
             device=torch.device(device),
             max_episode_length=max(backend.description.limits),
             step_dt=backend.description.step_dt,
+            render_fps=backend.description.render_fps,
             first_env_index=first_env_index,
             log_restarts=workers.on_failure == "restart",
             has_episode=bytearray(backend.num_envs),
