@@ -143,6 +143,48 @@ def test_the_two_methods_of_a_step():
     trainer.close()
 
 
+class Named(gymnasium.Env):
+    """Two named observations, real-valued actions."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"far": gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32), "near": gymnasium.spaces.Discrete(3)}
+    )
+    action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return {"far": np.zeros(2, np.float32), "near": 0}, {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return {"far": np.full(2, action[0], np.float32), "near": self.count % 3}, 1.0, self.count == 5, False, {}
+
+
+def test_named_observations_are_dicts_in_every_layer():
+    class Far(Algorithm):
+        def __init__(self, **kwargs: Any) -> None:
+            assert kwargs["obs_space"] == Named.observation_space and kwargs["act_space"] == Named.action_space
+
+        def predict(self, obs: dict[str, Tensor]) -> Tensor:
+            return obs["far"][:, :1] + 0.25
+
+        def learn(self, data: BufferSamples) -> dict[str, Any]:
+            ahead = data.next_observations["far"][:, :1]
+            assert torch.equal(ahead, data.actions) and data.observations["near"].dtype == torch.int64
+            return {"ends": data.dones.sum()}
+
+    logs = list(Trainer(alg=Far, **{**SMALL, "env": Named})())
+    assert sum(each["logs"]["ends"] for each in logs if each["log_type"] == "train") > 0
+    assert {"episodic_return": 5.0, "episodic_length": 5.0, "num_episodes": 2} in [each.get("logs") for each in logs]
+
+
+def test_a_rollout_wants_final_observations():
+    env = make("cartpole", num_envs=2)
+    env.gives_final_obs = False
+    with pytest.raises(ValueError, match=r"CartPole gives no final observations .*Agent\(Algorithm\(PPO"):
+        Trainer(alg=Own, **{**SMALL, "env": env}, on_policy=True)
+
+
 def test_true_next_observations_and_ends_in_samples_and_rollouts():
     class Watching(Own):
         on_policy, sync_target = True, None
@@ -251,6 +293,15 @@ def test_our_algorithms_resume_in_this_style_as_well(which, tmp_path):
     from striderl.algorithms.value_based.dqn import DQN, q_policy
     from striderl.policies.policy import Policy
 
+    class Halving(Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.share = 1.0
+
+        def _run_train(self) -> dict[str, Any]:
+            self.share /= 2
+            return super()._run_train()
+
     class Counting(Agent):
         def __init__(self, alg: Any) -> None:
             super().__init__(alg)
@@ -267,7 +318,7 @@ def test_our_algorithms_resume_in_this_style_as_well(which, tmp_path):
             if which == "dqn"
             else PPO(Policy(env.obs_spec, env.action_spec))
         )
-        return Trainer(Counting(Algorithm(core)), **{**SMALL, "env": env}, num_steps=4)
+        return Halving(Counting(Algorithm(core)), **{**SMALL, "env": env}, num_steps=4)
 
     trainer = made()
     run = trainer()
@@ -279,6 +330,7 @@ def test_our_algorithms_resume_in_this_style_as_well(which, tmp_path):
     again = made()
     again.load_state_dict(state)
     assert list(again()) == rest and again.agent.odd == trainer.agent.odd == 20
+    assert again.share == trainer.share < 1.0, "attributes of a subclass are saved as well"
     for one, two in zip(again.core.policy.parameters(), trainer.core.policy.parameters()):
         assert torch.equal(one, two)
 

@@ -151,7 +151,7 @@ class Trainer:
     # -- the parts -----------------------------------------------------------------------------------------------------
 
     def _settings(self, others: Mapping[str, Any]) -> dict[str, Any]:
-        obs_space, act_space = gymnasium_spaces(self.env.obs_spec, self.env.action_spec)
+        obs_space, act_space = gymnasium_spaces(self.env)
         act_space.seed(self.config.seed)
         made = {"obs_space": obs_space, "act_space": act_space, "num_envs": self.env.num_envs}
         return {**dataclasses.asdict(self.config), **others, **made, "device": str(self.env.device)}
@@ -236,7 +236,8 @@ class Trainer:
         while not self.finished:
             yield self._advance()
         if not self._closed:
-            self._last = self.collector.state_dict()  # closed envs have none, and the run may still be saved
+            if type(self.env).state_dict is not VecEnv.state_dict:
+                self._last = self.collector.state_dict()  # closed envs have none, and the run may still be saved
             self.close()
 
     @property

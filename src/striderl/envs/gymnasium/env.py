@@ -118,6 +118,8 @@ class GymnasiumEnv(EnvRows):
             under_way=bytearray(backend.num_envs),
         )
         super().__init__(backend, facts, 0, backend.num_envs)
+        self.observation_space = backend.description.observation_space
+        """Gymnasium's space of one env's observation, with the bounds that `obs_spec` leaves out."""
         self._closer = weakref.finalize(self, _close_quietly, backend, os.getpid())
 
     def close(self) -> None:
