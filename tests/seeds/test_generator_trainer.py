@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from test_generator import FILLED, SMALL, Own, program, spaces
 from torch import Tensor, nn
 
@@ -71,7 +72,7 @@ def test_envs_of_a_trainer(kind):
         "gymnasium": lambda: gymnasium.make("CartPole-v1"),
         "vector": lambda: gymnasium.make_vec("CartPole-v1", 2, "sync"),
         "vec_env": lambda: make("cartpole", num_envs=2),
-        "class": lambda: gymnasium.envs.classic_control.CartPoleEnv,
+        "class": lambda: CartPoleEnv,
     }[kind]()
     size = 1 if kind == "gymnasium" else 2
     more = {"num_envs": size, "eval_frequency": 16, "num_eval_episodes": 2}
@@ -366,6 +367,7 @@ def test_state_that_cannot_be_saved_is_named_and_other_state_is_whole(tmp_path):
     alg.free.data.fill_(4.0)
     alg.optimizer.step()
     alg.schedule.step()
+    alg.later = {"number": 3}  # made while it ran
     trainer.save(tmp_path)
     drawn = ([alg.space.sample() for _ in range(9)], torch.rand(3, generator=alg.generator))
     again = Trainer(alg=Rich, **SMALL, seed=2)
@@ -375,9 +377,13 @@ def test_state_that_cannot_be_saved_is_named_and_other_state_is_whole(tmp_path):
     assert found.free is kept and kept.tolist() == [4.0, 4.0]
     assert (found.returns, found.best, found.betas) == ([1.0, 2.0, 3.0], 7, (0.25, 4))
     assert set(found.table) == {"a", "b"} and found.table["a"].shape == (3,)
-    assert found.schedule.last_epoch == 1
+    assert found.schedule.last_epoch == 1 and found.later == {"number": 3}
     assert [found.space.sample() for _ in range(9)] == drawn[0]
     assert torch.equal(torch.rand(3, generator=found.generator), drawn[1])
+    state = trainer.state_dict()
+    del found.schedule
+    with pytest.raises(KeyError, match=r"the saved state has \['schedule'\], which this object lacks"):
+        again.load_state_dict(state)
     alg.stream = (number for number in range(3))
     with pytest.raises(TypeError, match=r"alg.stream: a generator cannot be saved; define state_dict\(\)"):
         trainer.state_dict()

@@ -163,8 +163,6 @@ class Agent:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of an agent that was built in the same way."""
         core = core_of(self.alg)
-        for name in ("sample_step", "learn_step", "_memory"):
-            self.__dict__.setdefault(name, getattr(self, name))
         if core is not None:
             core.load_state_dict(state["algorithm"])
             self.player.load_state_dict(state["player"])

@@ -53,17 +53,18 @@ def state_of(owner: object, *, without: Collection[str] = (), name: str = "") ->
 def load_state(owner: object, state: Mapping[str, Any], *, without: Collection[str] = (), name: str = "") -> None:
     """Load a state into an object that was built like the one it was read from."""
     name = name or type(owner).__name__
-    wanted = {key for key in vars(owner) if key not in without}
-    missing = [key for key in state if key not in wanted]
+    now = {key: value for key, value in vars(owner).items() if key not in without}
+    missing = [key for key, saved in state.items() if key not in now and _fills_an_object(saved)]
     if missing:
         raise KeyError(f"{name}: the saved state has {missing}, which this object lacks; build it as before the save")
     for key, saved in state.items():
-        _set(owner, key, _loaded(vars(owner)[key], saved, f"{name}.{key}"))
+        # past a `__setattr__` that refuses a second assignment
+        vars(owner)[key] = _loaded(now.get(key), saved, f"{name}.{key}")
 
 
-def _set(owner: object, key: str, value: Any) -> None:
-    if vars(owner)[key] is not value:
-        vars(owner)[key] = value  # past a `__setattr__` that refuses a second assignment
+def _fills_an_object(saved: Any) -> bool:
+    """Return whether a saved value is the content of an object, which must be there; numbers are not."""
+    return isinstance(saved, dict) and next(iter(saved)) in ("$object", "$state", "$generator")
 
 
 def _attributes(owner: object, where: str, seen: set[int], without: Collection[str] = ()) -> dict[str, Any]:
