@@ -101,6 +101,12 @@ class Agent:
         act_space: Any = None,
     ) -> None:
         """Take an `Algorithm`, or an object of one's own with `predict` and `learn`; the rest is described above."""
+        core = core_of(alg)
+        if core is not None and (epsilon != Agent.epsilon or target_network_frequency):
+            raise ValueError(
+                "epsilon and target_network_frequency are for algorithms of one's own; "
+                f"those of {type(core).__name__} are in its config"
+            )
         self.seed, self.epsilon, self.act_space = seed, epsilon, act_space
         self.target_network_frequency = target_network_frequency
         self.alg = alg
@@ -154,7 +160,6 @@ class Agent:
             return {"own": state_of(self)}
         return {
             "algorithm": core.state_dict(),
-            "num_updates": self.alg.num_updates,
             "player": self.player.state_dict(),
             "own": state_of(self, without=("alg", "player", "_clip", "_collecting")),
             "own_algorithm": state_of(self.alg, without=("core", "view", "model", "_noise")),

@@ -119,6 +119,11 @@ class Trainer:
         eval_env: like `env`; where that is made here and evaluations are wanted, it is made as well.
         buffer: an own replay with `add` and `sample`; see samples.py.
         """
+        if (agent is None) == (alg is None):
+            raise TypeError(
+                "Trainer wants either agent, an object with sample, predict and learn or its class, or alg, an own "
+                f"Algorithm or its class; found {'neither' if agent is None else 'both'}"
+            )
         settings = {**_table(config), **kwargs}
         self.config = TrainerConfig(**{name: settings[name] for name in _FIELDS if name in settings})
         others = {name: value for name, value in settings.items() if name not in _FIELDS}
@@ -168,11 +173,6 @@ class Trainer:
 
     def _agent(self, agent: Any, alg: Any, others: Mapping[str, Any], given: Sequence[str]) -> Any:
         """Return the agent, made of a class where one is given."""
-        if (agent is None) == (alg is None):
-            raise TypeError(
-                "Trainer wants either agent, an object with sample, predict and learn or its class, or alg, an own "
-                f"Algorithm or its class; found {'neither' if agent is None else 'both'}"
-            )
         if alg is not None:
             used = {name: others[name] for name in _AGENT_SETTINGS if name in others}
             rest = [name for name in given if name not in used]
