@@ -5,7 +5,7 @@
 
 A thread kills the process of a random worker (SIGKILL) in random iterations of a run with the synchronous schedule. The
 run must end, every kill must be followed by a replacement, and the learned weights must equal those of the same run
-without workers, bit for bit. With --plant a replaced worker forgets its state.
+without kills, bit for bit. With --plant a replaced worker forgets its state.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def main() -> int:
     num_kills = num_replaced = num_different = 0
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(options.runs):
-            chance, seed = random.Random(number), ["--seed", str(number)]
+            chance = random.Random(number)
             when = chance.sample(range(2, 20), options.kills)  # the last kills are seen by later rollouts
             kills = {iteration: chance.randrange(options.workers) for iteration in when}
-            wanted, _, _ = trained(Path(scratch), f"local_{number}", seed, {})
-            workers = ["--workers", "ray", "--num-workers", str(options.workers)]
-            found, done, replaced = trained(Path(scratch), f"ray_{number}", [*seed, *workers], kills)
+            words = ["--seed", str(number), "--workers", "ray", "--num-workers", str(options.workers)]
+            wanted, _, _ = trained(Path(scratch), f"quiet_{number}", words, {})
+            found, done, replaced = trained(Path(scratch), f"killed_{number}", words, kills)
             same = tree.equal(found, wanted)
             num_kills, num_replaced, num_different = (
                 num_kills + done,

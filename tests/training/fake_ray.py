@@ -25,7 +25,7 @@ class RayActorError(RayError):
     actor_init_failed = False
 
 
-class InitFailed(RayActorError):
+class InitFailedError(RayActorError):
     actor_init_failed = True
 
 
@@ -100,7 +100,7 @@ class FakeActor:
                 self.object = self.kind(*self.arguments)
         except Exception as error:
             self.alive = False
-            raise InitFailed(
+            raise InitFailedError(
                 f"The actor died because of an error raised in its creation task\n{type(error).__name__}: {error}"
             ) from error
         found = [each.result() if isinstance(each, Ref) else each for each in arguments]

@@ -126,7 +126,8 @@ class Population(Sweep):
         about = claim.trial.user_attrs
         total = min(self.base.plan.total_steps, (about["generation"] + 1) * self.settings.interval)
         config = self.trial_config(claim.params, seed=about["seed"])
-        config = replace(config, plan=replace(config.plan, total_steps=total))
+        # by the length of a run it is decided when compiled programs take over, and a segment is no run of its own
+        config = replace(config, plan=replace(config.plan, total_steps=total), switch_at="never")
         watch = TrialWatch(self, claim.trial, number, done)
         parent = None if about["parent"] < 0 else self.run_of(about["parent"])
         outcome = self.train_run(config, self.run_of(claim.trial.number), watch, parent=parent)

@@ -12,6 +12,7 @@ term or loop is special-cased by its class.
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from striderl.data.registry import TERMS
 from striderl.datasets.offline import load_dataset
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
+from striderl.execution.background import Switch, built_with
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.storage.replay.replay import Replay
@@ -40,7 +42,7 @@ from striderl.training.callbacks.ranks import together
 from striderl.training.distributed import Ranks
 from striderl.training.experiment.loading import build_context, teacher_of
 from striderl.training.experiment.run_config import RunConfig
-from striderl.training.plans import OnPolicyPlan
+from striderl.training.plans import OffPolicyPlan, OnPolicyPlan, Plan
 from striderl.training.protocols import ReplayAlgorithm
 from striderl.training.trainer import Trainer
 
@@ -70,7 +72,9 @@ def build_learner(
     """
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
-    algorithm = build_algorithm(config, env, ranks, objects)
+    switch = Switch(None) if _may_switch(config, ranks) else None
+    with built_with(switch):
+        algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
         source: Any = _dataset(config, env, algorithm)
     elif collector is not None:
@@ -81,7 +85,13 @@ def build_learner(
 
     def trainer(callbacks: Sequence[Callback]) -> Trainer:
         called = together(ranks, algorithm, callbacks) if facts.loop == ON_POLICY else callbacks
-        return Trainer(algorithm, source, config.plan, callbacks=called, seed=config.seed, total_envs=total_envs)
+        with built_with(switch):
+            made = Trainer(
+                algorithm, source, config.plan, callbacks=called, seed=config.seed, total_envs=total_envs, switch=switch
+            )
+        if switch is not None:
+            set_switch(switch, config, algorithm, made.remaining_iterations)
+        return made
 
     return Learner(policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
 
@@ -127,6 +137,58 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     for path, leaf in tree.items(state):
         if path.endswith("learning_rate") and isinstance(leaf, Tensor):
             yield path, leaf
+
+
+# -- compiling beside training -----------------------------------------------------------------------------------------
+
+
+def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
+    own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
+    auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
+    return auto and ranks.world_size == 1 and config.device == "cpu" and not config.workers.kind
+
+
+def set_switch(switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_iterations: int | None) -> None:
+    """Decide from the config when compiled programs take over; a short run, or one with memory, stays eager."""
+    if config.switch_at == "ready":
+        return
+    if config.switch_at != "auto":
+        switch.at = int(config.switch_at)
+        return
+    iteration = switch_iteration(config.plan, config.env.num_envs, algorithm)
+    if num_iterations is not None and num_iterations < _WORTH_IT * iteration:
+        switch.given_up = "the run is too short to gain from compiling"
+    elif algorithm.policy.state_spec():
+        switch.given_up = "a program of a recurrent network takes minutes to compile"
+    switch.at = iteration
+
+
+def switch_iteration(plan: Plan, num_envs: int, algorithm: Any) -> int:
+    """Return the iteration in which compiling should be over, from sizes alone: the same on every machine.
+
+    An estimate of the seconds that an iteration takes as written on one core; a wrong one costs time, nothing else.
+    """
+    warmup = 0
+    num_parameters: int = sum(each.numel() for each in algorithm.policy.parameters())
+    if isinstance(plan, OnPolicyPlan):
+        num_steps, num_updates = plan.num_steps_per_env, int(algorithm.num_updates_per_rollout)
+        batch_size = num_steps * num_envs // max(1, getattr(algorithm.config, "num_mini_batches", 1))
+    elif isinstance(plan, OffPolicyPlan):
+        num_steps, batch_size = plan.num_steps_per_env, plan.batch_size
+        num_updates = num_steps // plan.train_every * plan.num_updates_per_round
+        warmup = plan.learning_starts // (num_steps * num_envs)
+    else:
+        num_steps, num_updates, batch_size = 0, plan.num_updates_per_iteration, plan.batch_size
+    seconds = num_steps * (_STEP + num_envs * _ENV) + num_updates * (_UPDATE + _SAMPLE * num_parameters * batch_size)
+    return warmup + max(3, math.ceil(_COMPILING / seconds))
+
+
+_STEP, _ENV, _UPDATE, _SAMPLE = 3e-4, 1e-5, 1.5e-3, 3e-10
+"""Seconds of a step of all envs, of one env in it, of a gradient step, and of one parameter for one sample of it."""
+_COMPILING = 15.0
+"""Seconds that tracing and compiling take, on one core beside training."""
+_WORTH_IT = 3
+"""A run of fewer than so many times the iterations before the switch stays eager."""
 
 
 def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: BuildContext) -> list[Term]:
