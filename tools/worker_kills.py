@@ -26,7 +26,7 @@ from striderl.data import tree
 from striderl.recipes.table import recipe
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_folder import new_run_folder
-from striderl.training.ray_workers.fleet import Fleet
+from striderl.training.experiment.worker_fleet import Fleet
 
 SETTINGS = [
     *("--env.num-envs", "4", "--plan.num-steps-per-env", "16", "--plan.total-steps", "1280", "--stop.metric", ""),
@@ -76,7 +76,7 @@ def main() -> int:
     import ray
 
     if options.plant:
-        from striderl.training.ray_workers import collector
+        from striderl.training.experiment import remote_collector as collector
 
         collector.Fleet = ForgetfulFleet  # type: ignore[misc]
     ray.init(num_cpus=options.workers, include_dashboard=False, log_to_driver=False)

@@ -140,6 +140,15 @@ def _environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def import_submitit() -> Any:
+    """Return the module, or raise naming the extra."""
+    try:
+        import submitit
+    except ImportError as error:
+        raise ImportError(missing_extra("submitit", "slurm", purpose="A job of Slurm")) from error
+    return submitit
+
+
 def submit_train(text: str, config: RunConfig[Any, Any], words: list[str], given: dict[str, str]) -> int:
     """Submit a run, or with --seeds a job array of runs, and return."""
     count = _seeds(given)
@@ -175,9 +184,9 @@ def _seeds(given: dict[str, str]) -> int:
 
 def _submit(text: str, jobs: list[SlurmJob], folder: Path, name: str) -> int:
     try:
-        import submitit
+        submitit = import_submitit()
     except ImportError as error:
-        raise UsageError(missing_extra("submitit", "slurm", purpose=f"{SLURM} ")) from error
+        raise UsageError(message_of(error)) from error
     cluster, parameters = slurm_parameters(text)
     try:
         executor = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)

@@ -138,7 +138,7 @@ class Run:
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)
         check_workers(config, self.ranks.world_size, self.objects)
         if config.workers.kind:
-            from striderl.training.ray_workers.collector import build_with_workers
+            from striderl.training.experiment.remote_collector import build_with_workers
 
             self.env, self.learner = build_with_workers(config)
         else:
@@ -218,7 +218,7 @@ class Run:
         if self._is_live():
             return None
         if self.config.workers.kind:
-            from striderl.training.ray_workers.collector import RemoteEvaluate
+            from striderl.training.experiment.remote_collector import RemoteEvaluate
 
             return RemoteEvaluate(self.env, self.learner.policy, settings)
         return Evaluate(

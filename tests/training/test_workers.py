@@ -24,8 +24,8 @@ from striderl.data import tree
 from striderl.recipes.table import recipe
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_folder import RunFolder, new_run_folder
-from striderl.training.ray_workers import fleet as fleet_module
-from striderl.training.ray_workers.fleet import WorkersError, explained
+from striderl.training.experiment import worker_fleet as fleet_module
+from striderl.training.experiment.worker_fleet import WorkersError, explained
 
 ON_POLICY = [
     *("--env.num-envs", "4", "--plan.num-steps-per-env", "8", "--plan.total-steps", "192", "--stop.metric", ""),
