@@ -22,9 +22,9 @@ from striderl.cli.main import main
 from striderl.cli.train_flags import overridden
 from striderl.data import tree
 from striderl.recipes.table import recipe
+from striderl.training.experiment import worker_fleet as fleet_module
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_folder import RunFolder, new_run_folder
-from striderl.training.experiment import worker_fleet as fleet_module
 from striderl.training.experiment.worker_fleet import WorkersError, explained
 
 ON_POLICY = [
@@ -266,10 +266,16 @@ def test_a_worker_that_cannot_be_built_is_not_tried_again(tmp_path, monkeypatch)
     assert ray.calls == [(0, "about")]
 
 
-def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path, monkeypatch):
-    ray = FakeRay(lambda actor, name: name == "rollout")
-    with pytest.raises(WorkersError, match="worker 0 has failed: The actor died"):
-        train(tmp_path, "ray", config_of("ppo", RAY), monkeypatch, ray)
+def test_a_worker_that_dies_again_and_again_ends_the_run_which_can_be_resumed(tmp_path, monkeypatch):
+    config = config_of("ppo", RAY)
+    whole = train(tmp_path, "whole", config, monkeypatch, FakeRay())
+    broken = FakeRay(dies_at(*range(8, 1000)))
+    monkeypatch.setattr(fleet_module, "connect", lambda settings: (broken, False))
+    folder = new_run_folder(config, tmp_path, "broken")
+    outcome = Run(config, folder).drive()
+    assert outcome.exit_code == 1 and outcome.saved and "worker 0 has failed: The actor died" in outcome.reason
+    resume(folder.path, config, monkeypatch, FakeRay())
+    assert tree.equal(state_of(folder.path)["algorithm"], state_of(whole)["algorithm"])
 
 
 def test_a_full_object_store_names_what_to_change():

@@ -39,10 +39,10 @@ from striderl.storage.replay.replay import Replay
 from striderl.training.callbacks.evaluate import Evaluate
 from striderl.training.evaluation import EvaluationResult
 from striderl.training.experiment.assembly import Learner, build_learner
-from striderl.training.experiment.run_config import EvaluationSettings, RunConfig
-from striderl.training.plans import OffPolicyPlan
-from striderl.training.experiment.worker_fleet import Fleet
 from striderl.training.experiment.rollout_worker import Shipment
+from striderl.training.experiment.run_config import EvaluationSettings, RunConfig
+from striderl.training.experiment.worker_fleet import Fleet
+from striderl.training.plans import OffPolicyPlan
 
 _log = logging.getLogger(__name__)
 

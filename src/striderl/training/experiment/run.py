@@ -62,6 +62,7 @@ from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
 from striderl.training.experiment.run_folder import SPECS_FILE, RunFolder, read_plain_specs, run_layout, write_specs
 from striderl.training.experiment.run_lock import FolderLock, FolderLockedError
 from striderl.training.experiment.seal import accepted_content, write_sealed
+from striderl.training.experiment.worker_fleet import WorkersError
 from striderl.training.guard import FAULTS_FILE, DivergedError, FaultReport
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
@@ -412,6 +413,8 @@ class Run:
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
         except (DivergedError, UnknownMetricError) as error:
             return self._leave(str(error), 1)
+        except WorkersError as error:  # their states cannot be asked for any more: the last checkpoint is what there is
+            return self._outcome(str(error), 1, saved=bool(self.store.steps()))
         finally:
             self.close()
 

@@ -11,8 +11,8 @@ from typing import Any
 from striderl.collect.schedules import WorkerSettings
 from striderl.data.naming import missing_extra
 from striderl.envs.vec_env import Obs
-from striderl.training.experiment.run_config import RunConfig
 from striderl.training.experiment.rollout_worker import RolloutWorker, Shipment, State, running_code
+from striderl.training.experiment.run_config import RunConfig
 
 _log = logging.getLogger(__name__)
 
