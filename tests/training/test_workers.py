@@ -90,6 +90,7 @@ def rows_of(run: Path) -> list[dict]:
 # -- the synchronous schedule ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "words"),
     [
@@ -140,6 +141,7 @@ def test_a_dead_worker_is_replaced_and_no_bit_differs(algorithm, tmp_path, monke
     assert last["collect/workers_replaced"] == 4
 
 
+@pytest.mark.slow
 def test_a_run_with_workers_is_resumed_exactly(tmp_path, monkeypatch):
     config = config_of("ppo", RAY)
     whole = train(tmp_path, "whole", config, monkeypatch, FakeRay())
@@ -266,6 +268,7 @@ def test_a_worker_that_cannot_be_built_is_not_tried_again(tmp_path, monkeypatch)
     assert ray.calls == [(0, "about")]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_ends_the_run_which_can_be_resumed(tmp_path, monkeypatch):
     config = config_of("ppo", RAY)
     whole = train(tmp_path, "whole", config, monkeypatch, FakeRay())

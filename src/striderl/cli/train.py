@@ -62,8 +62,8 @@ Train a policy. The recipe of the task has settings that learn; every one of the
   --runs FOLDER         where the folder of the run is made (default: runs)
   --config FILE         settings of a file instead of a recipe's: the best of 'striderl sweep', or a run's config.json
   --slurm KEY=VALUE,…   submit a Slurm job instead, such as partition=gpu,time=4:00:00,gpus_per_node=1,cpus_per_task=8;
-                        a preempted run saves itself, is requeued and goes on exactly; tasks_per_node=2 are two ranks
-  --seeds 5             with --slurm: a job array of runs with seeds from --seed on
+                        a preempted run is requeued and goes on exactly; --seeds 5: an array; tasks_per_node=2: ranks
+  --workers ray         let --num-workers 8 of Ray collect; --workers.schedule and others ('TASK --help', docs/scale.md)
   --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
                         'striderl resume' has them
   --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)

@@ -117,6 +117,8 @@ class Run:
         try:
             self._build(config, folder, signals, watchers, accept_changes)
         except BaseException:
+            if config.workers.kind and hasattr(self, "env"):
+                self.env.close()
             self._unlock()
             raise
 
