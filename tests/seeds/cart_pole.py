@@ -1,4 +1,4 @@
-"""CartPole for many envs with one real action, in the calls of rsl_rl 2: small enough to be read, quick enough to learn."""
+"""CartPole for many envs with one real action, in the calls of rsl_rl 2."""
 
 from __future__ import annotations
 

@@ -428,9 +428,10 @@ def test_observation_normalizers() -> None:
 @pytest.mark.parametrize("name", ["PPO", "APPO", "EstimatorPPO recurrent"])
 def test_saving_with_torch_and_loading(tmp_path: Path, name: str) -> None:
     algorithm, kind, settings, more, _ = KINDS[name]
-    made = lambda: algorithm(
-        model(kind, **settings), **LEARNS, **more, schedule="adaptive", empirical_normalization=False
-    )  # noqa: E731
+
+    def made() -> Any:
+        return algorithm(model(kind, **settings), **LEARNS, **more, schedule="adaptive")
+
     alg = made()
     loop(alg)
     run_state_dict = alg.state_dict()
@@ -449,7 +450,10 @@ def test_saving_with_torch_and_loading(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.described("st_rl", 420, "GET_PROB_FUNC is a schedule: linear, exp or tanh.")
-@pytest.mark.parametrize(("option", "at"), [("linear", [1.0, 0.5, 0.0, 0.0]), ("exp", [1.0, 0.605, 0.366, 0.134]), ("tanh", [0.881, 0.731, 0.5, 0.119])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "at"),
+    [("linear", [1.0, 0.5, 0.0, 0.0]), ("exp", [1.0, 0.605, 0.366, 0.134]), ("tanh", [0.881, 0.731, 0.5, 0.119])],
+)
 def test_schedules(option: str, at: list[float]) -> None:
     schedule = GET_PROB_FUNC(option, 100)
     assert [schedule(x) for x in (0, 50, 100, 200)] == pytest.approx(at, abs=1e-3)
@@ -474,7 +478,7 @@ def test_a_teacher_from_a_dict(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.described("st_rl", 740, "TPPO stores rollouts with action labels.")
-@pytest.mark.described("st_rl", 751, "The teacher's actions are stored as action_labels, and replace the student's with a probability.",
+@pytest.mark.described("st_rl", 751, "The teacher's actions are labels, and replace the student's with a probability.",
                        difference="the stored log-probability is that of the executed action")  # fmt: skip
 @pytest.mark.described("st_rl", 767, "Where an episode ended, it is drawn anew who acts.")
 def test_the_teacher_labels_and_acts() -> None:
@@ -649,7 +653,7 @@ def test_an_algorithm_from_a_config_and_an_env(form: str) -> None:
 
 
 class RewardWeighted(PPO):
-    """Reward-weighted regression: likely what turned out well, weighted by exp(advantage); the core has no such thing."""
+    """Reward-weighted regression: likely what turned out well, weighted by exp(advantage)."""
 
     temperature = 1.0
 

@@ -12,7 +12,6 @@ from torch.distributions import Normal
 import striderl.compat.st_rl as modules
 from striderl.compat.st_rl import (
     ActorCritic,
-    ActorCriticRecurrent,
     AmpActorCritic,
     DeterministicPolicyMixin,
     EmpiricalNormalization,
@@ -114,7 +113,7 @@ def test_every_actor_critic_is_a_module_with_the_documents_methods(name: str) ->
 
 
 @pytest.mark.described("st_rl", 988, "ActorCritic(obs_dim, act_dim) gives distribution, value, log-probs and entropy.",
-                       difference="act returns actions alone, because PPO asks for log-probabilities separately")  # fmt: skip
+                       difference="act returns actions alone")  # fmt: skip
 def test_the_small_actor_critic_of_the_document() -> None:
     model = ActorCritic(6, 2)
     obs = torch.randn(N, 6)
@@ -354,7 +353,7 @@ def test_networks() -> None:
 
 
 @pytest.mark.described("st_rl", 2042, "get_activation_Cls returns the class of an activation.",
-                       difference="an unknown name raises, where the document prints; crelu too, which newer libraries read as celu")  # fmt: skip
+                       difference="an unknown name raises; crelu too, which newer libraries read as celu")  # fmt: skip
 @pytest.mark.described("st_rl", 2049, "conv2d_output_shape computes the output height and width.")
 def test_module_functions() -> None:
     act_cls = get_activation_Cls("relu")

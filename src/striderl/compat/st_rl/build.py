@@ -20,6 +20,10 @@ from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
 from striderl.compat.st_rl import mixins, modules
 from striderl.data.naming import unknown
+from striderl.policies.facade.stateful import StatefulPolicy
+from striderl.policies.policy import Policy
+from striderl.training.experiment.loading import load_run as read_own_run
+from striderl.training.experiment.run_folder import SPECS_FILE
 
 _log = logging.getLogger(__name__)
 
@@ -147,14 +151,25 @@ def load_policy(model: nn.Module, path: str | Path) -> LoadedPolicy:
 def load_run(folder: str | Path, *, class_name: str | None = None, **sizes: Any) -> LoadedPolicy:
     """Build and load the policy of a run folder: its config.json, and the newest model_<n>.pt.
 
+    A folder that `striderl train` or a runner of this library made is read as well.
+
     sizes: num_actor_obs, num_critic_obs, num_actions and segments, where the config does not have them.
     """
     folder = Path(folder)
+    if (folder / SPECS_FILE).is_file():
+        return LoadedPolicy(StatefulPolicy(_policy_of(folder)).eval(), nn.Identity())
     config = read_json(folder / "config.json")
     policy = dict(config.get("policy", {}))
     runner = config.get("runner", {}) if isinstance(config.get("runner"), Mapping) else {}
     name = policy.pop("class_name", None) or runner.get("policy_class_name") or class_name or "ActorCritic"
     return load_policy(class_of(name)(**{**policy, **sizes}), newest_model(folder))
+
+
+def _policy_of(folder: Path) -> Policy:
+    policy = read_own_run(folder, builds_env=False).policy
+    if not isinstance(policy, Policy):
+        raise TypeError(f"the run {str(folder)!r} has no critic; wanted that of an on-policy algorithm")
+    return policy
 
 
 def newest_model(folder: str | Path) -> Path:

@@ -15,6 +15,7 @@ two: as a loss it would have no gradient in any parameter.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -35,6 +36,8 @@ from striderl.training.experiment.runner_config import (
 )
 from striderl.training.rsl_rl.config_policy import Keys, as_tuple, bare_class_name
 
+_log = logging.getLogger(__name__)
+
 # -- teacher -----------------------------------------------------------------------------------------------------------
 
 
@@ -51,10 +54,15 @@ def read_teacher(keys: Keys) -> TeacherSettings:
     if found:
         if not isinstance(teacher, Mapping):
             raise ValueError(f"{keys.where} has {sorted(found)} beside a teacher that is given as an object; keep one")
-        twice = sorted(set(found) & set(teacher))
-        if twice:
-            raise ValueError(f"{keys.where} has {twice} twice, beside 'teacher_policy' and in it; keep one")
-        teacher = {**teacher, **found}
+        if PATH in found and teacher.get(PATH, found[PATH]) != found[PATH]:
+            raise ValueError(f"{keys.where} has two values of {PATH!r}, beside 'teacher_policy' and in it; keep one")
+        if CLASS in found and teacher.get(CLASS, found[CLASS]) != found[CLASS]:
+            _log.warning(
+                "teacher_policy_class_name %r is not used: teacher_policy has the class_name %r",
+                found[CLASS],
+                teacher[CLASS],
+            )
+        teacher = {**found, **teacher}
     settings: dict[str, Any] = keys.take_all(own)
     return TeacherSettings(teacher=teacher, config=TPPOConfig(**settings))
 
