@@ -42,9 +42,14 @@ if TYPE_CHECKING:
     from striderl.compat.st_rl.modules import AmpActorCriticRecurrent as AmpActorCriticRecurrent
     from striderl.compat.st_rl.modules import AmpMixin as AmpMixin
     from striderl.compat.st_rl.modules import DeterministicPolicyMixin as DeterministicPolicyMixin
+    from striderl.compat.st_rl.modules import (
+        EmpiricalDiscountedVariationNormalization as EmpiricalDiscountedVariationNormalization,
+    )
     from striderl.compat.st_rl.modules import EmpiricalNormalization as EmpiricalNormalization
     from striderl.compat.st_rl.modules import Memory as Memory
     from striderl.compat.st_rl.modules import unpad_trajectories as unpad_trajectories
+    from striderl.compat.st_rl.recordings import DaggerSaver as DaggerSaver
+    from striderl.compat.st_rl.recordings import export_old_trajectories as export_old_trajectories
     from striderl.compat.st_rl.storage import ActionLabelRollout as ActionLabelRollout
     from striderl.compat.st_rl.storage import AmpRolloutStorage as AmpRolloutStorage
     from striderl.compat.st_rl.storage import QueueRolloutStorage as QueueRolloutStorage
@@ -93,10 +98,12 @@ __getattr__, __dir__, __all__ = lazy(
             "AmpActorCriticRecurrent",
             "AmpMixin",
             "DeterministicPolicyMixin",
+            "EmpiricalDiscountedVariationNormalization",
             "EmpiricalNormalization",
             "Memory",
             "unpad_trajectories",
         ],
+        "recordings": ["DaggerSaver", "export_old_trajectories"],
         "storage": [
             "ActionLabelRollout",
             "AmpRolloutStorage",

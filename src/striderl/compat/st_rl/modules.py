@@ -376,7 +376,7 @@ class EmpiricalNormalization(nn.Module):
         if not self.training or (self.until is not None and bool(self.count >= self.until)):
             return
         rows = x.detach().reshape(-1, *self._mean.shape[1:])
-        rows = rows[torch.isfinite(rows.flatten(1)).all(1)]
+        rows = rows[torch.isfinite(rows.reshape(len(rows), -1)).all(1)]
         if not len(rows):
             return
         with torch.inference_mode(False):
@@ -386,6 +386,31 @@ class EmpiricalNormalization(nn.Module):
             self._var += rate * (rows.var(0, unbiased=False, keepdim=True) - self._var + (1.0 - rate) * change.square())
             self._mean += rate * change
             self._std.copy_(self._var.sqrt())
+
+
+class EmpiricalDiscountedVariationNormalization(nn.Module):
+    """Divide rewards by the standard deviation of their discounted sums; in train mode each call updates it.
+
+    Shape: [N] -> [N].
+    """
+
+    def __init__(
+        self, shape: int | Sequence[int], eps: float = 1e-2, gamma: float = 0.99, until: float | None = None
+    ) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.emp_norm = EmpiricalNormalization(shape, eps, until)
+        self.discounted: Tensor | None = None
+        """The discounted sum of each env's rewards so far."""
+
+    def forward(self, rewards: Tensor) -> Tensor:
+        """Update the sums in train mode, and return the rewards by their spread; as they are while that is zero."""
+        if self.training:
+            before = torch.zeros_like(rewards) if self.discounted is None else self.discounted
+            self.discounted = before * self.gamma + rewards.detach()
+            self.emp_norm.update(self.discounted)
+        std = self.emp_norm.std
+        return torch.where(std > 0.0, rewards / std, rewards)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

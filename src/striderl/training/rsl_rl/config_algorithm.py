@@ -213,7 +213,9 @@ def _rnd(given: Any, where: str, *, gamma: float) -> RNDConfig:
     mode = schedule.take("mode", "constant")
     named = {
         "weight": keys.take("weight", 0.0),
-        "normalize_obs": _flag(keys, "state_normalization"),
+        "normalize_obs": _flag(
+            keys, "state_normalization" if "gate_normalization" not in keys else "gate_normalization"
+        ),
         "normalize_reward": _flag(keys, "reward_normalization"),
         "learning_rate": keys.take("learning_rate", 1e-3),
         "num_outputs": keys.take("num_outputs", 1),
@@ -241,7 +243,8 @@ def _symmetry(given: Any, where: str, *, flat: bool) -> SymmetrySettings | None:
     if not augment and not mirror:
         return None
     if function is None:
-        raise ValueError(f"{where} wants data_augmentation_func, a function or 'module:function'")
+        _log.warning("%s is not used: it has no data_augmentation_func, a function or 'module:function'", where)
+        return None
     return SymmetrySettings(
         function=_function(function, f"{where}['data_augmentation_func']"),
         augment=augment,
