@@ -157,3 +157,155 @@ def test_sizes_that_do_not_fit_are_named(tmp_path: Path) -> None:
         student({**given, "num_actions": 3})
     with pytest.raises(KeyError, match=r"obs_segments.*'scam'"):
         student({**given, "obs_segments": {"scam": (4,)}})
+
+
+# -- st_rl's own runners -----------------------------------------------------------------------------------------------
+
+
+class MotionEnv(SegmentedEnv):
+    """An env of st_rl's kind: extras with the critic's observation, motions, and metrics."""
+
+    tracking_error, CoT = torch.tensor([3.0, 4.0]), torch.tensor([0.5, 1.5])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def _extras(self) -> dict[str, Any]:
+        return {"observations": {"critic": torch.randn(N, 8), "ref_obs": torch.randn(N, 3)}}
+
+    def get_observations(self) -> Any:
+        return torch.randn(N, 6), self._extras()
+
+    def step(self, actions: Tensor) -> tuple[Any, ...]:
+        self.steps += 1
+        dones = torch.full((N,), self.steps % 5 == 0)
+        infos = {**self._extras(), "ref_motion": torch.randn(N, 3), "time_outs": dones, "log": {"up_max": self.steps}}
+        return torch.randn(N, 6), torch.ones(N), dones, infos
+
+
+AMP_CONFIG: dict[str, Any] = {
+    "num_steps_per_env": T,
+    "save_interval": 2,
+    "logger": "none",
+    "policy": {
+        "class_name": "AmpActorCritic",
+        **SMALL,
+        "amp_discriminator": {"input_dim": 3, "style_reward_coef": 1.0, "hidden_dims": [8]},
+    },
+    "algorithm": {"class_name": "APPO", "num_learning_epochs": 2, "amp_obs_dim": 3},
+}
+
+
+@pytest.mark.described("st_rl", 2237, "The example builds env, algorithm and AmpPolicyRunner, and trains.",
+                       difference="a config may stand in the place of the algorithm")  # fmt: skip
+@pytest.mark.described("st_rl", 2188, "learn collects rollouts, computes returns, updates, evaluates, logs and saves.")
+def test_the_amp_example(tmp_path: Path) -> None:
+    env = MotionEnv()
+    algo = st_rl.APPO(AMP_CONFIG, env)
+    runner = st_rl.AmpPolicyRunner(env, algo, device="cpu", log_dir=tmp_path)
+    found = runner.learn(num_learning_iterations=5)
+    assert found == (runner.metrics_velrmsd, runner.metrics_CoT)
+    assert runner.metrics_velrmsd == pytest.approx(12.5**0.5) and runner.metrics_CoT == 1.0
+    assert env.steps == 5 * T and runner.current_learning_iteration == 5
+    assert {"Loss/total_loss", "Train/style_reward", "Train/task_reward", "Episode/up_max"} <= set(runner.logged)
+    assert runner.logged["Episode/up_max"] == 5 * T and runner.logged["Train/mean_episode_length"] == 5.0
+    assert (tmp_path / "model_5.pt").is_file()
+
+
+@pytest.mark.described("st_rl", 2560, "OnPolicyRunner(env, train_cfg, log_dir, device) trains, saves and loads.")
+@pytest.mark.described("st_rl", 2639, "load restores the iteration and optional optimizer states.")
+@pytest.mark.described("st_rl", 2647, "get_inference_policy returns a policy function with normalisation.")
+@pytest.mark.described("rsl_rl", 37, "A runner joins env, algorithm and module.")
+@pytest.mark.described("rsl_rl", 39, "learn steps all envs, then updates; save, load and get_inference_policy.")
+def test_the_runner_saves_one_file_and_loads_it(tmp_path: Path) -> None:
+    cfg = {**AMP_CONFIG, "empirical_normalization": True}
+    runner = st_rl.OnPolicyRunner(MotionEnv(), cfg, tmp_path)
+    runner.learn(4, init_at_random_ep_len=True)
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["model_2.pt", "model_4.pt"]
+    assert torch.load(tmp_path / "model_4.pt", weights_only=True)["iter"] == 4
+    runner.save(tmp_path / "mine.pt", infos={"note": 1})
+    other = st_rl.OnPolicyRunner(MotionEnv(), cfg)
+    assert other.load(tmp_path / "mine.pt") == {"note": 1} and other.current_learning_iteration == 4
+    obs = torch.randn(N, 6)
+    torch.testing.assert_close(other.get_inference_policy()(obs), runner.get_inference_policy()(obs))
+    assert not other.alg.actor_critic.training
+    count = int(other.alg.obs_normalizer.count)
+    other.get_inference_policy()(obs)
+    assert int(other.alg.obs_normalizer.count) == count > 0
+
+
+def test_overrides_of_a_runner_and_a_users_algorithm_class_are_used() -> None:
+    class Mine(st_rl.APPO):
+        def compute_losses(self, minibatch: Any) -> Any:
+            losses, inter_vars, stats = super().compute_losses(minibatch)
+            return {**losses, "mine": self.actor_critic.action_mean.square().mean()}, inter_vars, stats
+
+    class Scaled(st_rl.OnPolicyRunner):
+        def rollout_step(self, obs: Tensor, critic_obs: Tensor, **kwargs: Any) -> Any:
+            return super().rollout_step(0.0 * obs, critic_obs, **kwargs)
+
+    runner = Scaled(MotionEnv(), {**AMP_CONFIG, "algorithm": {"class_name": Mine}})
+    runner.learn(1)
+    assert "Loss/mine" in runner.logged and isinstance(runner.alg, Mine)
+    assert float(runner.alg.storage.observations.abs().sum()) == 0.0
+
+
+class Trial:
+    """An Optuna trial."""
+
+    def __init__(self) -> None:
+        self.reported: list[tuple[float, int]] = []
+
+    def report(self, value: float, step: int) -> None:
+        self.reported.append((value, step))
+
+    def should_prune(self) -> bool:
+        return len(self.reported) == 2
+
+
+@pytest.mark.described("st_rl", 2158, "trial is a handle for hyperparameter tuning, to which metrics are reported.")
+def test_a_trial_is_told_the_metric() -> None:
+    trial = Trial()
+    st_rl.AmpPolicyRunner(MotionEnv(), AMP_CONFIG).learn(5, trial=trial)
+    assert [step for _, step in trial.reported] == [1, 2], "pruned after the second"
+    assert trial.reported[0][0] == pytest.approx(12.5**0.5)
+
+
+@pytest.mark.described("st_rl", 2666, "TwoStageRunner learns from a dataset first, then in the env.")
+@pytest.mark.described("st_rl", 2687, "rollout_step fetches recorded transitions while pretraining.")
+def test_two_stages(tmp_path: Path) -> None:
+    from striderl.recording import DemonstrationSaver
+
+    class Recorded(MotionEnv):
+        def step(self, actions: Tensor) -> tuple[Any, ...]:
+            obs, rewards, dones, infos = super().step(actions)
+            return obs, rewards, dones, {key: infos[key] for key in ("observations", "time_outs")}
+
+        def _extras(self) -> dict[str, Any]:
+            return {"observations": {"critic": torch.randn(N, 8)}}
+
+    class Expert:
+        def act(self, obs: Tensor) -> Tensor:
+            return torch.ones(len(obs), 2)
+
+        act_inference = act
+
+        def reset(self, dones: Tensor) -> None: ...
+
+    DemonstrationSaver(Recorded(), Expert(), tmp_path, 5, 20, 4).collect_and_save()
+    cfg = {
+        "num_steps_per_env": 5,
+        "policy": {"class_name": "ActorCritic", **SMALL},
+        "algorithm": {"class_name": "TPPO", "teacher_policy": st_rl.ActorCritic(8, 8, 2), "learning_rate": 1e-2},
+        "pretrain_iterations": 3,
+        "pretrain_dataset": {"data_dir": tmp_path, "dataset_loops": 0},
+    }
+    env = Recorded()
+    runner = st_rl.TwoStageRunner(env, cfg)
+    runner.learn(3)
+    assert env.steps == 0 and torch.equal(runner.alg.storage.actions, torch.ones(5, N, 2)), "what was recorded"
+    runner.learn(2)
+    assert env.steps == 10
+    with pytest.raises(ValueError, match="wants 'pretrain_dataset'"):
+        st_rl.TwoStageRunner(env, {name: value for name, value in cfg.items() if name != "pretrain_dataset"})

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from striderl.compat.st_rl.modules import unpad_trajectories as unpad_trajectories
     from striderl.compat.st_rl.recordings import DaggerSaver as DaggerSaver
     from striderl.compat.st_rl.recordings import export_old_trajectories as export_old_trajectories
+    from striderl.compat.st_rl.runners import AmpPolicyRunner as AmpPolicyRunner
+    from striderl.compat.st_rl.runners import OnPolicyRunner as OnPolicyRunner
+    from striderl.compat.st_rl.runners import TwoStageRunner as TwoStageRunner
     from striderl.compat.st_rl.storage import ActionLabelRollout as ActionLabelRollout
     from striderl.compat.st_rl.storage import AmpRolloutStorage as AmpRolloutStorage
     from striderl.compat.st_rl.storage import QueueRolloutStorage as QueueRolloutStorage
@@ -104,6 +107,7 @@ __getattr__, __dir__, __all__ = lazy(
             "unpad_trajectories",
         ],
         "recordings": ["DaggerSaver", "export_old_trajectories"],
+        "runners": ["AmpPolicyRunner", "OnPolicyRunner", "TwoStageRunner"],
         "storage": [
             "ActionLabelRollout",
             "AmpRolloutStorage",

@@ -497,8 +497,8 @@ class TPPO(PPO):
 
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any] | None = None) -> None:
         """Store a recorded step: its action is executed, and is the label."""
-        critic = transition.privileged_observation
-        self.act(transition.observation, transition.observation if critic is None else critic)
+        obs, critic = build.flat(transition.observation), transition.privileged_observation
+        self.act(obs, obs if critic is None else build.flat(critic))
         action = transition.action.to(self.device)
         self.transition.actions = self.transition.action_labels = action
         with _outside_autograd():

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from striderl.checkpoint.foreign import read_torch_archive
@@ -100,14 +101,27 @@ def observations_of(env: Any) -> tuple[Tensor, Tensor | None]:
     extras: Mapping[str, Any] = {}
     if isinstance(found, tuple):
         found, extras = found[0], found[1] if isinstance(found[1], Mapping) else {}
+    obs, critic = actor_and_critic(found, extras)
+    if critic is None and hasattr(env, "get_privileged_observations"):
+        critic = env.get_privileged_observations()
+    return obs, critic
+
+
+def actor_and_critic(found: Any, extras: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """Return the observations of actor and critic out of a vector and extras, or out of groups by name."""
     if not isinstance(found, Tensor):
         groups = {name: found[name] for name in found.keys()}  # noqa: SIM118 (a TensorDict wants keys())
         obs = next(groups[name] for name in ("policy", "actor", "obs", *groups) if name in groups)
         return obs, groups.get("critic", groups.get("privileged"))
-    critic = extras.get("observations", {}).get("critic")
-    if critic is None and hasattr(env, "get_privileged_observations"):
-        critic = env.get_privileged_observations()
-    return found, critic
+    return found, extras.get("observations", {}).get("critic")
+
+
+def flat(observation: Any) -> Tensor:
+    """Return a vector [N, …] as it is, and components by name side by side in their order."""
+    if not isinstance(observation, Mapping):
+        vector: Tensor = observation
+        return vector
+    return torch.cat([value.flatten(1).float() for value in observation.values()], dim=1)
 
 
 def build_teacher(teacher_policy: Any, class_name: str = "ActorCritic", path: str | None = None) -> LoadedPolicy:
