@@ -7,35 +7,27 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
-    from striderl.compat.st_rl.algorithms import APPO as APPO
-    from striderl.compat.st_rl.algorithms import ATPPO as ATPPO
-    from striderl.compat.st_rl.algorithms import GET_PROB_FUNC as GET_PROB_FUNC
     from striderl.compat.st_rl.algorithms import PPO as PPO
-    from striderl.compat.st_rl.algorithms import TPPO as TPPO
-    from striderl.compat.st_rl.algorithms import APPOAlgoMixin as APPOAlgoMixin
-    from striderl.compat.st_rl.algorithms import EstimatorAlgoMixin as EstimatorAlgoMixin
-    from striderl.compat.st_rl.algorithms import EstimatorPPO as EstimatorPPO
-    from striderl.compat.st_rl.algorithms import EstimatorTPPO as EstimatorTPPO
     from striderl.compat.st_rl.build import load_policy as load_policy
     from striderl.compat.st_rl.build import load_run as load_run
-    from striderl.compat.st_rl.mixins import EncoderActorCritic as EncoderActorCritic
-    from striderl.compat.st_rl.mixins import EncoderActorCriticMixin as EncoderActorCriticMixin
-    from striderl.compat.st_rl.mixins import EncoderActorCriticRecurrent as EncoderActorCriticRecurrent
-    from striderl.compat.st_rl.mixins import EncoderAmpActorCriticRecurrent as EncoderAmpActorCriticRecurrent
-    from striderl.compat.st_rl.mixins import EncoderStateAc as EncoderStateAc
-    from striderl.compat.st_rl.mixins import EncoderStateAcRecurrent as EncoderStateAcRecurrent
-    from striderl.compat.st_rl.mixins import EstimatorMixin as EstimatorMixin
-    from striderl.compat.st_rl.mixins import PrivilegeEstimatorMixin as PrivilegeEstimatorMixin
-    from striderl.compat.st_rl.mixins import PrivilegeStateAcRecurrent as PrivilegeStateAcRecurrent
-    from striderl.compat.st_rl.mixins import StateAc as StateAc
-    from striderl.compat.st_rl.mixins import StateAcRecurrent as StateAcRecurrent
-    from striderl.compat.st_rl.mixins import VisualActorCriticMixin as VisualActorCriticMixin
-    from striderl.compat.st_rl.mixins import VisualDeterministicAC as VisualDeterministicAC
-    from striderl.compat.st_rl.mixins import VisualDeterministicRecurrent as VisualDeterministicRecurrent
-    from striderl.compat.st_rl.mixins import get_obs_slice as get_obs_slice
-    from striderl.compat.st_rl.mixins import get_subobs_by_components as get_subobs_by_components
-    from striderl.compat.st_rl.mixins import get_subobs_size as get_subobs_size
-    from striderl.compat.st_rl.mixins import substitute_estimated_state as substitute_estimated_state
+    from striderl.compat.st_rl.encoders import EncoderActorCritic as EncoderActorCritic
+    from striderl.compat.st_rl.encoders import EncoderActorCriticMixin as EncoderActorCriticMixin
+    from striderl.compat.st_rl.encoders import EncoderActorCriticRecurrent as EncoderActorCriticRecurrent
+    from striderl.compat.st_rl.encoders import EncoderAmpActorCriticRecurrent as EncoderAmpActorCriticRecurrent
+    from striderl.compat.st_rl.encoders import VisualActorCriticMixin as VisualActorCriticMixin
+    from striderl.compat.st_rl.encoders import VisualDeterministicAC as VisualDeterministicAC
+    from striderl.compat.st_rl.encoders import VisualDeterministicRecurrent as VisualDeterministicRecurrent
+    from striderl.compat.st_rl.encoders import get_obs_slice as get_obs_slice
+    from striderl.compat.st_rl.encoders import get_subobs_by_components as get_subobs_by_components
+    from striderl.compat.st_rl.encoders import get_subobs_size as get_subobs_size
+    from striderl.compat.st_rl.encoders import substitute_estimated_state as substitute_estimated_state
+    from striderl.compat.st_rl.estimators import EncoderStateAc as EncoderStateAc
+    from striderl.compat.st_rl.estimators import EncoderStateAcRecurrent as EncoderStateAcRecurrent
+    from striderl.compat.st_rl.estimators import EstimatorMixin as EstimatorMixin
+    from striderl.compat.st_rl.estimators import PrivilegeEstimatorMixin as PrivilegeEstimatorMixin
+    from striderl.compat.st_rl.estimators import PrivilegeStateAcRecurrent as PrivilegeStateAcRecurrent
+    from striderl.compat.st_rl.estimators import StateAc as StateAc
+    from striderl.compat.st_rl.estimators import StateAcRecurrent as StateAcRecurrent
     from striderl.compat.st_rl.modules import ActorCritic as ActorCritic
     from striderl.compat.st_rl.modules import ActorCriticRecurrent as ActorCriticRecurrent
     from striderl.compat.st_rl.modules import AmpActorCritic as AmpActorCritic
@@ -50,6 +42,14 @@ if TYPE_CHECKING:
     from striderl.compat.st_rl.modules import unpad_trajectories as unpad_trajectories
     from striderl.compat.st_rl.recordings import DaggerSaver as DaggerSaver
     from striderl.compat.st_rl.recordings import export_old_trajectories as export_old_trajectories
+    from striderl.compat.st_rl.relatives import APPO as APPO
+    from striderl.compat.st_rl.relatives import ATPPO as ATPPO
+    from striderl.compat.st_rl.relatives import GET_PROB_FUNC as GET_PROB_FUNC
+    from striderl.compat.st_rl.relatives import TPPO as TPPO
+    from striderl.compat.st_rl.relatives import APPOAlgoMixin as APPOAlgoMixin
+    from striderl.compat.st_rl.relatives import EstimatorAlgoMixin as EstimatorAlgoMixin
+    from striderl.compat.st_rl.relatives import EstimatorPPO as EstimatorPPO
+    from striderl.compat.st_rl.relatives import EstimatorTPPO as EstimatorTPPO
     from striderl.compat.st_rl.runners import AmpPolicyRunner as AmpPolicyRunner
     from striderl.compat.st_rl.runners import OnPolicyRunner as OnPolicyRunner
     from striderl.compat.st_rl.runners import TwoStageRunner as TwoStageRunner
@@ -62,30 +62,13 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "algorithms": [
-            "APPO",
-            "APPOAlgoMixin",
-            "ATPPO",
-            "EstimatorAlgoMixin",
-            "EstimatorPPO",
-            "EstimatorTPPO",
-            "GET_PROB_FUNC",
-            "PPO",
-            "TPPO",
-        ],
+        "algorithms": ["PPO"],
         "build": ["load_policy", "load_run"],
-        "mixins": [
+        "encoders": [
             "EncoderActorCritic",
             "EncoderActorCriticMixin",
             "EncoderActorCriticRecurrent",
             "EncoderAmpActorCriticRecurrent",
-            "EncoderStateAc",
-            "EncoderStateAcRecurrent",
-            "EstimatorMixin",
-            "PrivilegeEstimatorMixin",
-            "PrivilegeStateAcRecurrent",
-            "StateAc",
-            "StateAcRecurrent",
             "VisualActorCriticMixin",
             "VisualDeterministicAC",
             "VisualDeterministicRecurrent",
@@ -93,6 +76,15 @@ __getattr__, __dir__, __all__ = lazy(
             "get_subobs_by_components",
             "get_subobs_size",
             "substitute_estimated_state",
+        ],
+        "estimators": [
+            "EncoderStateAc",
+            "EncoderStateAcRecurrent",
+            "EstimatorMixin",
+            "PrivilegeEstimatorMixin",
+            "PrivilegeStateAcRecurrent",
+            "StateAc",
+            "StateAcRecurrent",
         ],
         "modules": [
             "ActorCritic",
@@ -107,6 +99,16 @@ __getattr__, __dir__, __all__ = lazy(
             "unpad_trajectories",
         ],
         "recordings": ["DaggerSaver", "export_old_trajectories"],
+        "relatives": [
+            "APPO",
+            "APPOAlgoMixin",
+            "ATPPO",
+            "EstimatorAlgoMixin",
+            "EstimatorPPO",
+            "EstimatorTPPO",
+            "GET_PROB_FUNC",
+            "TPPO",
+        ],
         "runners": ["AmpPolicyRunner", "OnPolicyRunner", "TwoStageRunner"],
         "storage": [
             "ActionLabelRollout",

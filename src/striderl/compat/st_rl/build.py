@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
-from striderl.compat.st_rl import mixins, modules
+from striderl.compat.st_rl import encoders, estimators, modules
 from striderl.data.naming import unknown
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
@@ -35,16 +35,16 @@ CLASSES: Mapping[str, Any] = {
         modules.ActorCriticRecurrent,
         modules.AmpActorCritic,
         modules.AmpActorCriticRecurrent,
-        mixins.EncoderActorCritic,
-        mixins.EncoderActorCriticRecurrent,
-        mixins.EncoderAmpActorCriticRecurrent,
-        mixins.EncoderStateAc,
-        mixins.EncoderStateAcRecurrent,
-        mixins.PrivilegeStateAcRecurrent,
-        mixins.StateAc,
-        mixins.StateAcRecurrent,
-        mixins.VisualDeterministicAC,
-        mixins.VisualDeterministicRecurrent,
+        encoders.EncoderActorCritic,
+        encoders.EncoderActorCriticRecurrent,
+        encoders.EncoderAmpActorCriticRecurrent,
+        estimators.EncoderStateAc,
+        estimators.EncoderStateAcRecurrent,
+        estimators.PrivilegeStateAcRecurrent,
+        estimators.StateAc,
+        estimators.StateAcRecurrent,
+        encoders.VisualDeterministicAC,
+        encoders.VisualDeterministicRecurrent,
     )
 }
 """Every actor-critic that a config may name."""

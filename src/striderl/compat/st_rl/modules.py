@@ -3,7 +3,7 @@
     ActorCritic             actor, critic: Linear ─ activation ─ … ─ Linear; std: one parameter per action
     ActorCriticRecurrent    memory_a before the actor, memory_c before the critic
     DeterministicPolicyMixin, AmpMixin                    act on the mean; a discriminator beside the networks
-    encoders, estimators, adaptors                        mixins.py
+    encoders.py, estimators.py                            encoders, estimators and adaptors in front
 
     act ─▶ update_distribution(input) ─▶ distribution.sample()          a subclass may override any method
     evaluate ─▶ critic(input);   get_actions_log_prob, action_mean, action_std, entropy: of `distribution`
@@ -259,14 +259,16 @@ class Memory(nn.Module):
         if hidden_states is not None:
             given = tuple(hidden_states) if isinstance(self.rnn, nn.LSTM) else hidden_states
             self.output, _ = self.rnn(input, given)
-            return self.output if masks is None else unpad_trajectories(self.output, masks)
+            outputs: Tensor = unpad_trajectories(self.output, masks)
+            return outputs
         if input.dim() != 2:
             raise ValueError(f"a step is [N, F], found {list(input.shape)}; give hidden_states with a minibatch")
         kept = tuple(self.hidden_states) if isinstance(self.hidden_states, tuple) else self.hidden_states
         output, after = self.rnn(input.unsqueeze(0), kept)
         self.hidden_states = LstmHiddenState(*after) if isinstance(after, tuple) else after
-        self.output = output.squeeze(0)
-        return self.output
+        stepped: Tensor = output.squeeze(0)
+        self.output = stepped
+        return stepped
 
     def reset(self, dones: Tensor | None = None) -> None:
         """Zero the memory where `dones` [N] of any dtype is not zero; forget it all without."""

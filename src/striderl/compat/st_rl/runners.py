@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.foreign import read_torch_archive
-from striderl.compat.st_rl import algorithms, build
+from striderl.compat.st_rl import algorithms, build, relatives
 from striderl.data.naming import unknown
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.training.rsl_rl.reporting import as_block, make_writer, report_to_trial, store_code_state
@@ -33,11 +33,11 @@ ALGORITHMS: Mapping[str, Any] = {
     kind.__name__: kind
     for kind in (
         algorithms.PPO,
-        algorithms.TPPO,
-        algorithms.APPO,
-        algorithms.ATPPO,
-        algorithms.EstimatorPPO,
-        algorithms.EstimatorTPPO,
+        relatives.TPPO,
+        relatives.APPO,
+        relatives.ATPPO,
+        relatives.EstimatorPPO,
+        relatives.EstimatorTPPO,
     )
 }
 """Every algorithm that a config may name; a class may stand in the place of a name."""
@@ -243,8 +243,9 @@ class TwoStageRunner(OnPolicyRunner):
         super().__init__(env, train_cfg, log_dir, device)
         if "pretrain_dataset" not in self.cfg:
             raise ValueError("TwoStageRunner wants 'pretrain_dataset' in its config: the arguments of a RolloutDataset")
-        if not isinstance(self.alg, algorithms.TPPO):
+        if not isinstance(self.alg, relatives.TPPO):
             raise TypeError(f"recorded actions are labels, which a TPPO learns; found {type(self.alg).__name__}")
+        self.teacher_alg = self.alg
         self.pretrain_iterations = int(self.cfg.get("pretrain_iterations", -1))
         settings = {"device": self.device, **self.cfg["pretrain_dataset"]}
         self.rollout_dataset = RolloutDataset(num_envs=self.env.num_envs, **settings)
@@ -260,7 +261,7 @@ class TwoStageRunner(OnPolicyRunner):
         if self.pretraining:
             self._pretrained = True
             transition, infos = self.rollout_dataset.get_transition_batch()
-            self.alg.collect_transition_from_dataset(transition, infos)
+            self.teacher_alg.collect_transition_from_dataset(transition, infos)
             following, privileged = build.flat(transition.next_observation), transition.next_privileged_observation
             rewards, dones = transition.reward.reshape(-1), transition.done.reshape(-1)
             return following, following if privileged is None else build.flat(privileged), rewards, dones, infos

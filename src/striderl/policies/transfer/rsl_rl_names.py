@@ -94,10 +94,11 @@ def with_weights(policy: Policy, path: str | Path, weights: Weights) -> Policy:
         return policy
     foreign = read_rsl_rl(path)
     config = policy.config
-    for part, normalizer in (("actor", foreign.actor_normalizer), ("critic", foreign.critic_normalizer)):
-        stages = config.actor if part == "actor" else config.critic
-        if normalizer is not None and not any(isinstance(stage, NormalizeObs) for stage in stages):
-            config = replace(config, **{part: (NormalizeObs(eps=EPSILON), *stages)})
+    front = NormalizeObs(eps=EPSILON)
+    if foreign.actor_normalizer is not None and not any(isinstance(each, NormalizeObs) for each in config.actor):
+        config = replace(config, actor=(front, *config.actor))
+    if foreign.critic_normalizer is not None and not any(isinstance(each, NormalizeObs) for each in config.critic):
+        config = replace(config, critic=(front, *config.critic))
     if config != policy.config:
         with torch.random.fork_rng(devices=[]):
             policy = Policy(policy.obs_spec, policy.action_spec, config)
@@ -192,9 +193,9 @@ def _further_weights(policy: Policy, weights: Weights, *, critic: bool) -> dict[
         )
     found: dict[str, Tensor] = {}
     for name, value in weights.items():
-        old = next((each for each in places if name.startswith(each)), None)
-        if old is not None:
-            found[places[old] + name.removeprefix(old)] = value
+        place = next((each for each in places if name.startswith(each)), "")
+        if place:
+            found[places[place] + name.removeprefix(place)] = value
         elif critic or not name.startswith("critic_"):
             raise ValueError(
                 f"the checkpoint has {name!r}, and the policy no such part; build it with the encoders and estimators "
