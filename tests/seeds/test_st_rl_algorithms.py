@@ -147,12 +147,12 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any], set[str]]] = {
 }
 
 
-@pytest.mark.described("st_rl", 166, "update iterates over minibatches and returns average losses and stats.")
-@pytest.mark.described("st_rl", 180, "losses has total_loss, the weighted sum of all.")
-@pytest.mark.described("st_rl", 592, "APPO combines APPOAlgoMixin and PPO.")
-@pytest.mark.described("st_rl", 607, "ATPPO combines APPOAlgoMixin and TPPO.")
-@pytest.mark.described("st_rl", 884, "EstimatorPPO runs PPO with an estimation loss.")
-@pytest.mark.described("st_rl", 894, "EstimatorTPPO runs TPPO with an estimation loss.")
+@pytest.mark.described("st_rl", 228, "update iterates over minibatches and returns average losses and stats.")
+@pytest.mark.described("st_rl", 206, "losses has total_loss, the weighted sum of all.")
+@pytest.mark.described("st_rl", 646, "APPO combines APPOAlgoMixin and PPO.")
+@pytest.mark.described("st_rl", 664, "ATPPO combines APPOAlgoMixin and TPPO.")
+@pytest.mark.described("st_rl", 963, "EstimatorPPO runs PPO with an estimation loss.")
+@pytest.mark.described("st_rl", 973, "EstimatorTPPO runs TPPO with an estimation loss.")
 @pytest.mark.parametrize("name", KINDS)
 def test_every_algorithm_learns_in_a_hand_written_loop(name: str) -> None:
     algorithm, kind, settings, more, wanted = KINDS[name]
@@ -173,7 +173,7 @@ def test_every_algorithm_learns_in_a_hand_written_loop(name: str) -> None:
     assert alg.num_skipped_updates == 0
 
 
-@pytest.mark.described("st_rl", 121, "Acting stores action, value, log-probability, mean and std in the transition.")
+@pytest.mark.described("st_rl", 148, "Acting stores action, value, log-probability, mean and std in the transition.")
 @pytest.mark.described("rsl_rl", 11, "act infers actions and values from observations and records them.")
 def test_act_fills_the_transition_in() -> None:
     alg = PPO(model(ActorCriticRecurrent))
@@ -191,7 +191,7 @@ def test_act_fills_the_transition_in() -> None:
 
 @pytest.mark.described(
     "st_rl",
-    143,
+    170,
     "A time-out adds the discounted value to its reward.",
     difference="the value of the last observation where infos have it, which V(s_t) stands for otherwise",
 )
@@ -210,7 +210,7 @@ def test_time_outs_are_bootstrapped(final: bool) -> None:
     assert alg.transition.rewards is None and alg.storage.step == 1
 
 
-@pytest.mark.described("st_rl", 156, "compute_returns bootstraps from the value of the last observation.")
+@pytest.mark.described("st_rl", 183, "compute_returns bootstraps from the value of the last observation.")
 @pytest.mark.described("rsl_rl", 13, "compute_returns computes discounted values.")
 def test_valuing_the_last_observation_leaves_the_memory() -> None:
     alg = PPO(model(ActorCriticRecurrent))
@@ -222,8 +222,8 @@ def test_valuing_the_last_observation_leaves_the_memory() -> None:
     assert torch.equal(alg.actor_critic.get_hidden_states().critic.hidden, before)
 
 
-@pytest.mark.described("st_rl", 229, "compute_losses recomputes log-probabilities and values of a minibatch.")
-@pytest.mark.described("st_rl", 310, "The surrogate is the larger of the plain and the clipped one.")
+@pytest.mark.described("st_rl", 253, "compute_losses recomputes log-probabilities and values of a minibatch.")
+@pytest.mark.described("st_rl", 317, "The surrogate is the larger of the plain and the clipped one.")
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_the_first_ratio_is_one(recurrent: bool) -> None:
     seen: list[Tensor] = []
@@ -327,7 +327,7 @@ class AsWritten(PPO):
         return mean_losses, average_stats
 
 
-@pytest.mark.described("st_rl", 337, "compute_losses returns losses, intermediate variables and stats.")
+@pytest.mark.described("st_rl", 355, "compute_losses returns losses, intermediate variables and stats.")
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_the_documents_text_as_a_subclass_equals_the_class(recurrent: bool) -> None:
     found = {}
@@ -343,7 +343,7 @@ def test_the_documents_text_as_a_subclass_equals_the_class(recurrent: bool) -> N
     torch.testing.assert_close(dict(ours[0]), dict(written[0]), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.described("st_rl", 249, "An adaptive schedule follows the KL divergence of old and new policy.",
+@pytest.mark.described("st_rl", 276, "An adaptive schedule follows the KL divergence of old and new policy.",
                        difference="the KL is exact; the text adds 1e-5 inside the logarithm")  # fmt: skip
 @pytest.mark.parametrize("kind", [PPO, AsWritten])
 @pytest.mark.parametrize(("desired", "rises"), [(10.0, True), (1e-7, False)])
@@ -392,7 +392,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
 
 @pytest.mark.described(
     "st_rl",
-    92,
+    103,
     "init_obs_norm makes normalisers, or the identity without empirical_normalization.",
     difference="without normalisation nothing is raised",
 )
@@ -420,11 +420,11 @@ def test_observation_normalizers() -> None:
     torch.testing.assert_close(alg.obs_normalizer.mean, obs.mean(0))
 
 
-@pytest.mark.described("st_rl", 370, "state_dict has the model, the optimiser, the scheduler and the normalisers.")
-@pytest.mark.described("st_rl", 391, "load_state_dict restores them, so that training resumes.",
+@pytest.mark.described("st_rl", 377, "state_dict has the model, the optimiser, the scheduler and the normalisers.")
+@pytest.mark.described("st_rl", 403, "load_state_dict restores them, so that training resumes.",
                        difference="the learning rate is restored as well; toggled normalisation raises")  # fmt: skip
-@pytest.mark.described("rsl_rl", 113, "state_dict is the model, optimiser and scheduler state, for saving.")
-@pytest.mark.described("rsl_rl", 124, "load_state_dict loads a network from a saved state.")
+@pytest.mark.described("rsl_rl", 151, "state_dict is the model, optimiser and scheduler state, for saving.")
+@pytest.mark.described("rsl_rl", 162, "load_state_dict loads a network from a saved state.")
 @pytest.mark.parametrize("name", ["PPO", "APPO", "EstimatorPPO recurrent"])
 def test_saving_with_torch_and_loading(tmp_path: Path, name: str) -> None:
     algorithm, kind, settings, more, _ = KINDS[name]
@@ -449,7 +449,7 @@ def test_saving_with_torch_and_loading(tmp_path: Path, name: str) -> None:
 # -- teachers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 420, "GET_PROB_FUNC is a schedule: linear, exp or tanh.")
+@pytest.mark.described("st_rl", 430, "GET_PROB_FUNC is a schedule: linear, exp or tanh.")
 @pytest.mark.parametrize(
     ("option", "at"),
     [("linear", [1.0, 0.5, 0.0, 0.0]), ("exp", [1.0, 0.605, 0.366, 0.134]), ("tanh", [0.881, 0.731, 0.5, 0.119])],
@@ -459,8 +459,8 @@ def test_schedules(option: str, at: list[float]) -> None:
     assert [schedule(x) for x in (0, 50, 100, 200)] == pytest.approx(at, abs=1e-3)
 
 
-@pytest.mark.described("st_rl", 708, "The teacher is built from a dict with class_name and teacher_ac_path.")
-@pytest.mark.described("st_rl", 720, "Without a path a warning says that the teacher is not trained.")
+@pytest.mark.described("st_rl", 747, "The teacher is built from a dict with class_name and teacher_ac_path.")
+@pytest.mark.described("st_rl", 753, "Without a path a warning says that the teacher is not trained.")
 def test_a_teacher_from_a_dict(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(5)
     trained = PPO(ActorCritic(CRITIC, CRITIC, ACT, **SMALL))
@@ -477,10 +477,10 @@ def test_a_teacher_from_a_dict(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         TPPO(model())
 
 
-@pytest.mark.described("st_rl", 740, "TPPO stores rollouts with action labels.")
-@pytest.mark.described("st_rl", 751, "The teacher's actions are labels, and replace the student's with a probability.",
+@pytest.mark.described("st_rl", 776, "TPPO stores rollouts with action labels.")
+@pytest.mark.described("st_rl", 792, "The teacher's actions are labels, and replace the student's with a probability.",
                        difference="the stored log-probability is that of the executed action")  # fmt: skip
-@pytest.mark.described("st_rl", 767, "Where an episode ended, it is drawn anew who acts.")
+@pytest.mark.described("st_rl", 807, "Where an episode ended, it is drawn anew who acts.")
 def test_the_teacher_labels_and_acts() -> None:
     alg = TPPO(model(), teacher_policy=TEACHER, teacher_act_prob=1.0, ppo={"gamma": 0.9})
     alg.init_storage(N, T, [OBS], [CRITIC], [ACT])
@@ -496,7 +496,7 @@ def test_the_teacher_labels_and_acts() -> None:
     assert alg.use_teacher_act_mask.tolist() == [False, False, True, True, True, True]
 
 
-@pytest.mark.described("st_rl", 786, "Distillation targets are real, mse_sum, l1 and tanh.")
+@pytest.mark.described("st_rl", 830, "Distillation targets are real, mse_sum, l1 and tanh.")
 @pytest.mark.parametrize("target", ["real", "mse_sum", "l1", "tanh", "scaled_tanh", "max_log_prob"])
 def test_the_student_becomes_the_teacher(target: str) -> None:
     torch.manual_seed(3)
@@ -511,7 +511,7 @@ def test_the_student_becomes_the_teacher(target: str) -> None:
     assert (alg.actor_critic.act_inference(obs) - teacher.act_inference(obs)).abs().mean() < 0.6 * before
 
 
-@pytest.mark.described("st_rl", 808, "Latents of the student are drawn to those of the teacher.")
+@pytest.mark.described("st_rl", 844, "Latents of the student are drawn to those of the teacher.")
 def test_latents_are_distilled() -> None:
     encoder: dict[str, Any] = {
         "encoder_component_names": ["joints"],
@@ -540,8 +540,8 @@ def test_a_learning_rate_scheduler_and_resampled_memories() -> None:
 # -- motions -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 480, "APPO saves its actions as action_labels.")
-@pytest.mark.described("st_rl", 490, "process_env_step reads ref_obs and ref_motion and mixes style and task reward.",
+@pytest.mark.described("st_rl", 525, "APPO saves its actions as action_labels.")
+@pytest.mark.described("st_rl", 552, "process_env_step reads ref_obs and ref_motion and mixes style and task reward.",
                        difference="one normaliser sees both motions, and the log keeps tensors")  # fmt: skip
 def test_motions_and_style_rewards() -> None:
     alg = APPO(model(AmpActorCritic, **AMP), discriminator_loss_coef=1.0)
@@ -560,7 +560,7 @@ def test_motions_and_style_rewards() -> None:
 
 
 @pytest.mark.described(
-    "st_rl", 551, "The discriminator learns 1 for the expert and -1 for the policy, with a gradient penalty."
+    "st_rl", 620, "The discriminator learns 1 for the expert and -1 for the policy, with a gradient penalty."
 )
 def test_the_discriminator_tells_motions_apart() -> None:
     gentle = {"amp_discriminator": {**AMP["amp_discriminator"], "discriminator_grad_pen": 0.1}}
@@ -578,7 +578,7 @@ def test_the_discriminator_tells_motions_apart() -> None:
 
 @pytest.mark.described(
     "st_rl",
-    538,
+    595,
     "mimic_loss_coef rewards following the expert's motion.",
     difference="part of the reward: the distance of two stored tensors has no gradient",
 )
@@ -594,7 +594,7 @@ def test_the_mimic_coefficient_changes_the_reward() -> None:
     assert rewards[1] < rewards[0] - 0.5
 
 
-@pytest.mark.described("st_rl", 858, "The estimation loss compares the estimate with the critic's observation.")
+@pytest.mark.described("st_rl", 925, "The estimation loss compares the estimate with the critic's observation.")
 def test_the_estimator_learns_its_target() -> None:
     alg = EstimatorPPO(
         model(StateAc, **SEGMENTS, **ESTIMATOR), num_learning_epochs=20, num_mini_batches=2, learning_rate=1e-2
@@ -626,7 +626,7 @@ class MotionEnv:
         return torch.randn(N, OBS), {"observations": {"critic": torch.randn(N, CRITIC)}}
 
 
-@pytest.mark.described("st_rl", 2249, "algorithms.APPO(cfg, env) builds model, algorithm and storage.")
+@pytest.mark.described("st_rl", 2265, "algorithms.APPO(cfg, env) builds model, algorithm and storage.")
 @pytest.mark.parametrize("form", ["flat", "nested"])
 def test_an_algorithm_from_a_config_and_an_env(form: str) -> None:
     policy = {**SMALL, **AMP}
@@ -667,7 +667,7 @@ class RewardWeighted(PPO):
 
 
 @pytest.mark.slow
-@pytest.mark.described("st_rl", 30, "PPO is the foundation that other algorithms extend.")
+@pytest.mark.described("st_rl", 24, "PPO is the foundation that other algorithms extend.")
 def test_an_own_algorithm_in_these_words_learns_cartpole() -> None:
     from cart_pole import CartPole
 

@@ -127,8 +127,8 @@ def run_folder(folder: Path, name: str, number: int = 100, *, normalised: bool =
     return model.act_inference
 
 
-@pytest.mark.described("st_rl", 1231, "A mutex builds its sub-policies from config.json and weights of run folders.")
-@pytest.mark.described("st_rl", 1271, "The action scale of each sub-policy is taken from its run.")
+@pytest.mark.described("st_rl", 1242, "A mutex builds its sub-policies from config.json and weights of run folders.")
+@pytest.mark.described("st_rl", 1280, "The action scale of each sub-policy is taken from its run.")
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("name", ["plain", "encoders", "estimator"])
 def test_a_mutex_reads_st_rls_run_folders(name: str, normalised: bool, tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def runner_folder(folder: Path) -> OnPolicyRunner:
     return runner
 
 
-@pytest.mark.described("st_rl", 2383, "build_training_policy reads config.json and builds the student.")
-@pytest.mark.described("st_rl", 2397, "load_latest_training_policy loads the newest checkpoint.")
+@pytest.mark.described("st_rl", 2355, "build_training_policy reads config.json and builds the student.")
+@pytest.mark.described("st_rl", 2366, "load_latest_training_policy loads the newest checkpoint.")
 @pytest.mark.parametrize("name", ["plain", "all", "ours"])
 def test_a_student_is_read_from_either_kind_of_folder(name: str, tmp_path: Path) -> None:
     env = wrap_env(SegmentedEnv(), device="cpu")

@@ -86,13 +86,13 @@ def built(name: str, **more: Any) -> Any:
     return getattr(modules, name)(ACTOR, CRITIC, ACT, **{**NAMED, **KINDS[name], **more})
 
 
-@pytest.mark.described("st_rl", 979, "ActorCritic wraps actor and critic into one interface.")
-@pytest.mark.described("st_rl", 1374, "EncoderStateAc and EncoderStateAcRecurrent combine encoders and estimators.")
-@pytest.mark.described("st_rl", 1493, "AmpActorCritic and AmpActorCriticRecurrent have a discriminator.")
-@pytest.mark.described("st_rl", 1651, "EncoderActorCritic, its recurrent and its AMP form mix encoders in.")
-@pytest.mark.described("st_rl", 1864, "PrivilegeStateAcRecurrent has an adaptor, an estimator and a memory.")
-@pytest.mark.described("st_rl", 1946, "StateAc and StateAcRecurrent have an estimator.")
-@pytest.mark.described("st_rl", 2083, "VisualDeterministicAC and VisualDeterministicRecurrent encode an image.")
+@pytest.mark.described("st_rl", 1014, "ActorCritic wraps actor and critic into one interface.")
+@pytest.mark.described("st_rl", 1419, "EncoderStateAc and EncoderStateAcRecurrent combine encoders and estimators.")
+@pytest.mark.described("st_rl", 1504, "AmpActorCritic and AmpActorCriticRecurrent have a discriminator.")
+@pytest.mark.described("st_rl", 1658, "EncoderActorCritic, its recurrent and its AMP form mix encoders in.")
+@pytest.mark.described("st_rl", 1881, "PrivilegeStateAcRecurrent has an adaptor, an estimator and a memory.")
+@pytest.mark.described("st_rl", 1974, "StateAc and StateAcRecurrent have an estimator.")
+@pytest.mark.described("st_rl", 2085, "VisualDeterministicAC and VisualDeterministicRecurrent encode an image.")
 @pytest.mark.parametrize("name", KINDS)
 def test_every_actor_critic_is_a_module_with_the_documents_methods(name: str) -> None:
     model = built(name)
@@ -112,7 +112,7 @@ def test_every_actor_critic_is_a_module_with_the_documents_methods(name: str) ->
     assert (model.get_hidden_states() is not None) == model.is_recurrent == ("Recurrent" in name)
 
 
-@pytest.mark.described("st_rl", 988, "ActorCritic(obs_dim, act_dim) gives distribution, value, log-probs and entropy.",
+@pytest.mark.described("st_rl", 1006, "ActorCritic(obs_dim, act_dim) gives distribution, value, log-probs and entropy.",
                        difference="act returns actions alone")  # fmt: skip
 def test_the_small_actor_critic_of_the_document() -> None:
     model = ActorCritic(6, 2)
@@ -124,7 +124,7 @@ def test_the_small_actor_critic_of_the_document() -> None:
     torch.testing.assert_close(log_probs, action_dist.log_prob(actions).sum(-1))
 
 
-@pytest.mark.described("rsl_rl", 24, "actor_critic's constructor defines the hyperparameters.")
+@pytest.mark.described("rsl_rl", 25, "actor_critic's constructor defines the hyperparameters.")
 def test_unknown_arguments_are_named() -> None:
     with pytest.raises(TypeError, match=r"actor_hidden_dim.*actor_hidden_dims"):
         ActorCritic(4, 4, 2, actor_hidden_dim=[8])
@@ -165,7 +165,7 @@ def test_overrides_of_a_model_are_used_and_its_layers_are_parameters() -> None:
     torch.testing.assert_close(model.evaluate(obs), model.critic(obs) + 5.0)
 
 
-@pytest.mark.described("st_rl", 1560, "DeterministicPolicyMixin returns the mean in the place of a sample.")
+@pytest.mark.described("st_rl", 1582, "DeterministicPolicyMixin returns the mean in the place of a sample.")
 def test_a_mixin_in_front() -> None:
     class Mean(DeterministicPolicyMixin, ActorCritic):
         pass
@@ -177,9 +177,9 @@ def test_a_mixin_in_front() -> None:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 1343, "Memory wraps an LSTM or a GRU and keeps its hidden states.")
-@pytest.mark.described("rsl_rl", 32, "Memory turns observations into hidden states.")
-@pytest.mark.described("rsl_rl", 35, "detach_hidden_states cuts the memory off its graph.")
+@pytest.mark.described("st_rl", 1376, "Memory wraps an LSTM or a GRU and keeps its hidden states.")
+@pytest.mark.described("rsl_rl", 34, "Memory turns observations into hidden states.")
+@pytest.mark.described("rsl_rl", 37, "detach_hidden_states cuts the memory off its graph.")
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_the_memory(kind: str) -> None:
     memory = Memory(4, type=kind, hidden_size=5)
@@ -194,10 +194,10 @@ def test_the_memory(kind: str) -> None:
     assert not hidden.requires_grad and hidden.abs().sum(-1)[0].bool().tolist() == [True, False, True]
 
 
-@pytest.mark.described("st_rl", 1324, "reset(dones) resets only the memory of terminated envs.")
-@pytest.mark.described("st_rl", 1330, "get_hidden_states returns those of actor and critic.")
-@pytest.mark.described("st_rl", 1357, "ActorCriticHiddenState and LstmHiddenState are namedarraytuples.")
-@pytest.mark.described("rsl_rl", 27, "The recurrent network takes padded trajectories.")
+@pytest.mark.described("st_rl", 1331, "reset(dones) resets only the memory of terminated envs.")
+@pytest.mark.described("st_rl", 1365, "get_hidden_states returns those of actor and critic.")
+@pytest.mark.described("st_rl", 1395, "ActorCriticHiddenState and LstmHiddenState are namedarraytuples.")
+@pytest.mark.described("rsl_rl", 29, "The recurrent network takes padded trajectories.")
 @pytest.mark.parametrize("name", [name for name in KINDS if "Recurrent" in name])
 def test_a_padded_minibatch_repeats_the_rollout(name: str) -> None:
     model = built(name)
@@ -228,10 +228,10 @@ def _zero(hidden: Any, count: int) -> Any:
 # -- encoders ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 1600, "Encoders replace components by latents, in the order of the observation.")
-@pytest.mark.described("st_rl", 1624, "get_encoder_latent returns the latent of one component.")
+@pytest.mark.described("st_rl", 1635, "Encoders replace components by latents, in the order of the observation.")
+@pytest.mark.described("st_rl", 1642, "get_encoder_latent returns the latent of one component.")
 @pytest.mark.described(
-    "st_rl", 1662, "critic_encoder_component_names='shared' lets the critic reuse the actor's encoders."
+    "st_rl", 1672, "critic_encoder_component_names='shared' lets the critic reuse the actor's encoders."
 )
 @pytest.mark.parametrize("critic", [None, "shared", ["forward_depth"]])
 def test_encoders(critic: Any) -> None:
@@ -249,7 +249,7 @@ def test_encoders(critic: Any) -> None:
     assert any(name.startswith("encoders.0.conv.") for name in model.state_dict())
 
 
-@pytest.mark.described("st_rl", 2096, "A VisualDeterministicAC is built with visual_component_name and visual_kwargs.")
+@pytest.mark.described("st_rl", 2098, "A VisualDeterministicAC is built with visual_component_name and visual_kwargs.")
 @pytest.mark.described("st_rl", 2111, "act_with_embedded_latent skips encoding again.")
 def test_the_visual_example() -> None:
     obs_segments = {"state": (8,), "forward_depth": (1, 18, 28)}
@@ -274,9 +274,9 @@ def test_the_visual_example() -> None:
 # -- estimators --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 1908, "The estimator reads observation components and predicts others.")
-@pytest.mark.described("st_rl", 1930, "get_estimated_state returns the most recent estimate.")
-@pytest.mark.described("st_rl", 1935, "replace_state_prob > 0 and use_actor_rnn=True exclude each other.")
+@pytest.mark.described("st_rl", 1948, "The estimator reads observation components and predicts others.")
+@pytest.mark.described("st_rl", 1964, "get_estimated_state returns the most recent estimate.")
+@pytest.mark.described("st_rl", 1969, "replace_state_prob > 0 and use_actor_rnn=True exclude each other.")
 def test_the_estimator() -> None:
     obs = torch.randn(200, ACTOR)
     model = StateAc(ACTOR, CRITIC, ACT, **NAMED, **ESTIMATOR, replace_state_prob=0.5)
@@ -294,8 +294,8 @@ def test_the_estimator() -> None:
         StateAcRecurrent(ACTOR, CRITIC, ACT, **NAMED, **ESTIMATOR, **RNN, use_actor_rnn=True, replace_state_prob=0.5)
 
 
-@pytest.mark.described("st_rl", 1919, "With use_actor_rnn=True the estimator reads the actor's memory.")
-@pytest.mark.described("st_rl", 1886, "EstimatorActorHiddenState holds the hidden states of estimator and actor.")
+@pytest.mark.described("st_rl", 1956, "With use_actor_rnn=True the estimator reads the actor's memory.")
+@pytest.mark.described("st_rl", 1936, "EstimatorActorHiddenState holds the hidden states of estimator and actor.")
 @pytest.mark.parametrize("use_actor_rnn", [False, True])
 @pytest.mark.parametrize("kind", [StateAcRecurrent, EncoderStateAcRecurrent])
 def test_the_three_ways_to_estimate(kind: Any, use_actor_rnn: bool) -> None:
@@ -307,7 +307,7 @@ def test_the_three_ways_to_estimate(kind: Any, use_actor_rnn: bool) -> None:
     assert any(name.startswith("memory_s.") for name in model.state_dict()) != use_actor_rnn
 
 
-@pytest.mark.described("st_rl", 1829, "The adaptor predicts privileged components from available ones.")
+@pytest.mark.described("st_rl", 1831, "The adaptor predicts privileged components from available ones.")
 def test_the_adaptor() -> None:
     model = PrivilegeStateAcRecurrent(ACTOR, CRITIC, ACT, **NAMED, **ESTIMATOR, **ADAPTOR, **RNN)
     model.act(torch.randn(N, ACTOR))
@@ -328,7 +328,7 @@ def test_components_of_a_vector() -> None:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 1466, "AMPDiscriminator scores states, with a gradient penalty and a style reward.")
+@pytest.mark.described("st_rl", 1471, "AMPDiscriminator scores states, with a gradient penalty and a style reward.")
 def test_the_discriminator() -> None:
     model = AmpActorCritic(ACTOR, CRITIC, ACT, **NAMED, **AMP)
     state, task = torch.randn(N, 6), torch.ones(N)
@@ -339,9 +339,9 @@ def test_the_discriminator() -> None:
     assert model.discriminator.compute_grad_pen(state).item() > 0.0
 
 
-@pytest.mark.described("st_rl", 1690, "MlpModel has hidden layers and an optional linear output.")
-@pytest.mark.described("st_rl", 1519, "Conv2dModel computes its output size for a resolution.")
-@pytest.mark.described("st_rl", 1535, "Conv2dHeadModel is convolutions and a fully connected head.")
+@pytest.mark.described("st_rl", 1696, "MlpModel has hidden layers and an optional linear output.")
+@pytest.mark.described("st_rl", 1537, "Conv2dModel computes its output size for a resolution.")
+@pytest.mark.described("st_rl", 1550, "Conv2dHeadModel is convolutions and a fully connected head.")
 def test_networks() -> None:
     assert MlpModel(4, [8, 6], None).output_size == 6 and MlpModel(4, 8, 3)(torch.randn(N, 4)).shape == (N, 3)
     assert MlpModel(4, None, 3)(torch.randn(N, 4)).shape == (N, 3) and MlpModel(4, [8], 3, "Tanh").output_size == 3
@@ -352,9 +352,9 @@ def test_networks() -> None:
     assert head(torch.randn(N, 1, 16, 16)).shape == (N, 5) and head.output_size == 5
 
 
-@pytest.mark.described("st_rl", 2042, "get_activation_Cls returns the class of an activation.",
+@pytest.mark.described("st_rl", 2043, "get_activation_Cls returns the class of an activation.",
                        difference="an unknown name raises; crelu too, which newer libraries read as celu")  # fmt: skip
-@pytest.mark.described("st_rl", 2049, "conv2d_output_shape computes the output height and width.")
+@pytest.mark.described("st_rl", 2050, "conv2d_output_shape computes the output height and width.")
 def test_module_functions() -> None:
     act_cls = get_activation_Cls("relu")
     activation = act_cls()
@@ -368,7 +368,7 @@ def test_module_functions() -> None:
 
 
 @pytest.mark.described(
-    "st_rl", 1741, "EmpiricalNormalization normalises by running statistics, which it learns in training."
+    "st_rl", 1750, "EmpiricalNormalization normalises by running statistics, which it learns in training."
 )
 def test_empirical_normalization_learns_in_train_mode() -> None:
     norm = EmpiricalNormalization(shape=[2], until=1.0e8)
@@ -389,11 +389,11 @@ def test_empirical_normalization_learns_in_train_mode() -> None:
     assert short.count == 120
 
 
-@pytest.mark.described("st_rl", 1759, "Normalize scales vectors to unit length.")
-@pytest.mark.described("st_rl", 1772, "RunningMeanStd tracks mean and variance of a stream.")
+@pytest.mark.described("st_rl", 1768, "Normalize scales vectors to unit length.")
+@pytest.mark.described("st_rl", 1780, "RunningMeanStd tracks mean and variance of a stream.")
 @pytest.mark.described(
     "st_rl",
-    1791,
+    1801,
     "Normalizer clips normalised observations, of numpy and of torch.",
     difference="normalize_torch reads statistics and does not update them: every read would count again",
 )

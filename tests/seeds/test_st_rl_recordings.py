@@ -69,9 +69,9 @@ class Teacher:
         self.resets += int(dones.sum())
 
 
-@pytest.mark.described("st_rl", 2496, "policy supports act(obs, critic_obs), act_inference(obs, critic_obs) and reset.")
-@pytest.mark.described("st_rl", 2508, "demo_by_sample chooses between sampling and inference.")
-@pytest.mark.described("st_rl", 2494, "env is a simulation environment with step, reset and get_observations.")
+@pytest.mark.described("st_rl", 2476, "policy supports act(obs, critic_obs), act_inference(obs, critic_obs) and reset.")
+@pytest.mark.described("st_rl", 2487, "demo_by_sample chooses between sampling and inference.")
+@pytest.mark.described("st_rl", 2475, "env is a simulation environment with step, reset and get_observations.")
 @pytest.mark.parametrize("sample", [False, True])
 def test_a_raw_env_and_a_policy_of_the_documents_kind(sample: bool, tmp_path: Path) -> None:
     policy = Teacher()
@@ -96,7 +96,7 @@ def test_a_module_of_st_rl_sees_its_six_numbers(tmp_path: Path) -> None:
     torch.testing.assert_close(steps["act"], model.act_inference(seen).detach())
 
 
-@pytest.mark.described("rsl_rl", 92, "compress_normalized_image turns floats in [0, 1] into bytes.")
+@pytest.mark.described("rsl_rl", 128, "compress_normalized_image turns floats in [0, 1] into bytes.")
 def test_images_of_numpy_and_torch_are_compressed() -> None:
     image = np.array([[0.0, 0.5, 1.0, 1.5]], np.float32)
     found = compress_normalized_image(image)
@@ -108,7 +108,7 @@ def test_images_of_numpy_and_torch_are_compressed() -> None:
         compress_normalized_image(np.array([np.nan], np.float32))
 
 
-@pytest.mark.described("st_rl", 2547, "Recordings are stored as pickles, with metadata.json.",
+@pytest.mark.described("st_rl", 2522, "Recordings are stored as pickles, with metadata.json.",
                        difference="shards with checksums, which no reader executes; pickles by export")  # fmt: skip
 @pytest.mark.parametrize("mapped", [False, True])
 def test_recordings_are_written_back_as_pickles_and_read_again(mapped: bool, tmp_path: Path) -> None:
@@ -151,10 +151,10 @@ def test_recordings_are_written_back_as_pickles_and_read_again(mapped: bool, tmp
 # -- DAgger ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 2449, "The example records by the calls of its loop, with a student out of its folder.",
+@pytest.mark.described("st_rl", 2439, "The example records by the calls of its loop, with a student out of its folder.",
                        difference="the teacher is given as policy; the example leaves it out")  # fmt: skip
-@pytest.mark.described("st_rl", 2410, "get_transition mixes actions; the teacher's always label the trajectory.")
-@pytest.mark.described("st_rl", 2423, "add_transition saves episode infos, policy_reset resets policies.")
+@pytest.mark.described("st_rl", 2385, "get_transition mixes actions; the teacher's always label the trajectory.")
+@pytest.mark.described("st_rl", 2395, "add_transition saves episode infos, policy_reset resets policies.")
 def test_the_dagger_example(tmp_path: Path) -> None:
     policy = {"class_name": "ActorCritic", "actor_hidden_dims": [8], "critic_hidden_dims": [8]}
     config = {"num_steps_per_env": 2, "save_interval": 1, "logger": "none", "policy": policy, "algorithm": {}}
@@ -193,9 +193,9 @@ def test_the_dagger_example(tmp_path: Path) -> None:
 # -- rollout files -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 2934, "RolloutDataset feeds recorded transitions of several envs.")
-@pytest.mark.described("st_rl", 2861, "get_batch returns one transition per env, or a sequence.")
-@pytest.mark.described("st_rl", 2869, "get_transition_batch returns a transition and infos with time_outs.")
+@pytest.mark.described("st_rl", 2948, "RolloutDataset feeds recorded transitions of several envs.")
+@pytest.mark.described("st_rl", 2900, "get_batch returns one transition per env, or a sequence.")
+@pytest.mark.described("st_rl", 2908, "get_transition_batch returns a transition and infos with time_outs.")
 def test_recordings_are_played_back(tmp_path: Path) -> None:
     DemonstrationSaver(MotionEnv(), Teacher(), tmp_path, 5, 30, 6).collect_and_save()
     dataset = RolloutDataset(

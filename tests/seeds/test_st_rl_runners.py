@@ -126,7 +126,7 @@ SEEN: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.described("st_rl", 683, "teacher_policy defines the teacher's class and the path of its weights.")
+@pytest.mark.described("st_rl", 736, "teacher_policy defines the teacher's class and the path of its weights.")
 @pytest.mark.parametrize("case", SEEN)
 def test_a_teacher_dict_with_sizes_and_segments(case: str, tmp_path: Path) -> None:
     sizes, names = SEEN[case]
@@ -197,9 +197,9 @@ AMP_CONFIG: dict[str, Any] = {
 }
 
 
-@pytest.mark.described("st_rl", 2237, "The example builds env, algorithm and AmpPolicyRunner, and trains.",
+@pytest.mark.described("st_rl", 2257, "The example builds env, algorithm and AmpPolicyRunner, and trains.",
                        difference="a config may stand in the place of the algorithm")  # fmt: skip
-@pytest.mark.described("st_rl", 2188, "learn collects rollouts, computes returns, updates, evaluates, logs and saves.")
+@pytest.mark.described("st_rl", 2185, "learn collects rollouts, computes returns, updates, evaluates, logs and saves.")
 def test_the_amp_example(tmp_path: Path) -> None:
     env = MotionEnv()
     algo = st_rl.APPO(AMP_CONFIG, env)
@@ -213,11 +213,11 @@ def test_the_amp_example(tmp_path: Path) -> None:
     assert (tmp_path / "model_5.pt").is_file()
 
 
-@pytest.mark.described("st_rl", 2560, "OnPolicyRunner(env, train_cfg, log_dir, device) trains, saves and loads.")
-@pytest.mark.described("st_rl", 2639, "load restores the iteration and optional optimizer states.")
-@pytest.mark.described("st_rl", 2647, "get_inference_policy returns a policy function with normalisation.")
-@pytest.mark.described("rsl_rl", 37, "A runner joins env, algorithm and module.")
-@pytest.mark.described("rsl_rl", 39, "learn steps all envs, then updates; save, load and get_inference_policy.")
+@pytest.mark.described("st_rl", 2548, "OnPolicyRunner(env, train_cfg, log_dir, device) trains, saves and loads.")
+@pytest.mark.described("st_rl", 2642, "load restores the iteration and optional optimizer states.")
+@pytest.mark.described("st_rl", 2650, "get_inference_policy returns a policy function with normalisation.")
+@pytest.mark.described("rsl_rl", 41, "A runner joins env, algorithm and module.")
+@pytest.mark.described("rsl_rl", 43, "learn steps all envs, then updates; save, load and get_inference_policy.")
 def test_the_runner_saves_one_file_and_loads_it(tmp_path: Path) -> None:
     cfg = {**AMP_CONFIG, "empirical_normalization": True}
     runner = st_rl.OnPolicyRunner(MotionEnv(), cfg, tmp_path)
@@ -264,7 +264,7 @@ class Trial:
         return len(self.reported) == 2
 
 
-@pytest.mark.described("st_rl", 2158, "trial is a handle for hyperparameter tuning, to which metrics are reported.")
+@pytest.mark.described("st_rl", 2142, "trial is a handle for hyperparameter tuning, to which metrics are reported.")
 def test_a_trial_is_told_the_metric() -> None:
     trial = Trial()
     st_rl.AmpPolicyRunner(MotionEnv(), AMP_CONFIG).learn(5, trial=trial)
@@ -272,8 +272,8 @@ def test_a_trial_is_told_the_metric() -> None:
     assert trial.reported[0][0] == pytest.approx(12.5**0.5)
 
 
-@pytest.mark.described("st_rl", 2666, "TwoStageRunner learns from a dataset first, then in the env.")
-@pytest.mark.described("st_rl", 2687, "rollout_step fetches recorded transitions while pretraining.")
+@pytest.mark.described("st_rl", 2672, "TwoStageRunner learns from a dataset first, then in the env.")
+@pytest.mark.described("st_rl", 2701, "rollout_step fetches recorded transitions while pretraining.")
 def test_two_stages(tmp_path: Path) -> None:
     from striderl.recording import DemonstrationSaver
 

@@ -49,9 +49,9 @@ def filled(kind: type = RolloutStorage, dones: Tensor | None = None, **more: Any
 
 
 @pytest.mark.described(
-    "st_rl", 111, "RolloutStorage(num_envs, num_transitions_per_env, shapes, device) holds trajectories."
+    "st_rl", 122, "RolloutStorage(num_envs, num_transitions_per_env, shapes, device) holds trajectories."
 )
-@pytest.mark.described("rsl_rl", 95, "Observations have the shape [num_transitions_per_env, num_envs, obs_shape].")
+@pytest.mark.described("rsl_rl", 132, "Observations have the shape [num_transitions_per_env, num_envs, obs_shape].")
 def test_the_storage_is_made_of_shapes() -> None:
     storage = RolloutStorage(N, T, [OBS], [CRITIC], [ACT], "cpu")
     assert storage.observations.shape == (T, N, OBS)
@@ -68,7 +68,7 @@ def test_the_core_storage_names_this_one() -> None:
         CoreStorage(N, T, [OBS], [CRITIC], [ACT], "cpu")  # type: ignore[misc, arg-type, call-arg]
 
 
-@pytest.mark.described("rsl_rl", 48, "Transition has ten fields, which clear sets to None.")
+@pytest.mark.described("rsl_rl", 58, "Transition has ten fields, which clear sets to None.")
 def test_a_transition_is_cleared() -> None:
     transition = RolloutStorage.Transition()
     names = "observations critic_observations actions rewards dones values actions_log_prob action_mean action_sigma"
@@ -77,8 +77,8 @@ def test_a_transition_is_cleared() -> None:
     assert set(vars(transition)) == {*names.split(), "hidden_states"} and not any(vars(transition).values())
 
 
-@pytest.mark.described("st_rl", 2795, "add_transitions adds one step of data.")
-@pytest.mark.described("rsl_rl", 47, "add_transitions updates the buffer with data from a Transition.")
+@pytest.mark.described("st_rl", 2839, "add_transitions adds one step of data.")
+@pytest.mark.described("rsl_rl", 56, "add_transitions updates the buffer with data from a Transition.")
 def test_add_transitions_writes_one_step() -> None:
     storage = filled()
     assert storage.step == T and storage.observations[2, 1, 0] == 21.0 and storage.rewards.sum() == T * N
@@ -89,8 +89,8 @@ def test_add_transitions_writes_one_step() -> None:
         storage.add_transitions(step(RolloutStorage.Transition(), 0, actions=None))
 
 
-@pytest.mark.described("st_rl", 2796, "compute_returns calculates generalized advantage estimation.")
-@pytest.mark.described("rsl_rl", 66, "compute_returns computes generalized advantage estimation.")
+@pytest.mark.described("st_rl", 2840, "compute_returns calculates generalized advantage estimation.")
+@pytest.mark.described("rsl_rl", 75, "compute_returns computes generalized advantage estimation.")
 def test_compute_returns_is_gae() -> None:
     # reward 1, values 0, gamma 0.5, lam 1; env 1 is done in step 1: its first two returns see nothing behind
     dones = torch.zeros(T, N)
@@ -104,8 +104,8 @@ def test_compute_returns_is_gae() -> None:
     )
 
 
-@pytest.mark.described("st_rl", 2799, "get_statistics gives the average episode length and the average reward.")
-@pytest.mark.described("rsl_rl", 67, "get_statistics returns trajectory length and rewards.")
+@pytest.mark.described("st_rl", 2843, "get_statistics gives the average episode length and the average reward.")
+@pytest.mark.described("rsl_rl", 76, "get_statistics returns trajectory length and rewards.")
 def test_get_statistics() -> None:
     dones = torch.zeros(T, N)
     dones[1, 1] = 1  # pieces of 4, 2, 2 and 4 steps
@@ -113,8 +113,8 @@ def test_get_statistics() -> None:
     assert float(length) == 3.0 and float(reward) == 1.0
 
 
-@pytest.mark.described("st_rl", 2797, "mini_batch_generator shuffles and samples minibatches.")
-@pytest.mark.described("rsl_rl", 68, "mini_batch_generator produces a batch-like dataset from the buffers.")
+@pytest.mark.described("st_rl", 2841, "mini_batch_generator shuffles and samples minibatches.")
+@pytest.mark.described("rsl_rl", 77, "mini_batch_generator produces a batch-like dataset from the buffers.")
 def test_minibatches_have_the_old_names_in_the_old_order() -> None:
     storage = filled()
     storage.compute_returns(torch.zeros(N, 1), 0.99, 0.95)
@@ -132,9 +132,9 @@ def test_minibatches_have_the_old_names_in_the_old_order() -> None:
     assert seen[:12] != seen[12:], "in another order"
 
 
-@pytest.mark.described("st_rl", 2798, "reccurent_mini_batch_generator makes batches for recurrent networks.")
-@pytest.mark.described("rsl_rl", 96, "_save_hidden_states keeps the hidden states of each step.")
-@pytest.mark.described("rsl_rl", 98, "With padded_B_slice a minibatch has hidden states and masks.")
+@pytest.mark.described("st_rl", 2842, "reccurent_mini_batch_generator makes batches for recurrent networks.")
+@pytest.mark.described("rsl_rl", 133, "_save_hidden_states keeps the hidden states of each step.")
+@pytest.mark.described("rsl_rl", 137, "With padded_B_slice a minibatch has hidden states and masks.")
 @pytest.mark.parametrize("name", ["reccurent_mini_batch_generator", "recurrent_mini_batch_generator"])
 def test_sequences_begin_with_their_hidden_states(name: str) -> None:
     dones = torch.zeros(T, N)
@@ -151,8 +151,8 @@ def test_sequences_begin_with_their_hidden_states(name: str) -> None:
     assert storage.get_minibatch_from_indices(torch.tensor([1]), torch.tensor([2])).obs[0, 0] == 12.0
 
 
-@pytest.mark.described("st_rl", 2803, "QueueRolloutStorage expands, then loops over its buffer.")
-@pytest.mark.described("st_rl", 2807, "untie_buffer_loop reorders the buffer so that the latest data is continuous.")
+@pytest.mark.described("st_rl", 2849, "QueueRolloutStorage expands, then loops over its buffer.")
+@pytest.mark.described("st_rl", 2851, "untie_buffer_loop reorders the buffer so that the latest data is continuous.")
 def test_the_queue_keeps_older_rollouts() -> None:
     storage = QueueRolloutStorage(N, 2, [OBS], [CRITIC], [ACT], "cpu", buffer_dilation_ratio=2.5)
     found = []
@@ -166,8 +166,8 @@ def test_the_queue_keeps_older_rollouts() -> None:
     assert sum(len(each.obs) for each in storage.mini_batch_generator(2, 1)) == 5 * N
 
 
-@pytest.mark.described("st_rl", 2811, "ActionLabelRollout also stores action labels.")
-@pytest.mark.described("st_rl", 463, "AmpRolloutStorage also stores reference motions and observations.")
+@pytest.mark.described("st_rl", 2858, "ActionLabelRollout also stores action labels.")
+@pytest.mark.described("st_rl", 513, "AmpRolloutStorage also stores reference motions and observations.")
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
@@ -185,7 +185,7 @@ def test_further_columns_come_with_the_minibatch(kind: type, more: dict[str, Ten
 
 @pytest.mark.described(
     "st_rl",
-    2817,
+    2866,
     "SarsaRolloutStorage aligns each step with the observation that follows.",
     difference="what follows is a column of its own: the next row is another episode's where one ended",
 )
@@ -225,10 +225,10 @@ def test_a_storage_without_a_memory_and_one_with_agree() -> None:
 # -- reply_buffer.py ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 2717, "ReplayBuffer(obs_dim, buffer_size, device) is a ring of states and next states.")
-@pytest.mark.described("st_rl", 2744, "insert splits what exceeds the buffer and wraps around.")
-@pytest.mark.described("st_rl", 2767, "feed_forward_generator yields random minibatches of pairs.")
-@pytest.mark.described("rsl_rl", 72, "The replay buffer keeps states [buffer_size, obs_dim] and samples from them.")
+@pytest.mark.described("st_rl", 2753, "ReplayBuffer(obs_dim, buffer_size, device) is a ring of states and next states.")
+@pytest.mark.described("st_rl", 2795, "insert splits what exceeds the buffer and wraps around.")
+@pytest.mark.described("st_rl", 2823, "feed_forward_generator yields random minibatches of pairs.")
+@pytest.mark.described("rsl_rl", 81, "The replay buffer keeps states [buffer_size, obs_dim] and samples from them.")
 def test_the_ring_of_state_pairs() -> None:
     buffer = StatePairBuffer(2, 5, "cpu")
     states = torch.arange(8.0).view(4, 2)
