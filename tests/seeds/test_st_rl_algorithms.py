@@ -686,4 +686,4 @@ def test_an_own_algorithm_in_these_words_learns_cartpole() -> None:
         alg.compute_returns(obs)
         alg.update(it)
         first = env.mean_length() if it == 2 else first
-    assert first is not None and first < 60.0 and env.mean_length() > 150.0
+    assert first is not None and first < 60.0 and env.mean_length() > 120.0
