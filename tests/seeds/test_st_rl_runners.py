@@ -165,7 +165,7 @@ def test_sizes_that_do_not_fit_are_named(tmp_path: Path) -> None:
 class MotionEnv(SegmentedEnv):
     """An env of st_rl's kind: extras with the critic's observation, motions, and metrics."""
 
-    tracking_error, CoT = torch.tensor([3.0, 4.0]), torch.tensor([0.5, 1.5])
+    tracking_error, CoT = torch.tensor([3.0, 4.0, 3.0, 4.0]), torch.tensor([0.5, 1.5, 0.5, 1.5])
 
     def __init__(self) -> None:
         super().__init__()
@@ -309,3 +309,18 @@ def test_two_stages(tmp_path: Path) -> None:
     assert env.steps == 10
     with pytest.raises(ValueError, match="wants 'pretrain_dataset'"):
         st_rl.TwoStageRunner(env, {name: value for name, value in cfg.items() if name != "pretrain_dataset"})
+
+
+@pytest.mark.described("st_rl", 557, "Style and task reward are logged separately.")
+def test_training_runners_log_the_documents_keys() -> None:
+    from striderl.training import AmpPolicyRunner
+
+    runner = AmpPolicyRunner(MotionEnv(), {**AMP_CONFIG, "seed": 1})
+    runner.learn(1)
+    metrics = next(runner.trainer).metrics
+    assert {"train/total_loss", "train/style_reward", "train/task_reward"} <= set(metrics)
+    assert metrics["train/task_reward"] == pytest.approx(1.0), "the env's own"
+    losses = {name: metrics[f"train/{name}"] for name in ("surrogate_loss", "value_loss")}
+    entropy = runner.alg.config.entropy_coef * metrics["train/entropy"]
+    prior = metrics["train/total_loss"] - (sum(losses.values()) - entropy)
+    assert prior > 0.0, "the discriminator's part"
