@@ -240,3 +240,28 @@ def test_the_ring_of_state_pairs() -> None:
     for now, following in pairs:
         assert now.shape == (10, 2)
         torch.testing.assert_close(following, now + 0.5)
+
+
+def test_an_override_under_either_spelling_is_used() -> None:
+    from striderl.compat.st_rl import PPO, OnPolicyRunner
+
+    class Old(RolloutStorage):
+        def reccurent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Any:
+            return iter(())
+
+    class New(RolloutStorage):
+        def recurrent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Any:
+            return iter(())
+
+    for kind in (Old, New):
+        storage = filled(kind)
+        assert list(storage.recurrent_mini_batch_generator(1)) == list(storage.reccurent_mini_batch_generator(1)) == []
+    alg = PPO(ActorCriticRecurrent(OBS, CRITIC, ACT, rnn_hidden_size=3))
+    alg.storage = filled(Old)
+    assert list(alg.mini_batches()) == []
+
+    class Runner(OnPolicyRunner):
+        def init_writter(self, init_at_random_ep_len: bool) -> None:
+            self.told = init_at_random_ep_len
+
+    assert Runner.init_writer is Runner.init_writter

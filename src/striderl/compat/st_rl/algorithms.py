@@ -238,7 +238,7 @@ class PPO(metaclass=_FromConfig):
     def mini_batches(self) -> Iterator[Any]:
         """Return the minibatches of an update: padded trajectories of whole envs where the policy has a memory."""
         generator = (
-            self.storage.reccurent_mini_batch_generator
+            self.storage.recurrent_mini_batch_generator
             if self.actor_critic.is_recurrent
             else self.storage.mini_batch_generator
         )
@@ -246,7 +246,8 @@ class PPO(metaclass=_FromConfig):
 
     def loss_weight(self, name: str) -> float:
         """Return the weight of a loss: the attribute `name + "_coef"`, 1 without one."""
-        return float(getattr(self, f"{name}_coef", 1.0))
+        coefficient = f"{name}_coef"
+        return float(getattr(self, coefficient, 1.0))
 
     def _total(self, losses: Mapping[str, Tensor]) -> Tensor:
         if not losses:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from striderl.checkpoint.foreign import read_torch_archive
 from striderl.compat.st_rl import algorithms, build, relatives
+from striderl.compat.st_rl.storage import follow_aliases
 from striderl.data.naming import unknown
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.training.rsl_rl.reporting import as_block, make_writer, report_to_trial, store_code_state
@@ -45,6 +46,10 @@ ALGORITHMS: Mapping[str, Any] = {
 
 class OnPolicyRunner:
     """Train an algorithm of st_rl in an env; see the top of this module."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        follow_aliases(cls, OnPolicyRunner)
 
     def __init__(
         self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
@@ -70,7 +75,7 @@ class OnPolicyRunner:
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def init_writter(self, init_at_random_ep_len: bool) -> None:
+    def init_writer(self, init_at_random_ep_len: bool) -> None:
         """Make the writer of the log, and age the episodes at random where that is wanted."""
         if self.log_dir is not None and self.writer is None:
             self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -79,11 +84,14 @@ class OnPolicyRunner:
             buffer, high = self.env.episode_length_buf, int(self.env.max_episode_length)
             self.env.episode_length_buf = torch.randint_like(buffer, high=high)
 
+    init_writter = init_writer
+    """The same, as st_rl spells it."""
+
     def learn(
         self, num_learning_iterations: int, init_at_random_ep_len: bool = False, trial: Any = None
     ) -> tuple[float | None, float | None]:
         """Train, and return (velocity RMSD, cost of transport) where the env measures them."""
-        self.init_writter(init_at_random_ep_len)
+        self.init_writer(init_at_random_ep_len)
         obs, critic_obs = self.first_observations()
         self.train_mode()
         rewbuffer: deque[float] = deque(maxlen=100)

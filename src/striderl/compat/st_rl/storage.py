@@ -48,6 +48,19 @@ Rows = slice | Tensor
 """A range, or int64 numbers [n]."""
 
 
+def follow_aliases(subclass: type, base: type) -> None:
+    """Let an override under an older name of a method be the method, and one of the method the older name's as well."""
+    own = vars(subclass)
+    for name, value in vars(base).items():
+        if not callable(value) or name.startswith("__") or name == getattr(value, "__name__", name):
+            continue
+        method: str = value.__name__
+        if name in own and method not in own:
+            setattr(subclass, method, own[name])
+        elif method in own and name not in own:
+            setattr(subclass, name, own[method])
+
+
 class RolloutStorage:
     """A rollout of T steps in N envs, [T, N, …] each; see the top of this module."""
 
@@ -73,6 +86,10 @@ class RolloutStorage:
             """Set all fields to their first values; fields that only this step had are dropped."""
             self.__dict__.clear()
             self.__init__()  # type: ignore[misc]  # as the older libraries do: a subclass adds fields there
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        follow_aliases(cls, RolloutStorage)
 
     def __init__(
         self,
