@@ -407,3 +407,28 @@ def test_the_other_normalizers() -> None:
     normalizer.update(data)
     assert float(normalizer.normalize_torch(data, "cpu").abs().max()) <= 1.5
     assert normalizer.normalize(data.numpy()).shape == (50, 4)
+
+
+@pytest.mark.described("st_rl", 1440, "load_misaligned_state_dict loads a model of other observations.",
+                       difference="the document leaves it empty; here components are matched by name")  # fmt: skip
+@pytest.mark.parametrize("kind", ["EncoderStateAcRecurrent", "EncoderActorCritic"])
+def test_weights_of_other_segments_are_matched_by_name(kind: str) -> None:
+    old = built(kind)
+    segments = {"velocity": (2,), "terrain": (3,), "forward_depth": (1, 5, 6), "proprioception": (4,)}
+    critic = {**CRITIC_SEGMENTS, "terrain": (3,)}
+    sizes = {"obs_segments": segments, "critic_obs_segments": critic}
+    new = getattr(modules, kind)(39, 42, ACT, **{**SMALL, **KINDS[kind], **sizes})
+    assert new.load_misaligned_state_dict(old, SEGMENTS, CRITIC_SEGMENTS) == []
+    obs, critic_obs, terrain = torch.randn(N, ACTOR), torch.randn(N, CRITIC), torch.randn(N, 3)
+    other = torch.cat([obs[:, 34:], terrain, obs[:, 4:34], obs[:, :4]], dim=1)
+    torch.testing.assert_close(new.act_inference(other), old.act_inference(obs))
+    torch.testing.assert_close(new.evaluate(torch.cat([critic_obs, terrain], 1)), old.evaluate(critic_obs))
+
+
+def test_the_presets_of_the_library_name_the_module_that_has_old_parts() -> None:
+    import striderl.policies
+
+    model = striderl.policies.ActorCritic(4, 4, 2)
+    for name in ("std", "actor", "critic"):
+        with pytest.raises(AttributeError, match=r"striderl.compat.st_rl is a plain module that has it"):
+            getattr(model, name)

@@ -203,6 +203,11 @@ class EncoderActorCriticMixin:
         flat: Tensor = encoder(part)
         return flat
 
+    def input_size_of(self, name: str, size: int, critic: bool) -> int:
+        """Return how many inputs of the network a component takes: a latent's where it is encoded."""
+        names = self.critic_encoder_component_names if critic else self.encoder_component_names
+        return self.encoder_output_size if name in names else size
+
     def act(
         self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
     ) -> Tensor:

@@ -16,6 +16,7 @@ checkpoints load with `load_state_dict`. The classes of `striderl.policies` are 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -158,6 +159,55 @@ class ActorCritic(nn.Module):
         for bound, clip in ((min, torch.maximum), (max, torch.minimum)):
             if bound is not None:
                 self.std.copy_(clip(self.std, torch.as_tensor(bound, dtype=self.std.dtype, device=self.std.device)))
+
+    # -- weights of other observations ---------------------------------------------------------------------------------
+
+    def input_size_of(self, name: str, size: int, critic: bool) -> int:
+        """Return how many inputs of the network a component of this size takes; a subclass may encode it."""
+        return size
+
+    @torch.no_grad()
+    def load_misaligned_state_dict(
+        self, module: Any, obs_segments: Segments, critic_obs_segments: Segments | None = None
+    ) -> list[str]:
+        """Load a module, or a state dict, for observations with other segments; return the parameters that stay.
+
+        Inputs are matched by the names of components; those of a component that the source has not are zero. All other
+        parameters are taken where name and shape are the same.
+        """
+        source: Mapping[str, Tensor] = module if isinstance(module, Mapping) else module.state_dict()
+        own = self.state_dict()
+        taken = {
+            name: source[name] for name, value in own.items() if name in source and source[name].shape == value.shape
+        }
+        critic_segments = obs_segments if critic_obs_segments is None else critic_obs_segments
+        for first, theirs, ours in (
+            ("actor.0.weight", obs_segments, self.obs_segments),
+            ("critic.0.weight", critic_segments, self.critic_obs_segments or self.obs_segments),
+        ):
+            critic = first.startswith("critic")
+            memory = f"memory_{'c' if critic else 'a'}.rnn.weight_ih_l0"
+            name = memory if memory in own else first
+            if ours is None:
+                raise ValueError("components are matched by name: build the policy with obs_segments")
+            before, after = self._columns(theirs, critic), self._columns(ours, critic)
+            columns = torch.zeros_like(own[name])
+            for component in set(before) & set(after):
+                if before[component].stop - before[component].start != after[component].stop - after[component].start:
+                    raise ValueError(f"component {component!r} has another size in the source; rename it, or drop it")
+                columns[:, after[component]] = source[name][:, before[component]]
+            taken[name] = columns
+        self.load_state_dict({**own, **taken})
+        return sorted(set(own) - set(taken))
+
+    def _columns(self, segments: Segments, critic: bool) -> dict[str, slice]:
+        """Return where each component is among the inputs of the first layer."""
+        found, start = {}, 0
+        for name, size in segments.items():
+            width = self.input_size_of(name, size if isinstance(size, int) else math.prod(size), critic)
+            found[name] = slice(start, start + width)
+            start += width
+        return found
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
