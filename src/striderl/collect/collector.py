@@ -322,7 +322,7 @@ class Collector:
     def _recorded(self, n_step: int, storage: Storage | None) -> bool:
         """Take the steps by captured graphs, where mode, actor and storage allow it; return whether it did."""
         num_steps, rest = divmod(n_step, self.env.num_envs)
-        # compiled before capture, these two together did not agree with eager steps on a GPU; captured as written they do
+        # compiled before capture, these did not agree with eager steps on a GPU; captured as written they do
         unproved = self.mode.fuses and (self.config.wait_reset or self.config.previous_step)
         if rest or unproved or self.config.schedule != "together" or self._surplus.num_waiting or self.schedule.busy:
             return False
