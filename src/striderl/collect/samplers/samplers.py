@@ -391,7 +391,7 @@ def _agent_info(env: VecEnv, agent: Any, obs: dict[str, torch.Tensor]) -> tuple[
         return tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), specs), specs
     actor = AgentActor(agent, env.obs_spec, env.num_envs, columns={}, alternating=False)
     actor.reset()
-    agent_info = agent.step(*actor.inputs(obs))[1]
+    _, agent_info = agent.step(*actor.inputs(obs))  # by fields: a namedarraytuple has rows at [1]
     actor.reset()
     specs = agent_info_specs(agent_info)
     return None if specs is None else tree.map(lambda leaf: tree.to_numpy(leaf)[0], agent_info), specs
