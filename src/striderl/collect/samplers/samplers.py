@@ -153,7 +153,8 @@ class BaseSampler:
         self.max_decorrelation_steps = max_decorrelation_steps
         self.eval_n_envs, self.eval_CollectorCls = eval_n_envs, eval_CollectorCls or EvalCollector
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
-        self.eval_max_steps, self.eval_max_trajectories = eval_max_steps, eval_max_trajectories
+        self.eval_max_steps = None if eval_max_steps is None else int(eval_max_steps)
+        self.eval_max_trajectories = None if eval_max_trajectories is None else int(eval_max_trajectories)
         self.workers = workers
         self.samples_pyt: ArrayTuple
         self.agent_inputs: ArrayTuple

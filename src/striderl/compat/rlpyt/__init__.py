@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.algorithms import LossInputs as LossInputs
     from striderl.compat.rlpyt.algorithms import OptInfo as OptInfo
     from striderl.compat.rlpyt.algorithms import PolicyGradientAlgo as PolicyGradientAlgo
+    from striderl.compat.rlpyt.algorithms import RLAlgorithm as RLAlgorithm
     from striderl.compat.rlpyt.algorithms import RlAlgorithm as RlAlgorithm
     from striderl.compat.rlpyt.distributions import Categorical as Categorical
     from striderl.compat.rlpyt.distributions import CategoricalEpsilonGreedy as CategoricalEpsilonGreedy
@@ -207,7 +208,7 @@ __getattr__, __dir__, __all__ = lazy(
             "RecurrentGaussianPgAgent",
             "RecurrentPgAgent",
         ],
-        "algorithms": ["A2C", "LossInputs", "OptInfo", "PPO", "PolicyGradientAlgo", "RlAlgorithm"],
+        "algorithms": ["A2C", "LossInputs", "OptInfo", "PPO", "PolicyGradientAlgo", "RLAlgorithm", "RlAlgorithm"],
         "distributions": [
             "Categorical",
             "CategoricalEpsilonGreedy",

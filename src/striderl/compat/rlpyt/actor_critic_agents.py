@@ -46,7 +46,7 @@ class _ActorCriticAgent(BaseAgent):
 
     def make_env_to_model_kwargs(self, env_spaces: Any) -> dict[str, Any]:
         """Return observation_shape and action_size."""
-        shape = getattr(env_spaces.action, "shape", ())
+        shape: tuple[int, ...] = getattr(env_spaces.action, "shape", ())
         if len(shape) != 1:
             raise TypeError(f"{type(self).__name__} wants real-valued actions [n], found the space {env_spaces.action}")
         return {"observation_shape": env_spaces.observation.shape, "action_size": shape[0]}

@@ -95,6 +95,9 @@ class RlAlgorithm:
         return getattr(self, "_batch_size", 0)
 
 
+RLAlgorithm = RlAlgorithm
+
+
 def require_initialized(algo: RlAlgorithm) -> None:
     """Raise where `optimize_agent` is called before `initialize`."""
     if not hasattr(algo, "agent"):
@@ -353,7 +356,8 @@ class PPO(PolicyGradientAlgo):
             for idxs in iterate_mb_idxs(rows, rows // self.minibatches, shuffle=True):
                 T_idxs, B_idxs = (slice(None), idxs) if recurrent else (idxs % T, idxs // T)
                 rnn_state = None if init_rnn_state is None else init_rnn_state[B_idxs]
-                loss, entropy, perplexity = self.loss(*loss_inputs[T_idxs, B_idxs], rnn_state)
+                inputs_of_loss: tuple[Any, ...] = (*loss_inputs[T_idxs, B_idxs], rnn_state)
+                loss, entropy, perplexity = self.loss(*inputs_of_loss)
                 norm = gradient_step(self.optimizer, loss, self.agent.parameters(), self.clip_grad_norm)
                 for found, value in zip(opt_info, (loss, norm, entropy, perplexity)):
                     found.append(number(value))

@@ -105,12 +105,13 @@ class Categorical(DiscreteMixin):
 
     def kl(self, old_dist_info: Any, new_dist_info: Any) -> Tensor:
         """Return KL(old, new)."""
-        old, new = old_dist_info.prob, new_dist_info.prob
+        old: Tensor = old_dist_info.prob
+        new: Tensor = new_dist_info.prob
         return (old * ((old + EPS).log() - (new + EPS).log())).sum(-1)
 
     def entropy(self, dist_info: Any) -> Tensor:
         """Return the entropy in nats."""
-        prob = dist_info.prob
+        prob: Tensor = dist_info.prob
         return -(prob * (prob + EPS).log()).sum(-1)
 
     def log_likelihood(self, x: Tensor, dist_info: Any) -> Tensor:
@@ -271,7 +272,7 @@ class Gaussian(Distribution):
     def log_likelihood(self, x: Tensor, dist_info: Any) -> Tensor:
         """Return the log-likelihood of actions; where samples are squashed, `x` is what was there before."""
         log_std = self._log_std(dist_info)
-        z = (x - dist_info.mean) / (log_std.exp() + EPS)
+        z: Tensor = (x - dist_info.mean) / (log_std.exp() + EPS)
         density = -(log_std + 0.5 * z**2).sum(-1) - 0.5 * self.dim * math.log(2 * math.pi)
         if self.squash is None:
             return density
@@ -287,7 +288,7 @@ class Gaussian(Distribution):
         """Return KL(old, new), of samples that are not squashed."""
         self._refuse_squash("kl")
         old, new = self._log_std(old_dist_info), self._log_std(new_dist_info)
-        distance = (old_dist_info.mean - new_dist_info.mean) ** 2 + (2 * old).exp()
+        distance: Tensor = (old_dist_info.mean - new_dist_info.mean) ** 2 + (2 * old).exp()
         return (distance / (2 * (2 * new).exp() + EPS) - 0.5 + new - old).sum(-1)
 
     def _refuse_squash(self, what: str) -> None:

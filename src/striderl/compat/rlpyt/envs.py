@@ -65,7 +65,7 @@ class FloatBox(Space):
         self.dtype = np.dtype(dtype)
         if not np.issubdtype(self.dtype, np.floating):
             raise TypeError(f"FloatBox holds real numbers, found dtype {self.dtype}")
-        if shape is not None and not (np.isscalar(low) and np.isscalar(high)):
+        if shape is not None and (np.ndim(low) or np.ndim(high)):
             raise ValueError("FloatBox takes arrays for low and high, or numbers and a shape; found arrays and a shape")
         self.low = np.broadcast_to(np.asarray(low, self.dtype), np.shape(low) if shape is None else tuple(shape)).copy()
         self.high = np.broadcast_to(np.asarray(high, self.dtype), self.low.shape).copy()
@@ -100,7 +100,7 @@ class IntBox(Space):
         self, low: int, high: int, shape: Sequence[int] | None = None, dtype: Any = "int32", null_value: Any = None
     ) -> None:
         """Take two whole numbers, for all entries of the shape."""
-        if not (np.isscalar(low) and np.isscalar(high)):
+        if np.ndim(low) or np.ndim(high):
             raise TypeError(f"IntBox takes two whole numbers, found low {low!r} and high {high!r}")
         self.low, self.high, self.dtype = low, high, np.dtype(dtype)
         if not np.issubdtype(self.dtype, np.integer):

@@ -88,8 +88,10 @@ def logger_context(
         yield path
     finally:
         _state.reset(token)
-        for each in (*state.tables.values(), *state.texts.values()):
-            each.close()
+        for table in state.tables.values():
+            table.close()
+        for text in state.texts.values():
+            text.close()
 
 
 def _named(value: object) -> str:
@@ -185,7 +187,7 @@ def record_tabular_misc_stat(key: str, values: Sequence[Any], placement: str = "
         ("Min", np.min),
         ("Max", np.max),
     ):
-        value = float(function(numbers)) if numbers.size else float("nan")  # type: ignore[operator]
+        value = float(function(numbers)) if numbers.size else float("nan")
         record_tabular(f"{name}{key}" if placement == "front" else f"{key}{name}", value)
 
 

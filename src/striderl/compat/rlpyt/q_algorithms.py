@@ -50,7 +50,8 @@ def unlearned_steps(samples: Any, *, time_limits: bool) -> Tensor:
     done = env.done.bool()
     if "truncated" not in env:  # samples of a sampler of one's own
         late = getattr(env.env_info, "timeout", None)
-        return late.bool() & time_limits if late is not None else done & False
+        none: Tensor = done & False
+        return none if late is None or not time_limits else late.bool()
     late = (env.truncated & ~env.terminated) if time_limits else done & False
     found: Tensor = late | ~env.valid
     return found
@@ -316,7 +317,7 @@ class CategoricalDQN(DQN):
     def _projected(self, target_p: Tensor, samples: Any, z: Tensor) -> Tensor:
         """Return probabilities [B, P] of r + γ^n z, shared between the neighbouring atoms."""
         factor = self.discount**self.n_step_return * (1 - samples.done_n.float())
-        moved = (samples.return_.unsqueeze(1) + factor.unsqueeze(1) * z).clamp(self.V_min, self.V_max)
+        moved: Tensor = (samples.return_.unsqueeze(1) + factor.unsqueeze(1) * z).clamp(self.V_min, self.V_max)
         width = (self.V_max - self.V_min) / (len(z) - 1)
         share = (1 - (moved.unsqueeze(1) - z.view(1, -1, 1)).abs() / width).clamp(0, 1)  # [B, P, P']
         return (share * target_p.unsqueeze(1)).sum(-1)
