@@ -477,6 +477,54 @@ def test_dqn_learns_by_the_targets_of_its_formula():
     sampler.shutdown()
 
 
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_sequences_of_the_replay_are_those_of_the_samples(prioritized):
+    algo = R2D1(
+        discount=0.5,
+        batch_T=4,
+        batch_B=16,
+        warmup_T=2,
+        store_rnn_state_interval=2,
+        n_step_return=2,
+        replay_size=100,
+        prioritized_replay=prioritized,
+    )
+    agent = R2d1Agent(ModelCls=LstmQModel)
+    sampler = started(algo, agent, T=4, B=2, env_kwargs={"length": 5})
+    actions, rewards, states = [], [], []
+    for itr in range(5):
+        samples, _ = sampler.obtain_samples(itr)
+        algo.optimize_agent(itr, samples)
+        actions.append(samples.agent.action.clone())
+        rewards.append(samples.env.reward.clone())
+        states.append(samples.agent.agent_info.prev_rnn_state.h.clone())
+    action, reward, state = torch.cat(actions), torch.cat(rewards), torch.cat(states)
+    batch = algo.replay_buffer.sample_batch(16)
+    assert batch.all_observation.shape == (8, 16, 2) and batch.return_.shape == (6, 16)
+    for b in range(16):
+        # which sequence it is: the one with these states and actions
+        found = [
+            (t, env)
+            for t in range(0, 13, 2)
+            for env in range(2)
+            if torch.equal(batch.all_action[1:, b], action[t : t + 7, env])
+            and torch.equal(batch.init_rnn_state.h[b], state[t, env])
+        ]
+        assert found, "the actions that were taken, also in the last step of an episode"
+        t, env = found[0]
+        ends = (torch.arange(t, t + 6) + 1) % 5 == 0  # an episode is five steps
+        assert batch.done[:, b].tolist() == ends.tolist()
+        following = torch.where(ends, 0.0, reward[t + 1 : t + 7, env])
+        torch.testing.assert_close(batch.return_[:, b], reward[t : t + 6, env] + 0.5 * following)
+        starts_anew = t % 5 == 0
+        assert starts_anew == (float(state[t, env].abs().sum()) == 0)
+        if starts_anew or t == 0:
+            assert batch.all_reward[0, b] == 0 and batch.all_action[0, b] == 0
+    loss, td_abs_errors, priorities = algo.loss(batch)
+    assert loss.requires_grad and td_abs_errors.shape == (4, 16) and priorities.shape == (16,)
+    sampler.shutdown()
+
+
 def test_runners_may_be_extended():
     class Mine(MinibatchRl):
         logged: list[int] = []

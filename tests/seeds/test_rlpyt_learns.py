@@ -1,4 +1,4 @@
-"""REINFORCE with a baseline of its own, written in rlpyt's words alone: a policy gradient that the core does not have."""
+"""REINFORCE with a baseline of its own, which the core does not have, written in rlpyt's words alone."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class Reinforce(RlAlgorithm):
 
     def loss(self, samples):
         done = samples.env.done.float()
-        valid = done.flip(0).cummax(0).values.flip(0)  # steps whose episode ends within the batch: their return is whole
+        valid = (
+            done.flip(0).cummax(0).values.flip(0)
+        )  # steps whose episode ends within the batch: their return is whole
         return_ = discount_return(samples.env.reward, done, 0.0, self.discount) / 100
         dist_info, value = self.agent(samples.env.observation, samples.agent.prev_action, samples.env.prev_reward)
         advantage = (return_ - value).detach()

@@ -112,7 +112,7 @@ class IntBox(Space):
 
     def sample(self) -> Any:
         """Return uniform whole numbers."""
-        return np.random.randint(self.low, self.high, size=self.shape, dtype=self.dtype)  # type: ignore[arg-type]
+        return np.random.randint(self.low, self.high, size=self.shape, dtype=self.dtype)
 
     def null_value(self) -> Array:
         """Return the null value in the shape of the space."""

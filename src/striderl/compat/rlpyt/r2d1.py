@@ -222,7 +222,14 @@ class R2D1(DQN):
 
 
 def _inputs_of(samples: Any) -> tuple[Any, ...]:
-    return samples.all_observation, samples.all_action, samples.all_reward
+    """Return what the agent got in each step: no previous action and reward after the end of an episode."""
+    ended = torch.zeros(samples.all_reward.shape, dtype=torch.bool, device=samples.done.device)
+    ended[1 : 1 + len(samples.done)] = samples.done[: len(ended) - 1].bool()
+
+    def nulled(value: Tensor) -> Tensor:
+        return value.masked_fill(ended.view(*ended.shape, *[1] * (value.dim() - 2)), 0)
+
+    return samples.all_observation, nulled(samples.all_action), nulled(samples.all_reward)
 
 
 def _started_anew(rnn_state: Any, ended: Tensor) -> Any:

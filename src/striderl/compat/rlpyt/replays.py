@@ -360,11 +360,13 @@ class SequenceNStepReturnBuffer(NStepReturnBuffer):
         """Return sequences that start in these rows, with the steps that their targets want."""
         s, long = self.samples, T + self.n_step_return
         starts, envs = T_idxs.cpu().numpy(), B_idxs.cpu().numpy()
-        new = extract_sequences(s.done, starts - 1, envs, long).bool()
+        new = s.done[T_idxs - 1, B_idxs].bool()
 
         def previous(column: Tensor) -> Tensor:
+            """Return the rows from one before the start on; that one is null where an episode starts."""
             value: Tensor = extract_sequences(column, starts - 1, envs, long)
-            return value.masked_fill(new.view(*new.shape, *[1] * (value.dim() - 2)), 0)
+            value[0] = value[0].masked_fill(new.view(-1, *[1] * (value.dim() - 2)), 0)
+            return value
 
         fields = {
             "all_observation": buffer_func(s.observation, extract_sequences, starts, envs, long),
