@@ -243,7 +243,7 @@ def test_ppo_optimize_agent():
     samples, _ = sampler.obtain_samples(0)
     opt_info = algo.optimize_agent(0, samples)
     assert [len(field) for field in opt_info] == [6] * 4 and algo.update_counter == len(algo.calls) == 6
-    assert opt_info.loss == [float(loss) for loss, _, _ in algo.results]
+    assert opt_info.loss == [loss.item() for loss, _, _ in algo.results]
     for epoch in range(3):
         # the 12 samples of the batch, in halves
         rewards = torch.cat([algo.calls[2 * epoch + half][2] for half in range(2)])

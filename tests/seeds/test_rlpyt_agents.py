@@ -548,3 +548,73 @@ def test_runners_may_be_extended():
     assert [row["Mine"] for row in runner.diagnostics] == [0, 1]
     info = runner.diagnostics[-1]
     assert info["DiscountedReturnMax"] <= min(info["ReturnMax"], 2.0)
+
+
+# -- Atari -------------------------------------------------------------------------------------------------------------
+
+
+class FakeGame:
+    """The interface of a game of three lives: a life is lost every third frame, each frame pays 2 and is brighter."""
+
+    def setFloat(self, name: str, value: float) -> None:  # noqa: N802
+        assert name == "repeat_action_probability"
+
+    def loadROM(self, path: str) -> None:  # noqa: N802
+        assert path == "roms/pong.bin"
+
+    def getMinimalActionSet(self) -> list[int]:  # noqa: N802
+        return [0, 3, 4]
+
+    def reset_game(self) -> None:
+        self.frames = 0
+
+    def act(self, action: int) -> float:
+        self.frames += 1
+        return 2.0
+
+    def lives(self) -> int:
+        return max(0, 3 - self.frames // 6)
+
+    def game_over(self) -> bool:
+        return self.lives() == 0
+
+    def getScreenGrayscale(self) -> Any:  # noqa: N802
+        return np.full((210, 160), self.frames, np.uint8)
+
+
+def test_an_atari_env_with_lives_frames_and_scores(monkeypatch):
+    import sys
+    import types
+
+    roms = types.SimpleNamespace(get_rom_path=lambda name: f"roms/{name}.bin")
+    monkeypatch.setitem(sys.modules, "ale_py", types.SimpleNamespace(ALEInterface=FakeGame, roms=roms))
+    env = rlpyt.AtariEnv(game="pong", frame_skip=2, num_img_obs=3, max_start_noops=0)
+    assert env.action_space.n == 3 and env.observation_space.shape == (3, 104, 80)
+    first = env.reset()
+    assert first.dtype == np.uint8 and [frame.max() for frame in first] == [0, 0, 1]  # one idle frame
+    steps = [env.step(0) for _ in range(8)]
+    assert [step.reward for step in steps] == [1] * 8 and steps[0].env_info.game_score == 4  # clipped, and not
+    # frames 3, 5, then 7: a life is lost, one more idle frame is taken, and the old frames are gone
+    assert [[frame.max() for frame in step.observation] for step in steps[:3]] == [[0, 1, 3], [1, 3, 5], [0, 0, 8]]
+    assert [step.done for step in steps].index(True) == 2 and not steps[2].env_info.traj_done
+    over = next(step for step in steps if step.env_info.traj_done)
+    assert over.done and not over.env_info.timeout
+    short = rlpyt.AtariEnv(frame_skip=2, horizon=2, max_start_noops=0)
+    assert [short.step(0).env_info.timeout for _ in range(2)] == [False, True]
+
+    sampler = make_sampler(rlpyt.AtariEnv, T=9, B=1, TrajInfoCls=rlpyt.AtariTrajInfo,
+                           env_kwargs={"frame_skip": 2, "max_start_noops": 0})  # fmt: skip
+    sampler.initialize(rlpyt.AtariDqnAgent(), seed=0)
+    samples, traj_infos = sampler.obtain_samples(0)
+    # three lives are three episodes and one game, whose score is that of all of its frames
+    assert samples.env.done.sum() >= 3 and len(traj_infos) == 1
+    assert traj_infos[0].GameScore == samples.env.env_info.game_score[: traj_infos[0].Length].sum()
+    sampler.shutdown()
+
+
+def test_an_atari_env_names_the_package_it_wants(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(ImportError, match="pip install ale-py"):
+        rlpyt.AtariEnv()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.algorithms import PolicyGradientAlgo as PolicyGradientAlgo
     from striderl.compat.rlpyt.algorithms import RLAlgorithm as RLAlgorithm
     from striderl.compat.rlpyt.algorithms import RlAlgorithm as RlAlgorithm
+    from striderl.compat.rlpyt.atari import AtariEnv as AtariEnv
     from striderl.compat.rlpyt.distributions import Categorical as Categorical
     from striderl.compat.rlpyt.distributions import CategoricalEpsilonGreedy as CategoricalEpsilonGreedy
     from striderl.compat.rlpyt.distributions import DistInfo as DistInfo
@@ -209,6 +210,7 @@ __getattr__, __dir__, __all__ = lazy(
             "RecurrentPgAgent",
         ],
         "algorithms": ["A2C", "LossInputs", "OptInfo", "PPO", "PolicyGradientAlgo", "RLAlgorithm", "RlAlgorithm"],
+        "atari": ["AtariEnv"],
         "distributions": [
             "Categorical",
             "CategoricalEpsilonGreedy",
