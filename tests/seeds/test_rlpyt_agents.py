@@ -550,6 +550,61 @@ def test_runners_may_be_extended():
     assert info["DiscountedReturnMax"] <= min(info["ReturnMax"], 2.0)
 
 
+class StackEnv(CountEnv):
+    """Images with the last three frames; the first stack of an episode is zeros and one frame, or the frame thrice."""
+
+    def __init__(self, length: int = 5, repeated: bool = False) -> None:
+        super().__init__(length)
+        self._observation_space = IntBox(0, 256, (3, 2, 2), "uint8")
+        self.total, self.repeated = 0, repeated
+
+    def reset(self) -> Any:
+        self.stack = [0, 0, 0]
+        return super().reset()
+
+    def _observation(self) -> Any:
+        self.total = self.total % 250 + 1  # no two frames are alike
+        self.stack = [*self.stack[1:], self.total]
+        if self.repeated and self.count == 0:
+            self.stack = [self.total] * 3
+        return np.array(self.stack, np.uint8)[:, None, None].repeat(2, 1).repeat(2, 2)
+
+
+class StackModel(nn.Module):
+    def __init__(self, output_size: int) -> None:
+        super().__init__()
+        self.q = nn.Linear(12, output_size)
+
+    def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any) -> Tensor:
+        return self.q(observation.flatten(-3).float())
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_replay_of_stacked_frames_returns_what_was_stored(repeated, prioritized):
+    algo = DQN(replay_size=40, min_steps_learn=1e4, prioritized_replay=prioritized)
+    env_kwargs = {"length": 7, "repeated": repeated}
+    sampler = started(algo, DqnAgent(ModelCls=StackModel), StackEnv, T=6, B=2, env_kwargs=env_kwargs)
+    following: dict[tuple[Any, ...], Any] = {}
+    last = None
+    for itr in range(8):  # 48 rows in a ring of 20
+        samples, _ = sampler.obtain_samples(itr)
+        algo.optimize_agent(itr, samples)
+        for observation in samples.env.observation.clone():
+            for env in range(2):
+                if last is not None:
+                    following[env, *last[env].flatten().tolist()] = observation[env]
+            last = observation
+        if itr < 1:
+            continue
+        assert algo.replay_buffer.frames is not None
+        batch = algo.replay_buffer.sample_batch(32)
+        for now, later in zip(batch.agent_inputs.observation, batch.target_inputs.observation):
+            stored = [following.get((env, *now.flatten().tolist())) for env in range(2)]
+            assert any(each is not None and torch.equal(each, later) for each in stored)
+    sampler.shutdown()
+
+
 # -- Atari -------------------------------------------------------------------------------------------------------------
 
 
@@ -587,7 +642,8 @@ def test_an_atari_env_with_lives_frames_and_scores(monkeypatch):
     import types
 
     roms = types.SimpleNamespace(get_rom_path=lambda name: f"roms/{name}.bin")
-    monkeypatch.setitem(sys.modules, "ale_py", types.SimpleNamespace(ALEInterface=FakeGame, roms=roms))
+    monkeypatch.setitem(sys.modules, "ale_py", types.SimpleNamespace(ALEInterface=FakeGame))
+    monkeypatch.setitem(sys.modules, "ale_py.roms", roms)
     env = rlpyt.AtariEnv(game="pong", frame_skip=2, num_img_obs=3, max_start_noops=0)
     assert env.action_space.n == 3 and env.observation_space.shape == (3, 104, 80)
     first = env.reset()

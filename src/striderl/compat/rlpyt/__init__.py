@@ -111,13 +111,10 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.replays import BaseReplayBuffer as BaseReplayBuffer
     from striderl.compat.rlpyt.replays import NStepReturnBuffer as NStepReturnBuffer
     from striderl.compat.rlpyt.replays import PrioritizedReplayBuffer as PrioritizedReplayBuffer
-    from striderl.compat.rlpyt.replays import PrioritizedSequenceReplayBuffer as PrioritizedSequenceReplayBuffer
     from striderl.compat.rlpyt.replays import SamplesFromReplay as SamplesFromReplay
-    from striderl.compat.rlpyt.replays import SequenceNStepReturnBuffer as SequenceNStepReturnBuffer
     from striderl.compat.rlpyt.replays import TlPrioritizedReplayBuffer as TlPrioritizedReplayBuffer
     from striderl.compat.rlpyt.replays import TlUniformReplayBuffer as TlUniformReplayBuffer
     from striderl.compat.rlpyt.replays import UniformReplayBuffer as UniformReplayBuffer
-    from striderl.compat.rlpyt.replays import UniformSequenceReplayBuffer as UniformSequenceReplayBuffer
     from striderl.compat.rlpyt.runner import BaseRunner as BaseRunner
     from striderl.compat.rlpyt.runner import MinibatchRl as MinibatchRl
     from striderl.compat.rlpyt.runner import MinibatchRlBase as MinibatchRlBase
@@ -160,6 +157,11 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.samplers import namedarraytuple_like as namedarraytuple_like
     from striderl.compat.rlpyt.samplers import numpify_buffer as numpify_buffer
     from striderl.compat.rlpyt.samplers import torchify_buffer as torchify_buffer
+    from striderl.compat.rlpyt.sequence_replays import (
+        PrioritizedSequenceReplayBuffer as PrioritizedSequenceReplayBuffer,
+    )
+    from striderl.compat.rlpyt.sequence_replays import SequenceNStepReturnBuffer as SequenceNStepReturnBuffer
+    from striderl.compat.rlpyt.sequence_replays import UniformSequenceReplayBuffer as UniformSequenceReplayBuffer
     from striderl.compat.rlpyt.tensors import AttrDict as AttrDict
     from striderl.compat.rlpyt.tensors import discount_return as discount_return
     from striderl.compat.rlpyt.tensors import discount_return_n_step as discount_return_n_step
@@ -278,13 +280,10 @@ __getattr__, __dir__, __all__ = lazy(
             "BaseReplayBuffer",
             "NStepReturnBuffer",
             "PrioritizedReplayBuffer",
-            "PrioritizedSequenceReplayBuffer",
             "SamplesFromReplay",
-            "SequenceNStepReturnBuffer",
             "TlPrioritizedReplayBuffer",
             "TlUniformReplayBuffer",
             "UniformReplayBuffer",
-            "UniformSequenceReplayBuffer",
         ],
         "runner": ["BaseRunner", "MinibatchRl", "MinibatchRlBase", "MinibatchRlEval"],
         "samplers": [
@@ -326,6 +325,11 @@ __getattr__, __dir__, __all__ = lazy(
             "namedarraytuple_like",
             "numpify_buffer",
             "torchify_buffer",
+        ],
+        "sequence_replays": [
+            "PrioritizedSequenceReplayBuffer",
+            "SequenceNStepReturnBuffer",
+            "UniformSequenceReplayBuffer",
         ],
         "tensors": [
             "AttrDict",

@@ -10,6 +10,7 @@ follows goes on with the same game. Where the horizon ends the game, `env_info.t
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,10 +118,10 @@ class AtariEnv(Env):
 
 def _load(game: str, repeat_action_probability: float) -> Any:
     try:
-        from ale_py import ALEInterface, roms
+        ale_py: Any = importlib.import_module("ale_py")
     except ImportError:
         raise ImportError("AtariEnv wants the package ale_py: pip install ale-py") from None
-    ale = ALEInterface()
+    ale = ale_py.ALEInterface()
     ale.setFloat("repeat_action_probability", repeat_action_probability)
-    ale.loadROM(roms.get_rom_path(game))
+    ale.loadROM(importlib.import_module("ale_py.roms").get_rom_path(game))
     return ale

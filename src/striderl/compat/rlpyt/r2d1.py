@@ -20,7 +20,7 @@ from torch import Tensor
 from striderl.collect.samplers.samples import AgentInputs, valid_from_done
 from striderl.compat.rlpyt.algorithms import OptimizerClass, require_initialized
 from striderl.compat.rlpyt.q_algorithms import DQN, SamplesToBufferTl, huber
-from striderl.compat.rlpyt.replays import PrioritizedSequenceReplayBuffer, UniformSequenceReplayBuffer
+from striderl.compat.rlpyt.sequence_replays import PrioritizedSequenceReplayBuffer, UniformSequenceReplayBuffer
 from striderl.compat.rlpyt.tensors import discount_return_n_step, select_at_indexes, valid_mean
 from striderl.data.buffers import buffer_method, buffer_to
 from striderl.data.named_tuples import namedarraytuple

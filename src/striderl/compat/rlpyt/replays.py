@@ -1,9 +1,8 @@
-"""rlpyt's replay buffers: rings [T, B] of samples, from which algorithms draw rows or sequences.
+"""rlpyt's replay buffers: rings [T, B] of samples, from which algorithms draw rows; sequences: `sequence_replays.py`.
 
     append_samples(SamplesToBuffer [t, B])          columns of the samples, at the cursor
     sample_batch(batch_B) ─▶ SamplesFromReplay      rows [batch_B]: agent_inputs, action, return_, done, done_n,
                                                     target_inputs, which lie n steps later
-                                                    sequences [batch_T, batch_B]: all_observation, all_action, …
 
     ring, n = 2, cursor 5                           not drawn: the n steps before the cursor, whose targets are not
     row     0   1   2   3   4   5   6   7           there yet (3, 4), and the row at the cursor (5), whose previous
@@ -11,7 +10,8 @@
 
 `timeout` of the samples, where they have it, marks steps that nothing is learned from: the clock ended the episode, so
 what followed is another one. `timeout_n` is true where such a step is among the n. Buffers are allocated where the
-first samples are. Random numbers are torch's global ones. Priorities live in the `SumTree` of `striderl.storage`.
+first samples are. Stacks of video frames are stored frame by frame, see `frames.py`. Random numbers are torch's global
+ones. Priorities live in the `SumTree` of `striderl.storage`.
 """
 
 from __future__ import annotations
@@ -19,28 +19,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from striderl.collect.samplers.samples import AgentInputs
-from striderl.compat.rlpyt.tensors import discount_return_n_step, extract_sequences
+from striderl.compat.rlpyt.frames import FrameStore, are_stacks
+from striderl.compat.rlpyt.tensors import discount_return_n_step
 from striderl.data import tree
 from striderl.data.buffers import buffer_from_example, buffer_func, buffer_to, torchify_buffer
-from striderl.data.named_tuples import NamedArrayTupleSchema, namedarraytuple
+from striderl.data.named_tuples import namedarraytuple
 from striderl.storage.replay.sum_tree import SumTree
 
 _ROW = ["agent_inputs", "action", "return_", "done", "done_n", "target_inputs"]
-_SEQUENCE = ["all_observation", "all_action", "all_reward", "return_", "done", "done_n", "init_rnn_state"]
 _TIMEOUT = ["timeout", "timeout_n"]
 SamplesFromReplay = namedarraytuple("SamplesFromReplay", _ROW)
 SamplesFromReplayPri = namedarraytuple("SamplesFromReplayPri", [*_ROW, "is_weights"])
 SamplesFromReplayTl = namedarraytuple("SamplesFromReplayTl", [*_ROW, *_TIMEOUT])
 SamplesFromReplayTlPri = namedarraytuple("SamplesFromReplayTlPri", [*_ROW, *_TIMEOUT, "is_weights"])
-SequencesFromReplay = namedarraytuple("SequencesFromReplay", _SEQUENCE)
-SequencesFromReplayPri = namedarraytuple("SequencesFromReplayPri", [*_SEQUENCE, "is_weights"])
-SequencesFromReplayTl = namedarraytuple("SequencesFromReplayTl", [*_SEQUENCE, *_TIMEOUT])
-SequencesFromReplayTlPri = namedarraytuple("SequencesFromReplayTlPri", [*_SEQUENCE, *_TIMEOUT, "is_weights"])
 
 
 class BaseReplayBuffer:
@@ -72,7 +67,10 @@ class NStepReturnBuffer(BaseReplayBuffer):
         self.t = 0
         """The row that is written next."""
         self.full = False
+        self.off_forward = 1
+        """Rows from the cursor on that are not drawn in a full ring."""
         self.samples: Any = None
+        self.frames: FrameStore | None = None
 
     def __len__(self) -> int:
         """Return how many samples are stored."""
@@ -90,17 +88,30 @@ class NStepReturnBuffer(BaseReplayBuffer):
         if num_rows > self.T:
             raise ValueError(f"the replay has {self.T} rows, found samples of {num_rows} steps; give a larger size")
         if self.samples is None:
+            self.frames = self._frame_store(samples, first.device)
             self._allocate(first.device)
         rows = (self.t + torch.arange(num_rows, device=first.device)) % self.T
+        if self.frames is not None:
+            self.frames.write(rows, samples.observation)
+            samples = samples._replace(observation=None)
         self.samples[rows] = samples
         self._compute_returns(num_rows)
         self.full = self.full or self.t + num_rows >= self.T
         self.t = (self.t + num_rows) % self.T
         return num_rows, rows
 
+    def _frame_store(self, samples: Any, device: torch.device) -> FrameStore | None:
+        """Return where single frames are stored, when observations are stacks of them."""
+        if not are_stacks(self.example, samples):
+            return None
+        shape = tuple(self.example.observation.shape)
+        self.off_forward = max(1, shape[0] - 1)  # the frames before the oldest rows were overwritten
+        return FrameStore(self.T, self.B, shape, device)
+
     def _allocate(self, device: torch.device) -> None:
-        lead = (self.T, self.B)
-        self.samples = buffer_to(torchify_buffer(buffer_from_example(self.example, lead)), device)
+        lead, example = (self.T, self.B), self.example
+        example = example if self.frames is None else example._replace(observation=None)
+        self.samples = buffer_to(torchify_buffer(buffer_from_example(example, lead)), device)
         self._return, self._done_n = self.samples.reward, self.samples.done
         self._timeout_n = self.samples.timeout if self.has_timeout else None
         if self.n_step_return > 1:
@@ -134,8 +145,8 @@ class NStepReturnBuffer(BaseReplayBuffer):
 
     def _choices(self, length: int = 0) -> tuple[int, int]:
         """Return the first row that may be drawn and how many follow it, for sequences of `length` rows."""
-        blocked = self.n_step_return + length
-        first, count = (self.t + 1, self.T - blocked - 1) if self.full else (0, self.t - blocked)
+        blocked, off = self.n_step_return + length, self.off_forward
+        first, count = (self.t + off, self.T - blocked - off) if self.full else (0, self.t - blocked)
         if count < 1:
             raise ValueError(
                 f"nothing can be drawn yet: {len(self) // self.B} steps of each env are stored, and {blocked + 1} are "
@@ -144,7 +155,9 @@ class NStepReturnBuffer(BaseReplayBuffer):
         return first, count
 
     def extract_observation(self, T_idxs: Tensor, B_idxs: Tensor) -> Any:
-        """Return the observations of rows."""
+        """Return the observations of rows and envs [batch]."""
+        if self.frames is not None:
+            return self.frames.read(T_idxs, B_idxs)
         return buffer_func(self.samples.observation, lambda column: column[T_idxs, B_idxs])
 
     def _inputs(self, T_idxs: Tensor, B_idxs: Tensor) -> Any:
@@ -190,7 +203,7 @@ class UniformReplayBuffer(NStepReturnBuffer):
         return T_idxs.to(self.samples.reward.device), B_idxs.to(self.samples.reward.device)
 
 
-class _Priorities:
+class Priorities:
     """One number per row and env, of which those that may be drawn now are in a sum tree."""
 
     def __init__(self, rows: int, B: int, alpha: float, default: float) -> None:
@@ -277,7 +290,7 @@ class PrioritizedReplayBuffer(NStepReturnBuffer):
         super().__init__(example, size, B, discount, n_step_return)
         self.alpha, self.beta, self.unique = alpha, beta, unique
         self.default_priority = default_priority
-        self.priorities = _Priorities(self.T, B, alpha, default_priority)
+        self.priorities = Priorities(self.T, B, alpha, default_priority)
 
     def set_beta(self, beta: float) -> None:
         """Set how far importance weights make up for the priorities."""
@@ -294,8 +307,8 @@ class PrioritizedReplayBuffer(NStepReturnBuffer):
         return num_rows, rows
 
     def _open_rows(self) -> Tensor:
-        blocked = self.n_step_return
-        first, count = (self.t + 1, self.T - blocked - 1) if self.full else (0, max(0, self.t - blocked))
+        blocked, off = self.n_step_return, self.off_forward
+        first, count = (self.t + off, self.T - blocked - off) if self.full else (0, max(0, self.t - blocked))
         open_rows = torch.zeros(self.T, dtype=torch.bool)
         open_rows[(first + torch.arange(count)) % self.T] = True
         return open_rows
@@ -315,177 +328,3 @@ class PrioritizedReplayBuffer(NStepReturnBuffer):
 
 TlUniformReplayBuffer = UniformReplayBuffer
 TlPrioritizedReplayBuffer = PrioritizedReplayBuffer
-
-
-# -- sequences ---------------------------------------------------------------------------------------------------------
-
-
-class SequenceNStepReturnBuffer(NStepReturnBuffer):
-    """The ring for sequences, which start where a recurrent state is stored: every `rnn_state_interval` rows."""
-
-    def __init__(
-        self,
-        example: Any,
-        size: float,
-        B: int,
-        rnn_state_interval: int,
-        batch_T: int | None = None,
-        discount: float = 1,
-        n_step_return: int = 1,
-    ) -> None:
-        """Draw sequences of `batch_T` rows; an interval of 0 stores no states, and 1 all of them."""
-        self.rnn_state_interval, self.batch_T = rnn_state_interval, batch_T
-        self.interval = max(1, rnn_state_interval)
-        rows = self.interval * math.ceil(math.ceil(size / B) / self.interval)
-        super().__init__(example, rows * B, B, discount, n_step_return)
-
-    def _allocate(self, device: torch.device) -> None:
-        whole = self.example
-        if self.rnn_state_interval:
-            example = buffer_from_example(whole.prev_rnn_state, (self.T // self.interval, self.B))
-            self.samples_prev_rnn_state = buffer_to(torchify_buffer(example), device)
-        self.example = _without_state(whole)
-        super()._allocate(device)
-
-    def append_samples(self, samples: Any) -> tuple[int, Tensor]:
-        """Write samples [t, B], and the states of the rows where sequences start."""
-        num_rows, rows = super().append_samples(_without_state(samples))
-        if self.rnn_state_interval:
-            kept = (rows % self.interval == 0).nonzero().flatten()
-            states = buffer_func(samples.prev_rnn_state, lambda column: torch.as_tensor(column)[kept])
-            self.samples_prev_rnn_state[rows[kept] // self.interval] = states
-        return num_rows, rows
-
-    def _sequences(self, T_idxs: Tensor, B_idxs: Tensor, T: int) -> Any:
-        """Return sequences that start in these rows, with the steps that their targets want."""
-        s, long = self.samples, T + self.n_step_return
-        starts, envs = T_idxs.cpu().numpy(), B_idxs.cpu().numpy()
-        new = s.done[T_idxs - 1, B_idxs].bool()
-
-        def previous(column: Tensor) -> Tensor:
-            """Return the rows from one before the start on; that one is null where an episode starts."""
-            value: Tensor = extract_sequences(column, starts - 1, envs, long)
-            value[0] = value[0].masked_fill(new.view(-1, *[1] * (value.dim() - 2)), 0)
-            return value
-
-        fields = {
-            "all_observation": buffer_func(s.observation, extract_sequences, starts, envs, long),
-            "all_action": previous(s.action),
-            "all_reward": previous(s.reward),
-            "return_": extract_sequences(self._return, starts, envs, T),
-            "done": extract_sequences(s.done, starts, envs, T),
-            "done_n": extract_sequences(self._done_n, starts, envs, T),
-            "init_rnn_state": self._states(T_idxs, B_idxs),
-        }
-        if self._timeout_n is None:
-            return SequencesFromReplay(**fields)
-        timeout = extract_sequences(s.timeout, starts, envs, T)
-        timeout_n = extract_sequences(self._timeout_n, starts, envs, T)
-        return SequencesFromReplayTl(**fields, timeout=timeout, timeout_n=timeout_n)
-
-    def _states(self, T_idxs: Tensor, B_idxs: Tensor) -> Any:
-        if not self.rnn_state_interval:
-            return None
-        return self.samples_prev_rnn_state[T_idxs // self.interval, B_idxs]
-
-    def _starts(self, length: int) -> Tensor:
-        """Return the rows in which a sequence of this length may start."""
-        first, count = self._choices(length - 1)
-        rows = (first + np.arange(count)) % self.T
-        rows = rows[rows % self.interval == 0]
-        if not len(rows):
-            raise ValueError(
-                f"no sequence of {length} rows can be drawn yet: states are stored every {self.interval} rows; raise "
-                "min_steps_learn, or the size of the replay"
-            )
-        return torch.from_numpy(rows)
-
-
-class UniformSequenceReplayBuffer(SequenceNStepReturnBuffer):
-    """Draws every sequence with the same probability."""
-
-    def set_batch_T(self, batch_T: int) -> None:  # noqa: N802
-        """Set the length of sequences."""
-        self.batch_T = batch_T
-
-    def sample_batch(self, batch_B: int, batch_T: int | None = None) -> Any:
-        """Draw sequences [batch_T, batch_B]."""
-        length = batch_T or self.batch_T
-        if length is None:
-            raise ValueError("sample_batch wants batch_T, here or when the buffer is made")
-        starts, device = self._starts(length), self.samples.reward.device
-        T_idxs = starts[torch.randint(len(starts), (batch_B,))].to(device)
-        return self._sequences(T_idxs, torch.randint(self.B, (batch_B,)).to(device), length)
-
-
-class PrioritizedSequenceReplayBuffer(SequenceNStepReturnBuffer):
-    """Draws sequences in proportion to priority ** alpha; a priority belongs to the row in which a sequence starts."""
-
-    def __init__(
-        self,
-        example: Any,
-        size: float,
-        B: int,
-        rnn_state_interval: int,
-        batch_T: int,
-        discount: float = 1,
-        n_step_return: int = 1,
-        alpha: float = 0.6,
-        beta: float = 0.4,
-        default_priority: float = 1,
-        unique: bool = False,
-        input_priorities: bool = False,
-        input_priority_shift: int = 0,
-    ) -> None:
-        """With `input_priorities` samples come with them, for the starts `input_priority_shift` intervals before."""
-        super().__init__(example, size, B, rnn_state_interval, batch_T, discount, n_step_return)
-        self.length = batch_T
-        self.alpha, self.beta, self.unique = alpha, beta, unique
-        self.default_priority = default_priority
-        self.input_priorities, self.input_priority_shift = input_priorities, input_priority_shift
-        self.priorities = _Priorities(self.T // self.interval, B, alpha, default_priority)
-
-    def set_beta(self, beta: float) -> None:
-        """Set how far importance weights make up for the priorities."""
-        self.beta = beta
-
-    def append_samples(self, samples: Any) -> tuple[int, Tensor]:
-        """Write samples; their priorities hold for the starts `input_priority_shift` intervals before."""
-        given, samples = (samples.priorities, samples.samples) if "priorities" in samples._fields else (None, samples)
-        num_rows, rows = super().append_samples(samples)
-        starts = rows[rows % self.interval == 0].cpu() // self.interval
-        self.priorities.write(starts, None)
-        if given is not None:
-            given = torch.as_tensor(given)
-            given = given[(rows % self.interval == 0).cpu()] if given.dim() == 2 else given
-            before = (starts - self.input_priority_shift) % self.priorities.rows
-            self.priorities.write(before, given)
-        self.priorities.allow(self._open_rows())
-        return num_rows, rows
-
-    def _open_rows(self) -> Tensor:
-        blocked = self.n_step_return + self.length - 1
-        first, count = (self.t + 1, self.T - blocked - 1) if self.full else (0, self.t - blocked)
-        rows = (first + np.arange(max(0, count))) % self.T
-        open_rows = torch.zeros(self.priorities.rows, dtype=torch.bool)
-        open_rows[torch.from_numpy(rows[rows % self.interval == 0] // self.interval)] = True
-        return open_rows
-
-    def sample_batch(self, batch_B: int) -> Any:
-        """Draw sequences [batch_T, batch_B], with importance weights."""
-        starts, envs, values = self.priorities.sample(batch_B, self.unique)
-        device = self.samples.reward.device
-        batch = self._sequences((starts * self.interval).to(device), envs.to(device), self.length)
-        kind = SequencesFromReplayPri if self._timeout_n is None else SequencesFromReplayTlPri
-        return kind(*batch, is_weights=importance_weights(values, self.beta, device))
-
-    def update_batch_priorities(self, priorities: Any) -> None:
-        """Set the priorities of the last batch."""
-        self.priorities.update(priorities)
-
-
-def _without_state(samples: Any) -> Any:
-    """Return samples without their recurrent states, which are stored apart."""
-    fields = [name for name in samples._fields if name != "prev_rnn_state"]
-    values = dict(zip(samples._fields, tuple(samples)))
-    return NamedArrayTupleSchema("SamplesToBuffer", fields)(*(values[name] for name in fields))
