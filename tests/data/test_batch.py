@@ -362,11 +362,13 @@ def test_in_place_arithmetic_reaches_views():
 
 def test_to_torch_and_back():
     batch = Batch(a=np.arange(3), b={"c": np.ones(2, np.float32)}, s="text", n=None)
+    address = batch.a.__array_interface__["data"][0]
+    other = batch.to("cpu", torch.float16)
+    assert other.a.dtype is torch.float16 and isinstance(batch.a, np.ndarray)  # `to` leaves the batch as it was
+    assert batch.to_torch() is batch and batch.a.data_ptr() == address  # in place, with shared memory
     tensors = batch.to_torch(dtype=torch.float64)
     assert tensors.a.dtype is torch.float64 and tensors.b.c.dtype is torch.float64 and tensors.s == "text"
-    assert batch.to_torch().a.data_ptr() == batch.a.__array_interface__["data"][0]  # shared memory
-    assert batch.to("cpu", torch.float16).a.dtype is torch.float16
-    assert isinstance(tensors.to_numpy().b.c, np.ndarray)
+    assert isinstance(tensors.to_numpy().b.c, np.ndarray) and tensors.to_numpy() is batch
     assert Batch(a=torch.ones(1, dtype=torch.bfloat16)).to_numpy().a.dtype == np.float32
     assert Batch(a=np.arange(3)[::-1]).to_torch().a.tolist() == [2, 1, 0]
 
@@ -456,9 +458,10 @@ def test_cat_fills_a_reserved_key_that_another_batch_has():
     assert Batch.stack([Batch(a=Batch()), Batch(a={"q": 1.0})]).a.q.tolist() == [0, 1]
 
 
-def test_split_refuses_leaves_of_different_lengths():
-    with pytest.raises(ValueError, match="leading dimensions differ: 'a' has"):
-        list(Batch(a=np.zeros(3), b=np.zeros(4)).split(2))
+def test_split_goes_as_far_as_iteration_and_warns_of_rows_that_are_left_out():
+    with pytest.warns(UserWarning, match=r"rows beyond the shortest leaf: lengths are \{'a': 3, 'b': 4\}"):
+        parts = list(Batch(a=np.zeros(3), b=np.arange(4)).split(2, shuffle=False))
+    assert [part.b.tolist() for part in parts] == [[0, 1], [2]]
     with pytest.raises(TypeError, match="a number of rows, found str"):
         list(Batch(a=np.zeros(3)).split("a"))
 

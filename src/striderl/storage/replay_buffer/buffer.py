@@ -24,6 +24,7 @@ after s1, stack of 3     [s0 s1 s2]                 after s3: [s2 s3 f], f is st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,14 +132,12 @@ class ReplayBuffer:
         A step that does not fit raises and changes nothing.
         """
         given = given_step(obs, act, rew, done, obs_next, info, policy, terminated, truncated)
+        if self.save_only_last_obs:
+            given |= {key: last_frame(given[key]) for key in ("obs", "obs_next") if given.get(key) is not None}
         return int(self._append(as_rows(step_of(given), "step"), np.zeros(1, np.int64))[0])
 
     def _append(self, rows: Batch, rings: NDArray[np.int64]) -> NDArray[np.int64]:
         """Write one row to each of these rings, which are all different, and return the indices."""
-        if self.save_only_last_obs:
-            for key in ("obs", "obs_next"):
-                if rows.get(key) is not None:
-                    rows[key] = tree.map(lambda frames: frames[:, -1], rows[key])
         index = self._places.open(rings)
         finals = self._check_next(rows, rows.get("obs_next"), index)
         plan = plan_rows(self._data, rows, len(rings), self.maxsize, self.folder)
@@ -179,6 +178,9 @@ class ReplayBuffer:
         if not len(kept):
             return np.zeros(0, np.int64)
         part = rows(kept)
+        if self.save_only_last_obs and not getattr(buffer, "save_only_last_obs", False):
+            part = last_frames(part)
+            finals = {place: last_frame(final) for place, final in finals.items()}
         if self.ignore_obs_next or (len(self) and not self.stores_obs_next):
             part.pop("obs_next", None)
         elif self.stores_obs_next and part.get("obs_next") is None:
@@ -369,6 +371,23 @@ class ReplayBuffer:
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
+
+
+def last_frame(obs: Any) -> Any:
+    """Return the last of the frames that an observation came in: the last item, of every part of a nested one."""
+    if isinstance(obs, (Batch, Mapping)):
+        return {key: last_frame(value) for key, value in obs.items()}
+    return obs[-1]
+
+
+def last_frames(rows: Batch) -> Batch:
+    """Return rows [n, …] with the last frame of their observations."""
+    changed = {
+        key: tree.map(lambda frames: frames[:, -1], rows[key])
+        for key in ("obs", "obs_next")
+        if rows.get(key) is not None
+    }
+    return Batch(rows, **changed)
 
 
 def stacked(buffer: ReplayBuffer, column: Any, array: NDArray[np.int64], count: int) -> Any:

@@ -1,0 +1,1 @@
+from striderl.compat.tianshou.base_policy import BasePolicy
