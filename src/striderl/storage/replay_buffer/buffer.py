@@ -24,7 +24,8 @@ after s1, stack of 3     [s0 s1 s2]                 after s3: [s2 s3 f], f is st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 
 from striderl.data import leaf, tree
 from striderl.data.batch import Batch
-from striderl.data.naming import unknown
+from striderl.data.naming import AssertedValue, unknown
 from striderl.storage.replay.ring import step_back, step_on
 from striderl.storage.replay.samplers import Draws
 from striderl.storage.replay_buffer.file import load_buffer, save_buffer
@@ -68,11 +69,11 @@ class ReplayBuffer:
         if size < num_rings or num_rings < 1:
             raise ValueError(f"wanted a size of at least {max(1, num_rings)}, found {size}")
         if stack_num < 1:
-            raise ValueError(f"stack_num is at least 1, found {stack_num}")
+            raise AssertedValue(f"stack_num is at least 1, found {stack_num}")
         if sample_avail and stack_num == 1:
             raise ValueError("sample_avail has no effect without stacking; set stack_num, or leave it out")
         self.maxsize = size // num_rings * num_rings
-        self.stack_num, self.ignore_obs_next = stack_num, ignore_obs_next
+        self._stack_num, self.ignore_obs_next = stack_num, ignore_obs_next
         self.save_only_last_obs, self.sample_avail = save_only_last_obs, sample_avail
         self.seed, self.folder = seed, folder
         self._data = Batch()
@@ -90,6 +91,8 @@ class ReplayBuffer:
 
     def __getattr__(self, key: str) -> Any:
         data = self.__dict__.get("_data")
+        if key == "update_weight":
+            raise AttributeError(f"{type(self).__name__} has no priorities; use PrioritizedReplayBuffer")
         if key.startswith("_") or data is None or key not in data:
             known = [] if data is None else list(data.keys())
             raise AttributeError(unknown("key", key, known, where=type(self).__name__))
@@ -100,6 +103,19 @@ class ReplayBuffer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if "stack_num" in state:  # pickled when it was a plain attribute
+            self._stack_num = self.__dict__.pop("stack_num")
+
+    @property
+    def stack_num(self) -> int:
+        """How many frames are stacked when reading."""
+        return self._stack_num
+
+    @stack_num.setter
+    def stack_num(self, num: int) -> None:
+        if num < 1:
+            raise AssertedValue(f"stack_num is at least 1, found {num}")
+        self._stack_num = num
 
     def __len__(self) -> int:
         return len(self._places)
@@ -353,11 +369,24 @@ class ReplayBuffer:
             place = before
         return alive[~whole]
 
-    def update_weight(self, index: Any, new_weight: Any) -> None:
-        """Set the priorities of these steps from their errors."""
+    @property
+    def update_weight(self) -> Callable[[Any, Any], None]:
+        """`update_weight(index, errors)` sets the priorities of these steps; a buffer without priorities has it not."""
         if self.priorities is None:
-            raise TypeError(f"{type(self).__name__} has no priorities; use PrioritizedReplayBuffer")
+            raise AttributeError  # `__getattr__` has the text
+        return self._set_priorities
+
+    def _set_priorities(self, index: Any, new_weight: Any) -> None:
+        assert self.priorities is not None
         self.priorities.update(self._as_index(index), new_weight)
+
+    def with_rew(self, rew: Any) -> ReplayBuffer:
+        """Return this buffer with other rewards, one for each place: a view, all else is shared."""
+        if leaf.shape_of(rew)[:1] != (self.maxsize,):
+            raise ValueError(f"rew wants a row for each of {self.maxsize} places, found {leaf.shape_of(rew)}")
+        view = copy.copy(self)
+        view._data = Batch(self._data, rew=rew)
+        return view
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
