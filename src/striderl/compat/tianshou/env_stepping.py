@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from striderl.compat.tianshou.arrays import to_numpy
 from striderl.compat.tianshou.base_policy import BasePolicy
 from striderl.compat.tianshou.env import BaseVectorEnv
 from striderl.compat.tianshou.exploration import BaseNoise
+from striderl.compat.tianshou.step_history import StepHistory
 from striderl.data import leaf, tree
 from striderl.data.batch import Batch
 from striderl.data.batch_ops import from_store
@@ -94,8 +96,9 @@ class EnvStepping:
         self._state: Any = None
         self._chosen = Batch()
         self._ready = list(range(self.num_envs))
-        self._waiting: list[list[tuple[Batch, int]]] = [[] for _ in range(self.num_envs)]
-        self._running: list[tuple[Any, int]] = [(0.0, 0)] * self.num_envs
+        self._history = StepHistory(self.num_envs)
+        self._total: Any = 0.0
+        self._length: Array = np.zeros(self.num_envs, np.int64)
         self._begins = self._by_episode = True
         self._checked = False
 
@@ -109,8 +112,8 @@ class EnvStepping:
         while self.env.waiting_id:
             self.env.step(None)  # steps that were under way are not stored
         self._ready = list(range(self.num_envs))
-        self._waiting = [[] for _ in range(self.num_envs)]
-        self._running = [(0.0, 0)] * self.num_envs
+        self._history.clear()
+        self._total, self._length[:] = 0.0, 0
         self._state, self._begins, self._chosen = None, False, Batch()
         self.data = Batch(obs=self._first(None), act=Batch(), rew=Batch(), done=Batch(), info=Batch())
         if self.buffer is not None:
@@ -121,7 +124,7 @@ class EnvStepping:
         if self.preprocess_fn is not None:
             changed = self.preprocess_fn(obs=obs)
             obs = changed.get("obs", obs) if changed is not None else obs
-        return Batch(obs=obs).obs
+        return _parsed(obs)
 
     # -- collecting ----------------------------------------------------------------------------------------------------
 
@@ -147,7 +150,7 @@ class EnvStepping:
                     break
             elif all(map(int.__ge__, per_env, quota)) if quota is not None else sum(per_env) >= request.n_episode:  # type: ignore[operator]
                 break
-            if not warned and not any(per_env) and max(len(each) for each in self._waiting) >= LONG // self.num_envs:
+            if not warned and not found.returns and int(self._length.sum()) >= LONG:
                 warned = True
                 _log.warning("%d steps without the end of an episode; has the env a time limit?", LONG)
         self._ready = list(range(self.num_envs)) if not self.env.is_async else ready + done_with
@@ -183,7 +186,7 @@ class EnvStepping:
                 "act": act,
                 "rew": rew,
                 "done": done,
-                "obs_next": Batch(obs=obs_next).obs,
+                "obs_next": _parsed(obs_next),
                 "info": info_rows(infos),
                 "policy": _with_state(policy, state),
             },
@@ -192,7 +195,7 @@ class EnvStepping:
             self._preprocess(data, state)
         ended = self._store(data, back, rew, done, found, per_env, quota)
         self._advance(data, back, state, ended, whole)
-        return back, bool(ended.any())
+        return back, bool(ended)
 
     def _act(self, shown: Batch, ids: list[int], request: Request, whole: bool) -> tuple[Any, Any, Any]:
         """Return (act, policy, state) rows for these envs."""
@@ -209,7 +212,10 @@ class EnvStepping:
             result = checked_forward(result, len(ids), f"{type(self.policy).__name__}.forward")
             self._checked = True
         act = result.act
-        act = np.array(to_numpy(act)) if act.__class__ is not Batch else to_numpy(act)
+        if act.__class__ is torch.Tensor and act.device.type == "cpu":
+            act = np.array(act.detach().numpy())
+        else:
+            act = np.array(to_numpy(act)) if act.__class__ is not Batch else to_numpy(act)
         if self.action_noise is not None:
             act = act + self.action_noise(act.shape)
         after, policy = result.get("state"), result.get("policy")
@@ -243,33 +249,42 @@ class EnvStepping:
         found: Collected,
         per_env: list[int],
         quota: list[int] | None,
-    ) -> Array:
-        """Keep the steps of these envs, count episodes that ended, and return where new ones begin, bool [n]."""
+    ) -> list[int]:
+        """Keep the steps of these envs, count episodes that ended, and return the rows where new ones begin."""
         good = finite_rows(data)
-        counted = rew if self.buffer is None else data.rew
+        counted = rew if self.buffer is None else np.asarray(data.rew)
+        whole = len(back) == self.num_envs and not self.env.is_async
+        if self._total.__class__ is float:
+            self._total = np.zeros((self.num_envs, *counted.shape[1:]))
+        if whole:
+            self._total += counted
+            self._length += 1
+        else:
+            self._total[back] += counted
+            self._length[back] += 1
         if not self._by_episode:
             self._write(data, back, good)
             found.num_steps += len(back) if good is None else int(good.sum())
-        for row, env in enumerate(back):
-            total, length = self._running[env]
-            self._running[env] = (total + counted[row], length + 1)
+        elif self.buffer is not None:
+            self._history.append(data, None if whole else back)
+        ended = done if good is None else done.astype(np.bool_) | ~good
+        rows: list[int] = ended.nonzero()[0].tolist()
+        for row in rows:
+            env = back[row]
             if good is not None and not good[row]:
                 self._abandon(env, found)
-            elif self._by_episode and self.buffer is not None:
-                self._waiting[env].append((data, row))
-        ended = done.astype(np.bool_) if good is None else done.astype(np.bool_) | ~good
-        for row in ended.nonzero()[0].tolist():
-            env = back[row]
-            if good is None or good[row]:
-                if quota is None or per_env[env] < quota[env]:
-                    per_env[env] += 1
-                    self._end(env, found)
-            self._waiting[env], self._running[env] = [], (0.0, 0)
-        return np.asarray(ended)
+            elif quota is None or per_env[env] < quota[env]:
+                per_env[env] += 1
+                self._end(env, found)
+            self._total[env], self._length[env] = 0.0, 0
+            self._history.skip(env)
+        if rows:
+            self._history.tidy()
+        return rows
 
     def _end(self, env: int, found: Collected) -> None:
-        total, length = self._running[env]
-        found.returns.append(total)
+        total, length = self._total[env], int(self._length[env])
+        found.returns.append(np.array(total))
         found.lengths.append(length)
         if self._by_episode:
             found.num_steps += length
@@ -279,22 +294,22 @@ class EnvStepping:
         """Keep what came before a bad number, and let nothing follow it."""
         _log.warning("env %d gave a number that is not finite: its episode ends with the step before", env)
         if self._by_episode:
-            found.num_steps += self._running[env][1] - 1
-            self._flush(env)
+            found.num_steps += int(self._length[env]) - 1
+            self._flush(env, without_last=True)
         if self.buffer is not None:
             self.buffer.cut([env] if isinstance(self.buffer, VectorReplayBuffer) else None)
 
-    def _flush(self, env: int) -> None:
-        steps = self._waiting[env]
-        if self.buffer is None or not steps:
+    def _flush(self, env: int, without_last: bool = False) -> None:
+        """Move the steps of an env into the buffer."""
+        rows = None if self.buffer is None else self._history.take(env, without_last=without_last)
+        if self.buffer is None or rows is None:
             return
-        rows = gathered(steps)
+        rows = _step_rows(rows)
         if isinstance(self.buffer, VectorReplayBuffer):
-            rows = _step_rows(rows)
-            for row in range(len(steps)):
+            for row in range(len(rows.done)):
                 self.buffer.add(rows[row : row + 1], buffer_ids=[env])
         else:
-            self.buffer.update(EpisodeRows(_step_rows(rows), len(steps)))
+            self.buffer.extend(rows)
 
     def _write(self, data: Batch, back: list[int], good: Array | None) -> None:
         if self.buffer is None:
@@ -307,18 +322,14 @@ class EnvStepping:
         elif len(envs):
             self.buffer.add(rows[0])
 
-    def _advance(self, data: Batch, back: list[int], state: Any, ended: Array, whole: bool) -> None:
+    def _advance(self, data: Batch, back: list[int], state: Any, ended: list[int], whole: bool) -> None:
         """Take the next observations, of new episodes where they begin, and clear the memory there."""
         obs = data.obs_next
-        if ended.any():
-            rows = ended.nonzero()[0]
-            first = self._first([back[row] for row in rows.tolist()])
-            obs = tree.copy(obs)
-            if obs.__class__ is Batch:
-                obs[rows] = first
-            else:
-                obs[rows] = leaf.like(first, obs)
-            state = None if state is None else tree.map(lambda value: _cleared(value, rows), state)
+        if ended:
+            first = self._first([back[row] for row in ended])
+            obs = obs.copy() if obs.__class__ is np.ndarray else tree.copy(obs)
+            obs[ended] = first if obs.__class__ is Batch else leaf.like(first, obs)
+            state = None if state is None else tree.map(lambda value: _cleared(value, ended), state)
         after = {"obs": obs, "act": data.act, "rew": data.rew, "done": data.done, "info": data.info}
         if whole:
             self.data, self._state = from_store(Batch, after), state
@@ -332,25 +343,6 @@ class EnvStepping:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-class EpisodeRows:
-    """The steps of one episode as a source of `ReplayBuffer.update`."""
-
-    def __init__(self, rows: Batch, num_steps: int) -> None:
-        """Take rows [T, …] in the order of time."""
-        self.rows, self.num_steps = rows, num_steps
-
-    def export_rows(self) -> tuple[Array, Any, dict[int, Any], Any]:
-        """Return (indices in order of time, rows by indices, final observations, which rows nothing follows)."""
-        last, rows = self.num_steps - 1, self.rows
-        order = np.arange(self.num_steps)
-
-        def part(index: Array) -> Batch:
-            return Batch(rows) if len(index) == self.num_steps else rows[index]
-
-        finals = {int(row): tree.index(rows.obs_next, int(row)) for row in rows.truncated.nonzero()[0]}
-        return order, part, finals, lambda index: (index == last) & ~rows.done[index]
-
-
 def with_rows(data: Batch, ids: list[int], rows: dict[str, Any], num_envs: int) -> Batch:
     """Return the rows of all envs with these of some of them written; steps that wait keep their own arrays."""
     place = np.asarray(ids, np.int64)
@@ -359,46 +351,16 @@ def with_rows(data: Batch, ids: list[int], rows: dict[str, Any], num_envs: int) 
     return from_store(Batch, dict(holder.policy.items()))
 
 
-def gathered(steps: list[tuple[Batch, int]]) -> Batch:
-    """Return the rows of one env out of the steps of all, [T, …]."""
-    rows = [row for _, row in steps]
-    return _gathered([data for data, _ in steps], rows)
-
-
-def _gathered(parts: list[Batch], rows: list[int]) -> Batch:
-    first = parts[0].__dict__
-    out: dict[str, Any] = {}
-    for key, value in first.items():
-        kind = value.__class__
-        try:
-            column = [part.__dict__[key] for part in parts]
-        except KeyError:
-            return Batch.stack([part[row] if part.__dict__ else Batch() for part, row in zip(parts, rows)])
-        if kind is Batch and all(each.__class__ is Batch for each in column):
-            out[key] = _gathered(column, rows)
-        elif kind is np.ndarray and value.dtype.kind in leaf.NUMERIC and _alike(column, value):
-            out[key] = np.array([each[row] for each, row in zip(column, rows)])
-        else:
-            items = [Batch({"one": each})[row] if each.__class__ is not Batch else Batch() for each, row in zip(column, rows)]
-            out[key] = Batch.stack(items).get("one", Batch())
-    if any(len(part.__dict__) != len(first) for part in parts):
-        return Batch.stack([part[row] if part.__dict__ else Batch() for part, row in zip(parts, rows)])
-    return from_store(Batch, out)
-
-
-def _alike(column: list[Any], first: Array) -> bool:
-    dtype, shape = first.dtype, first.shape[1:]
-    return all(each.__class__ is np.ndarray and each.dtype == dtype and each.shape[1:] == shape for each in column)
-
-
 def _step_rows(rows: Batch) -> Batch:
     """Return rows in the columns of a buffer, with terminated and truncated told apart."""
     store = rows.__dict__
     done, late = np.asarray(store["done"]), store["info"].__dict__.get(TIME_LIMIT)
-    if done.dtype == np.bool_ and late is None:
+    if done.dtype != np.bool_ or late is not None and (late.dtype != np.bool_ or (late & ~done).any()):
+        terminated, truncated = ends_of(rows)
+    elif late is None:
         terminated, truncated = done, np.zeros(len(done), np.bool_)
     else:
-        terminated, truncated = ends_of(rows)
+        terminated, truncated = done & ~late, late
     flags = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
     order = ("obs", "act", "rew", "done", "terminated", "truncated", "obs_next", "info", "policy")
     return from_store(Batch, {key: flags[key] if key in flags else store[key] for key in order})
@@ -435,11 +397,18 @@ def _any_infos(infos: Any) -> Batch:
         return out
 
 
+def _parsed(obs: Any) -> Any:
+    """Return observations of N envs as a Batch holds them."""
+    plain = obs.__class__ is np.ndarray and obs.dtype.kind in leaf.NUMERIC
+    return obs if plain else Batch(obs=obs).obs
+
+
 def finite_rows(data: Batch) -> Array | None:
     """Return which rows of reward and next observation are finite, or None for all."""
     bad = None
-    for _, value in (("rew", data.rew), *tree.items(data.obs_next)):
-        if value.__class__ is not np.ndarray or value.dtype.kind != "f" or np.isfinite(value.sum()):
+    after = data.obs_next
+    for value in (data.rew, *((after,) if after.__class__ is np.ndarray else tree.leaves(after))):
+        if value.__class__ is not np.ndarray or value.dtype.kind != "f" or math.isfinite(value.sum()):
             continue
         fine = np.isfinite(value).reshape(len(value), -1).all(axis=1)
         if not fine.all():
@@ -462,7 +431,7 @@ def _detached(value: Any) -> Any:
     return value.detach() if leaf.is_tensor(value) else value
 
 
-def _cleared(value: Any, rows: Array) -> Any:
+def _cleared(value: Any, rows: list[int]) -> Any:
     """Return a copy with 0, or None for objects, in these rows."""
     if value is None:
         return None

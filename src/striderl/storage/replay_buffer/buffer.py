@@ -197,21 +197,55 @@ class ReplayBuffer:
         if self.save_only_last_obs and not getattr(buffer, "save_only_last_obs", False):
             part = last_frames(part)
             finals = {place: last_frame(final) for place, final in finals.items()}
+        if part.get("obs_next") is None and self.stores_obs_next:
+            raise ValueError("this buffer stores obs_next, the other one does not; set ignore_obs_next=True here")
+        ends = {row: finals[origin] for row, origin in enumerate(kept.tolist()) if origin in finals} if finals else {}
+        return self._append_rows(part, len(order) - len(kept), ends, cut(kept))
+
+    def extend(self, rows: Batch) -> NDArray[np.int64]:
+        """Append steps [T, …] in the order of time, which follow each other, and return the indices that hold them now.
+
+        `rows` has what `buf[…]` has: obs, act, rew, done, terminated, truncated, obs_next, info and policy. What was
+        under way before does not go on in them; what comes after them does not, either, where the last is not done.
+        """
+        if self._places.num_rings > 1:
+            raise TypeError("a vector buffer takes the steps of each env; call add, or extend a plain ReplayBuffer")
+        count, capacity = len(rows.done), self._places.capacity
+        if self.save_only_last_obs:
+            rows = last_frames(rows)
+        skipped = max(0, count - capacity)
+        part = rows[skipped:] if skipped else Batch(rows)
+        ends: dict[int, Any] = {}
+        late = np.asarray(leaf.to_array(part.truncated)) & ~np.asarray(leaf.to_array(part.terminated))
+        if late.any() and (self.ignore_obs_next or (len(self) and not self.stores_obs_next)):
+            ends = {row: tree.copy(tree.index(part.obs_next, row)) for row in late.nonzero()[0].tolist()}
+        stops = np.zeros(count - skipped, np.bool_)
+        stops[-1] = not part.done[-1]
+        return self._append_rows(part, skipped, ends, stops)
+
+    def _append_rows(
+        self, part: Batch, skipped: int, ends: dict[int, Any], stops: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Write rows after those that are there; `ends` are final observations, `stops` the rows that nothing follows."""
+        places, count = self._places, len(stops)
         if self.ignore_obs_next or (len(self) and not self.stores_obs_next):
             part.pop("obs_next", None)
-        elif self.stores_obs_next and part.get("obs_next") is None:
-            raise ValueError("this buffer stores obs_next, the other one does not; set ignore_obs_next=True here")
-        start = int(places.pointer[0]) + len(order) - len(kept)
-        index = (start + np.arange(len(kept))) % places.capacity
-        plan = plan_rows(self._data, part, len(kept), self.maxsize, self.folder)
-        self.cut()  # what comes now does not follow what was there
-        plan.run(index)
-        for place, origin in zip(index.tolist(), kept.tolist()):
-            self._finals.pop(place, None)
-            if origin in finals and not self.stores_obs_next:
-                self._finals[place] = finals[origin]
-        self._cut[index] = cut(kept)
-        places.advance(np.zeros(1, np.int64), len(order))
+        start = (int(places.pointer[0]) + skipped) % places.capacity
+        index = (start + np.arange(count)) % places.capacity
+        place: Any = slice(start, start + count) if start + count <= places.capacity else index
+        plan = plan_rows(self._data, part, count, self.maxsize, self.folder)
+        if len(self):
+            newest = int(places.newest(0))
+            # what comes now does not follow what was there
+            self._cut[newest] |= not bool(self._data.done[newest])
+        plan.run(place)
+        if self._finals or (ends and not self.stores_obs_next):
+            for row, each in enumerate(index.tolist()):
+                self._finals.pop(each, None)
+                if row in ends and not self.stores_obs_next:
+                    self._finals[each] = ends[row]
+        self._cut[place] = stops
+        places.advance_one(skipped + count)
         if self.priorities is not None:
             self.priorities.written(index)
         return index

@@ -65,6 +65,12 @@ def _plan(
     storage: Batch, rows: Batch, path: tuple[str, ...], count: int, capacity: int, folder: Path | None, plan: Plan
 ) -> None:
     for key, value in rows.items():
+        column = storage.__dict__.get(key)
+        if column.__class__ is np.ndarray and value.__class__ is np.ndarray and column.dtype.kind in leaf.NUMERIC:
+            fits = value.dtype == column.dtype and value.shape == (count, *column.shape[1:])
+            if fits and column.flags.writeable:  # the common case, without the messages of the others
+                plan.writes.append(Write(column, value))
+                continue
         name = ".".join((*path, key))
         if value is None:
             value = _nothing(storage.get(key), name, count)
