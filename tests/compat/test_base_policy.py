@@ -466,7 +466,7 @@ def test_offpolicy_trainer_counts_and_calls():
     assert modes == [(1, 9, False, False), (2, 18, False, False)]
     assert (result["best_reward"], result["best_epoch"], result["test_episode"]) == (6.0, 1, 4)
     assert result["duration"] > 0 and result["train_speed"] > 0
-    assert ("test/rew", 6.0, 9) in writer.rows and ("train/loss", 1.0, 3) in writer.rows
+    assert ("test/rew", 6.0, 9) in writer.rows and ("loss", 1.0, 3) in writer.rows
 
 
 def test_stop_fn_is_confirmed_by_a_test():

@@ -36,7 +36,7 @@ from striderl.data.batch_ops import (
     parse,
     write_rows,
 )
-from striderl.data.naming import AssertedType, AssertedValue
+from striderl.data.naming import AssertedTypeError, AssertedValueError
 
 _new = object.__new__
 _PLAIN_INDICES = (int, slice, np.ndarray)
@@ -216,7 +216,7 @@ class Batch:
         if not isinstance(size, int):
             raise TypeError(f"split wants a number of rows, found {type(size).__name__} {size!r}")
         if size != -1 and size < 1:
-            raise AssertedValue(f"split wants a size of at least 1, or -1 for everything, found {size}")
+            raise AssertedValueError(f"split wants a size of at least 1, or -1 for everything, found {size}")
         size = length if size == -1 else size
         order = np.random.permutation(length) if shuffle else np.arange(length)
         starts = list(range(0, length, size))
@@ -361,7 +361,7 @@ _RESERVED = frozenset(dir(Batch))
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str):
-        raise AssertedType(f"the keys of a Batch are strings, found {key!r} of type {type(key).__name__}")
+        raise AssertedTypeError(f"the keys of a Batch are strings, found {key!r} of type {type(key).__name__}")
     if key in _RESERVED:
         raise KeyError(f"the key {key!r} would hide Batch.{key}; choose another name, such as '{key.strip('_')}_value'")
 

@@ -72,7 +72,7 @@ def is_gap(value: Any, kind: type) -> bool:
 
 def num_rows(batch: Nested) -> int:
     """Return how many rows a batch has in a join: those of its shortest leaf, 0 where there are no leaves."""
-    rows = []
+    rows: list[int] = []
     for path, value in tree.items(batch):
         shape = leaf.shape_of(value)
         if not shape and value is not None:
@@ -81,9 +81,7 @@ def num_rows(batch: Nested) -> int:
     return min(rows, default=0)
 
 
-def merge(
-    batches: list[BatchT], axis: int, path: str, join: Join, counts: Sequence[int] | None = None
-) -> BatchT:
+def merge(batches: list[BatchT], axis: int, path: str, join: Join, counts: Sequence[int] | None = None) -> BatchT:
     """Join batches key by key in the order in which keys first appear.
 
     `counts` are the rows of each batch, which gaps are filled to when batches are joined along an existing axis.
@@ -181,7 +179,7 @@ def _merge_with_gaps(
 
 
 def _gap(example: Any, count: int | None) -> Any:
-    """Return what fills a missing place: like the example when stacking, else `count` rows like those of the example."""
+    """Return what fills a missing place: like the example when stacking, else `count` rows like its rows."""
     if count is None:
         return tree.map(leaf.empty_value, example)
     return tree.map(lambda item: leaf.empty_rows(item, count), example)

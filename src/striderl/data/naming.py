@@ -33,9 +33,9 @@ def saved_name(part: object) -> str:
     return str(vars(type(part)).get("SAVED_NAME", type(part).__name__))
 
 
-class AssertedValue(ValueError, AssertionError):
+class AssertedValueError(ValueError, AssertionError):
     """A value that cannot be used, where programs written for Tianshou expect an AssertionError."""
 
 
-class AssertedType(TypeError, AssertionError):
+class AssertedTypeError(TypeError, AssertionError):
     """A type that cannot be used, where programs written for Tianshou expect an AssertionError."""

@@ -1,8 +1,8 @@
 """Conversions between numpy and torch, sums over a tree, and moving averages, in the words of Tianshou.
 
-    to_numpy(x), to_torch(x, dtype, device), to_torch_as(x, like)     arrays, numbers, lists, dicts, a Batch
-    tree = SegmentTree(8); tree[2] = 0.5; tree.reduce(0, 4)           sums of any range in log(n) steps
-    stat = MovAvg(100); stat.add([1.0, 2.0]); stat.get()              the mean of the last 100 finite numbers
+to_numpy(x), to_torch(x, dtype, device), to_torch_as(x, like)     arrays, numbers, lists, dicts, a Batch
+tree = SegmentTree(8); tree[2] = 0.5; tree.reduce(0, 4)           sums of any range in log(n) steps
+stat = MovAvg(100); stat.add([1.0, 2.0]); stat.get()              the mean of the last 100 finite numbers
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from striderl.data import leaf
 from striderl.data.batch import Batch
 from striderl.data.batch_ops import parse
-from striderl.data.naming import AssertedValue
+from striderl.data.naming import AssertedValueError
 
 Array = np.ndarray[Any, Any]
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
@@ -65,16 +65,16 @@ def to_torch(x: Any, dtype: torch.dtype | None = None, device: Any = "cpu") -> A
 def to_torch_as(x: Any, y: Tensor) -> Any:
     """Return tensors of the dtype and on the device of `y`."""
     if not isinstance(y, Tensor):
-        raise AssertedValue(f"to_torch_as wants a tensor to follow, found {type(y).__name__}")
+        raise AssertedValueError(f"to_torch_as wants a tensor to follow, found {type(y).__name__}")
     return to_torch(x, dtype=y.dtype, device=y.device)
 
 
 class SegmentTree:
     """Numbers at places 0 … size - 1, with the sum of any range in logarithmic time.
 
-        level 0            1.5                 nodes 1
-        level 1       1.0      0.5             nodes 2 3
-        level 2     0.5  0.5  0.0  0.5         nodes 4 5 6 7: the numbers
+    level 0            1.5                 nodes 1
+    level 1       1.0      0.5             nodes 2 3
+    level 2     0.5  0.5  0.0  0.5         nodes 4 5 6 7: the numbers
     """
 
     def __init__(self, size: int) -> None:
@@ -122,7 +122,7 @@ class SegmentTree:
         """Return the first place up to which, with it, the numbers sum to at least `value`: a number or an array."""
         left = np.array(value, dtype=np.float64, ndmin=1)
         if (left < 0.0).any() or (left >= self._sums[1]).any():
-            raise AssertedValue(f"sums go from 0 to below {self._sums[1]}, found {value!r}")
+            raise AssertedValueError(f"sums go from 0 to below {self._sums[1]}, found {value!r}")
         node = np.ones(left.shape, np.int64)
         for _ in range(self._leaves.bit_length() - 1):
             node *= 2

@@ -135,7 +135,7 @@ class BasePolicy(nn.Module, ABC):
         """Set `batch.returns` to the n-step targets, a tensor, and turn `batch.weight` into one, where there is one.
 
         `target_q_fn(buffer, last)` returns the values [B], [B, 1] or [B, n] of `buffer.get(last, "obs_next")`: of what
-        followed the last step of each window; [B, 1] becomes [B]. Windows end with their episode; nothing follows a step
+        followed the last step of each window; [B, 1] becomes [B]. Windows end with their episode; nothing follows one
         that terminated, unless `ignore_done`. `rew_norm` normalises rewards by those of the first 1000 places.
         """
         found = windows(buffer, indices, gamma=gamma, n=n_step, rew_norm=rew_norm, ignore_done=ignore_done)

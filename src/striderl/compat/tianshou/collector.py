@@ -29,7 +29,7 @@ from striderl.compat.tianshou.env_stepping import Collected, EnvStepping, Reques
 from striderl.compat.tianshou.exploration import BaseNoise
 from striderl.compat.tianshou.vec_env_stepping import VecEnvStepping
 from striderl.data.checked_fields import refuse_assignment
-from striderl.data.naming import AssertedValue
+from striderl.data.naming import AssertedValueError
 from striderl.envs.vec_env import VecEnv
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
@@ -74,8 +74,8 @@ class Collector:
         if isinstance(self.env, VecEnv):
             if preprocess_fn is not None or action_noise is not None:
                 raise ValueError(
-                    f"preprocess_fn and action_noise want envs that are stepped one by one, found {type(env).__name__}; "
-                    "build DummyVectorEnv([make_env, …]), or do it in the policy"
+                    f"preprocess_fn and action_noise want envs that are stepped one by one, found {type(env).__name__};"
+                    " build DummyVectorEnv([make_env, …]), or do it in the policy"
                 )
             self._stepping = VecEnvStepping(policy, self.env, buffer, seed or 0)
         else:
@@ -119,7 +119,8 @@ class Collector:
             whole_episodes=n_episode is not None or (not vector if whole_episodes is None else whole_episodes),
         )
         if (n_step is None) == (n_episode is None):
-            raise AssertedValue(f"collect wants exactly one of n_step and n_episode, found {n_step} and {n_episode}")
+            found = f"{n_step} and {n_episode}"
+            raise AssertedValueError(f"collect wants exactly one of n_step and n_episode, found {found}")
         if not request.whole_episodes and not vector and self.env_num > 1 and self.buffer is not None:
             raise ValueError(
                 f"steps of {self.env_num} envs cannot share one ring as they come: use VectorReplayBuffer(size, "
@@ -128,15 +129,15 @@ class Collector:
         if render and isinstance(self._stepping, VecEnvStepping):
             raise ValueError("render wants envs that are stepped one by one: build DummyVectorEnv([make_env, …])")
         started = time.perf_counter()
-        found = self._stepping.collect(request)
-        return self._result(found, time.perf_counter() - started)
+        collected = self._stepping.collect(request)
+        return self._result(collected, time.perf_counter() - started)
 
     def _episodes(self, n_episode: Any) -> int | list[int] | None:
         if n_episode is None or isinstance(n_episode, (int, np.integer)):
             return _count(n_episode, "n_episode")
         quota = [int(each) for each in n_episode]
         if len(quota) != self.env_num or sum(quota) < 1:
-            raise AssertedValue(
+            raise AssertedValueError(
                 f"n_episode is one number for each of {self.env_num} envs, at least one of them above 0, found {quota}"
             )
         return quota
@@ -161,11 +162,14 @@ class Collector:
         mean = np.mean(np.asarray(returns, np.float64), axis=0)
         if mean.size == 1:
             return float(mean.reshape(()))
-        if self._reward_metric is None:
-            raise AssertedValue(
-                f"the env gives {mean.size} rewards; Collector(reward_metric=…) must make one number of their mean"
-            )
-        return self._reward_metric(mean)
+        return (self._reward_metric or Collector._default_rew_metric)(mean)
+
+    @staticmethod
+    def _default_rew_metric(mean: Any) -> float:
+        """Raise: only a `reward_metric` can make one number of several."""
+        raise AssertedValueError(
+            f"the env gives {mean.size} rewards; Collector(reward_metric=…) must make one number of their mean"
+        )
 
     # -- starting anew -------------------------------------------------------------------------------------------------
 
@@ -204,7 +208,7 @@ class Collector:
 
     def render(self, **kwargs: Any) -> Any:
         """Render the envs."""
-        return self.env.render(**kwargs)  # type: ignore[union-attr]
+        return self.env.render(**kwargs)
 
     def close(self) -> None:
         """Close the envs."""
@@ -213,7 +217,7 @@ class Collector:
 
 def _count(value: Any, name: str) -> int | None:
     if value is not None and value < 1:
-        raise AssertedValue(f"{name} is at least 1, found {value}")
+        raise AssertedValueError(f"{name} is at least 1, found {value}")
     return None if value is None else int(value)
 
 
@@ -230,7 +234,6 @@ def as_env(env: Any) -> BaseVectorEnv | VecEnv:
     envs = list(env) if isinstance(env, (list, tuple)) else [env]
     if not envs or not all(hasattr(each, "step") and hasattr(each, "reset") for each in envs):
         raise TypeError(
-            "Collector wants a vector env, an env with reset and step, or a list of envs, "
-            f"found {type(env).__name__}"
+            f"Collector wants a vector env, an env with reset and step, or a list of envs, found {type(env).__name__}"
         )
     return DummyVectorEnv([lambda built=each: built for each in envs])  # type: ignore[misc]

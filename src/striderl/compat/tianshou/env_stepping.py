@@ -355,7 +355,7 @@ def _step_rows(rows: Batch) -> Batch:
     """Return rows in the columns of a buffer, with terminated and truncated told apart."""
     store = rows.__dict__
     done, late = np.asarray(store["done"]), store["info"].__dict__.get(TIME_LIMIT)
-    if done.dtype != np.bool_ or late is not None and (late.dtype != np.bool_ or (late & ~done).any()):
+    if done.dtype != np.bool_ or (late is not None and (late.dtype != np.bool_ or (late & ~done).any())):
         terminated, truncated = ends_of(rows)
     elif late is None:
         terminated, truncated = done, np.zeros(len(done), np.bool_)
@@ -405,14 +405,14 @@ def _parsed(obs: Any) -> Any:
 
 def finite_rows(data: Batch) -> Array | None:
     """Return which rows of reward and next observation are finite, or None for all."""
-    bad = None
+    bad: Array | None = None
     after = data.obs_next
     for value in (data.rew, *((after,) if after.__class__ is np.ndarray else tree.leaves(after))):
         if value.__class__ is not np.ndarray or value.dtype.kind != "f" or math.isfinite(value.sum()):
             continue
         fine = np.isfinite(value).reshape(len(value), -1).all(axis=1)
         if not fine.all():
-            bad = fine if bad is None else bad & fine
+            bad = np.asarray(fine if bad is None else bad & fine)
     return bad
 
 
@@ -438,5 +438,3 @@ def _cleared(value: Any, rows: list[int]) -> Any:
     value = leaf.copied(value)
     value[rows] = 0 if leaf.is_numeric(value) else None
     return value
-
-

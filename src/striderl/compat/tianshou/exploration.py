@@ -1,6 +1,6 @@
 """Action noise in the words of Tianshou: a function of a shape that returns an array.
 
-    noise = OUNoise(sigma=0.3)          noise((4, 2)) → array [4, 2]; noise.reset() begins anew
+noise = OUNoise(sigma=0.3)          noise((4, 2)) → array [4, 2]; noise.reset() begins anew
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from striderl.data.naming import AssertedValue
+from striderl.data.naming import AssertedValueError
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ class GaussianNoise(BaseNoise):
     def __init__(self, mu: float = 0.0, sigma: float = 1.0) -> None:
         """Take the mean and the standard deviation."""
         if sigma < 0:
-            raise AssertedValue(f"sigma is 0 or more, found {sigma}")
+            raise AssertedValueError(f"sigma is 0 or more, found {sigma}")
         self._mu, self._sigma = mu, sigma
 
     def __call__(self, size: Sequence[int]) -> Array:
@@ -46,11 +46,16 @@ class OUNoise(BaseNoise):
     """An Ornstein-Uhlenbeck process: x ← x + theta (mu - x) dt + sigma √dt N(0, 1)."""
 
     def __init__(
-        self, mu: float = 0.0, sigma: float = 0.3, theta: float = 0.15, dt: float = 1e-2, x0: float | Array | None = None
+        self,
+        mu: float = 0.0,
+        sigma: float = 0.3,
+        theta: float = 0.15,
+        dt: float = 1e-2,
+        x0: float | Array | None = None,
     ) -> None:
         """Begin at `x0`, or at 0."""
         if sigma < 0:
-            raise AssertedValue(f"sigma is 0 or more, found {sigma}")
+            raise AssertedValueError(f"sigma is 0 or more, found {sigma}")
         self._mu, self._pull, self._spread, self._start = mu, theta * dt, sigma * np.sqrt(dt), x0
         self.reset()
 
@@ -66,5 +71,3 @@ class OUNoise(BaseNoise):
         centre = self._mu if mu is None else mu
         self._x = self._x + self._pull * (centre - self._x) + self._spread * np.random.normal(size=shape)
         return np.array(self._x)
-
-

@@ -194,4 +194,5 @@ def _numbers(column: list[Any], rows: list[int]) -> Array | None:
 def _one(column: Any, row: int) -> Batch:
     if column.__class__ is Batch:
         return Batch() if column.is_empty(recurse=True) else Batch(one=column[row])
-    return Batch({"one": column})[row]
+    found: Batch = Batch({"one": column})[row]
+    return found

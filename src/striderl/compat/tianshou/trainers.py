@@ -5,8 +5,8 @@
                └───────────────────────────────────────────────────────────────────┘
              test_fn ─▶ collect(n_episode=episode_per_test) ─▶ better? save_best_fn ─▶ stop_fn(best return)? the end
 
-Both are made of `policy.update`, `collector.collect` and `test_episode` alone, so a loop of one's own is a copy of one of
-them away. With `verbose` every epoch is a progress bar on stderr and a line on stdout.
+Both are made of `policy.update`, `collector.collect` and `test_episode` alone, so a loop of one's own is a copy of one
+of them away. With `verbose` every epoch is a progress bar on stderr and a line on stdout.
 """
 
 from __future__ import annotations
@@ -255,7 +255,9 @@ class _Run:
     def _play(self, epoch: int) -> dict[str, Any]:
         was_training = self.policy.training
         try:
-            result = test_episode(self.policy, self.test, self.test_fn, epoch, self.episode_per_test, None, self.env_step)
+            result = test_episode(
+                self.policy, self.test, self.test_fn, epoch, self.episode_per_test, None, self.env_step
+            )
         finally:
             self.policy.train(was_training)
         self.report(self.env_step, {f"test/{name}": float(value) for name, value in result.items()})

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from striderl.data import leaf, tree
 from striderl.data.batch import Batch
-from striderl.data.naming import AssertedValue, unknown
+from striderl.data.naming import AssertedValueError, unknown
 from striderl.storage.replay.ring import step_back, step_on
 from striderl.storage.replay.samplers import Draws
 from striderl.storage.replay_buffer.file import load_buffer, save_buffer
@@ -69,7 +69,7 @@ class ReplayBuffer:
         if size < num_rings or num_rings < 1:
             raise ValueError(f"wanted a size of at least {max(1, num_rings)}, found {size}")
         if stack_num < 1:
-            raise AssertedValue(f"stack_num is at least 1, found {stack_num}")
+            raise AssertedValueError(f"stack_num is at least 1, found {stack_num}")
         if sample_avail and stack_num == 1:
             raise ValueError("sample_avail has no effect without stacking; set stack_num, or leave it out")
         self.maxsize = size // num_rings * num_rings
@@ -114,7 +114,7 @@ class ReplayBuffer:
     @stack_num.setter
     def stack_num(self, num: int) -> None:
         if num < 1:
-            raise AssertedValue(f"stack_num is at least 1, found {num}")
+            raise AssertedValueError(f"stack_num is at least 1, found {num}")
         self._stack_num = num
 
     def __len__(self) -> int:
@@ -226,7 +226,7 @@ class ReplayBuffer:
     def _append_rows(
         self, part: Batch, skipped: int, ends: dict[int, Any], stops: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Write rows after those that are there; `ends` are final observations, `stops` the rows that nothing follows."""
+        """Write rows after those that are there; `ends` are final observations, after `stops` nothing follows."""
         places, count = self._places, len(stops)
         if self.ignore_obs_next or (len(self) and not self.stores_obs_next):
             part.pop("obs_next", None)

@@ -1,8 +1,8 @@
 """Networks under any head, with the constructors of `tianshou.utils.net.common`.
 
-    Net(2, 4, 2)                      observation [B, 4] ─▶ (logits [B, 2], state)
-    Net(2, 4, hidden_layer_size=64)   without an output layer: features [B, 64] for an Actor or Critic
-    Recurrent(1, 4, 2)                [B, T, 4] or [B, 4] ─▶ (logits of the last step [B, 2], {"h", "c"})
+Net(2, 4, 2)                      observation [B, 4] ─▶ (logits [B, 2], state)
+Net(2, 4, hidden_layer_size=64)   without an output layer: features [B, 64] for an Actor or Critic
+Recurrent(1, 4, 2)                [B, T, 4] or [B, 4] ─▶ (logits of the last step [B, 2], {"h", "c"})
 """
 
 from __future__ import annotations

@@ -105,9 +105,7 @@ class RecurrentActorProb(nn.Module):
         self.sigma = nn.Parameter(torch.zeros(size_of(action_shape), 1))
         self._bound = None if unbounded else max_action
 
-    def forward(
-        self, s: Any, state: Any = None, info: Any = None
-    ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+    def forward(self, s: Any, state: Any = None, info: Any = None) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
         """Return ((mean, deviation), memory); `s` is a step [B, …] or a stack of steps [B, T, …]."""
         s = to_torch(s, device=self.device, dtype=torch.float32)
         features, memory = run_lstm(self.nn, s.unsqueeze(-2) if s.dim() == 2 else s, state)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from striderl.compat.tianshou.arrays import to_numpy, to_torch_as
 from striderl.compat.tianshou.base_policy import SMALL, BasePolicy
 from striderl.data.batch import Batch
-from striderl.data.naming import AssertedValue
+from striderl.data.naming import AssertedValueError
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,7 @@ DistFn = Callable[..., torch.distributions.Distribution]
 def in_unit(value: float, name: str) -> float:
     """Return a number in [0, 1], or raise."""
     if not 0.0 <= value <= 1.0:
-        raise AssertedValue(f"{name} is in [0, 1], found {value}")
+        raise AssertedValueError(f"{name} is in [0, 1], found {value}")
     return value
 
 
@@ -176,7 +176,7 @@ class PPOPolicy(A2CPolicy):
             **kwargs,
         )
         if dual_clip is not None and dual_clip <= 1.0:
-            raise AssertedValue(f"dual_clip is above 1, or None, found {dual_clip}")
+            raise AssertedValueError(f"dual_clip is above 1, or None, found {dual_clip}")
         self._eps_clip, self._range, self._dual_clip, self._value_clip = eps_clip, action_range, dual_clip, value_clip
 
     def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
@@ -227,7 +227,8 @@ class PPOPolicy(A2CPolicy):
         if not self._value_clip:
             return errors
         near = part.v + (value - part.v).clamp(-self._eps_clip, self._eps_clip)
-        return torch.max(errors, (part.returns - near).square())
+        found: Tensor = torch.max(errors, (part.returns - near).square())
+        return found
 
 
 def minibatches(batch: Batch, batch_size: int, repeat: int) -> Iterator[Batch]:

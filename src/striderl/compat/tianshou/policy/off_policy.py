@@ -23,9 +23,9 @@ from torch.distributions import Categorical, Independent, Normal
 from striderl.compat.tianshou.arrays import to_numpy, to_torch, to_torch_as
 from striderl.compat.tianshou.base_policy import BasePolicy
 from striderl.compat.tianshou.exploration import BaseNoise, GaussianNoise
-from striderl.compat.tianshou.on_policy import in_unit
+from striderl.compat.tianshou.policy.on_policy import in_unit
 from striderl.data.batch import Batch
-from striderl.data.naming import AssertedValue
+from striderl.data.naming import AssertedValueError
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +45,7 @@ class ReplayPolicy(BasePolicy):
         """Take the settings of the targets."""
         super().__init__(**kwargs)
         if estimation_step < 1:
-            raise AssertedValue(f"estimation_step is at least 1, found {estimation_step}")
+            raise AssertedValueError(f"estimation_step is at least 1, found {estimation_step}")
         self._gamma, self._n_step = in_unit(gamma, "the discount factor"), estimation_step
         self._rew_norm, self._ignore_done = reward_normalization, ignore_done
 
@@ -76,7 +76,7 @@ class ReplayPolicy(BasePolicy):
 class DQNPolicy(ReplayPolicy):
     """Q-learning with exploration by `set_eps`; see the top of this module."""
 
-    trained = ("model",)
+    trained: tuple[str, ...] = ("model",)
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class DQNPolicy(ReplayPolicy):
         reward_normalization: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Take a network observation → (Q-values, state); the target network is copied every so many updates, 0: none."""
+        """Take a network observation → (Q-values, state), copied to the target network every so many updates (0: none)."""
         super().__init__(discount_factor, estimation_step, reward_normalization, **kwargs)
         self.model, self.optim, self.eps = model, optim, 0.0
         self._target, self._freq, self._cnt = target_update_freq > 0, target_update_freq, 0
@@ -160,7 +160,7 @@ def masked(values: Tensor, obs: Any) -> Tensor:
 class DDPGPolicy(ReplayPolicy):
     """A deterministic actor and a critic; see the top of this module."""
 
-    trained = ("actor", "critic")
+    trained: tuple[str, ...] = ("actor", "critic")
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class DDPGPolicy(ReplayPolicy):
 
     @torch.no_grad()
     def _follow(self, old: nn.Module, new: nn.Module) -> None:
-        torch._foreach_lerp_(list(old.parameters()), list(new.parameters()), self._tau)  # type: ignore[attr-defined]
+        torch._foreach_lerp_(list(old.parameters()), list(new.parameters()), self._tau)
         for mine, other in zip(old.buffers(), new.buffers()):
             mine.copy_(other)
 
@@ -254,7 +254,7 @@ class DDPGPolicy(ReplayPolicy):
 class TwinPolicy(DDPGPolicy):
     """An actor with two critics, of which targets take the smaller value."""
 
-    trained = ("actor", "critic1", "critic2")
+    trained: tuple[str, ...] = ("actor", "critic1", "critic2")
 
     def _take_critics(self, critic1: nn.Module, optim1: Optim, critic2: nn.Module, optim2: Optim) -> None:
         self.critic1, self.critic1_old, self.critic1_optim = critic1, deepcopy(critic1).eval(), optim1
@@ -329,7 +329,8 @@ class TD3Policy(TwinPolicy):
             if self._noise_clip > 0.0:
                 noise = noise.clamp(-self._noise_clip, self._noise_clip)
             act = (act + noise).clamp(self._range[0], self._range[1])
-            return torch.min(self.critic1_old(batch.obs_next, act), self.critic2_old(batch.obs_next, act))
+            found: Tensor = torch.min(self.critic1_old(batch.obs_next, act), self.critic2_old(batch.obs_next, act))
+        return found
 
     def learn(self, batch: Batch, **kwargs: Any) -> dict[str, float]:
         """Take one gradient step of the critics and, every so often, of the actor."""
@@ -386,13 +387,15 @@ class SACPolicy(TwinPolicy):
         if isinstance(alpha, tuple):
             self._target_entropy, self._log_alpha, self._alpha_optim = alpha
             if self._log_alpha.shape != (1,) or not self._log_alpha.requires_grad:
-                raise AssertedValue(f"log alpha is a tensor [1] that requires a gradient, found {self._log_alpha}")
+                raise AssertedValueError(f"log alpha is a tensor [1] that requires a gradient, found {self._log_alpha}")
             self._alpha = self._log_alpha.detach().exp()
 
-    def forward(self, batch: Batch, state: Any = None, input: str = "obs", **kwargs: Any) -> Batch:
+    def forward(  # type: ignore[override]  # there is no actor of targets
+        self, batch: Batch, state: Any = None, input: str = "obs", **kwargs: Any
+    ) -> Batch:
         """Return Batch(logits, act, state, dist, log_prob)."""
         logits, state = self.actor(batch[input], state=state, info=batch.get("info"))
-        dist = Independent(Normal(*logits), 1)
+        dist: Any = Independent(Normal(*logits), 1)
         drawn = dist.rsample()
         squashed = torch.tanh(drawn)
         slope = self._action_scale * (1.0 - squashed.square()) + torch.finfo(squashed.dtype).eps
@@ -405,7 +408,8 @@ class SACPolicy(TwinPolicy):
         with torch.no_grad():
             found = self(batch, input="obs_next")
             values = torch.min(self.critic1_old(batch.obs_next, found.act), self.critic2_old(batch.obs_next, found.act))
-            return values - self._alpha * found.log_prob
+            target: Tensor = values - self._alpha * found.log_prob
+        return target
 
     def learn(self, batch: Batch, **kwargs: Any) -> dict[str, float]:
         """Take one gradient step of the critics, the actor and, where it is learned, of alpha."""
@@ -466,10 +470,12 @@ class DiscreteSACPolicy(SACPolicy):
             **kwargs,
         )
 
-    def forward(self, batch: Batch, state: Any = None, input: str = "obs", **kwargs: Any) -> Batch:
+    def forward(  # type: ignore[override]  # there is no actor of targets
+        self, batch: Batch, state: Any = None, input: str = "obs", **kwargs: Any
+    ) -> Batch:
         """Return Batch(logits, act, state, dist)."""
         logits, state = self.actor(batch[input], state=state, info=batch.get("info"))
-        dist = Categorical(logits=logits)
+        dist: Any = Categorical(logits=logits)
         return Batch(logits=logits, act=dist.sample(), state=state, dist=dist)
 
     def _target_q(self, buffer: ReplayBuffer, indices: Array) -> Tensor:

@@ -12,10 +12,10 @@ from torch import nn
 
 from striderl.compat.tianshou.arrays import to_numpy, to_torch
 from striderl.compat.tianshou.base_policy import BasePolicy
-from striderl.compat.tianshou.on_policy import in_unit
+from striderl.compat.tianshou.policy.on_policy import in_unit
 from striderl.data import leaf
 from striderl.data.batch import Batch
-from striderl.data.naming import AssertedValue
+from striderl.data.naming import AssertedValueError
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
@@ -24,13 +24,11 @@ Array = np.ndarray[Any, Any]
 class ImitationPolicy(BasePolicy):
     """Behaviour cloning: the stored actions are the labels."""
 
-    def __init__(
-        self, model: nn.Module, optim: torch.optim.Optimizer, mode: str = "continuous", **kwargs: Any
-    ) -> None:
+    def __init__(self, model: nn.Module, optim: torch.optim.Optimizer, mode: str = "continuous", **kwargs: Any) -> None:
         """Take a network observation → (action, state), or → (log probabilities, state) for "discrete" actions."""
         super().__init__(**kwargs)
         if mode not in ("continuous", "discrete"):
-            raise AssertedValue(f"mode is 'continuous' or 'discrete', found {mode!r}")
+            raise AssertedValueError(f"mode is 'continuous' or 'discrete', found {mode!r}")
         self.model, self.optim, self.mode = model, optim, mode
 
     def forward(self, batch: Batch, state: Any = None, **kwargs: Any) -> Batch:
@@ -46,7 +44,7 @@ class ImitationPolicy(BasePolicy):
         else:
             loss = functional.mse_loss(found, to_torch(batch.act, torch.float32, found.device))
         self.optim.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optim.step()
         return {"loss": loss.item()}
 
@@ -65,10 +63,10 @@ class RandomPolicy(BasePolicy):
 
 
 class MultiAgentPolicyManager(BasePolicy):
-    """One policy for each agent; `obs.agent_id`, from 1, names whose turn a step is, and `rew` has a column for each."""
+    """One policy for each agent: `obs.agent_id`, from 1, names whose turn a step is; `rew` has a column for each."""
 
     def __init__(self, policies: Sequence[BasePolicy], **kwargs: Any) -> None:
-        """Take the policies of agents 1, 2, …"""
+        """Take the policies of agents 1, 2 and so on."""
         super().__init__(**kwargs)
         self.policies = list(policies)
         for number, policy in enumerate(self.policies, start=1):
@@ -91,7 +89,7 @@ class MultiAgentPolicyManager(BasePolicy):
         return found
 
     def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
-        """Return what the `process_fn` of each policy makes of its own steps and rewards, by "agent_1", …"""
+        """Return what the `process_fn` of each policy makes of its own steps and rewards, by "agent_1" and so on."""
         found: dict[str, Any] = {}
         for policy in self.policies:
             mine = self._turns(batch, policy)
@@ -132,7 +130,7 @@ class MultiAgentPolicyManager(BasePolicy):
         return Batch(act=act, out=outs, state=states)
 
     def learn(self, batch: Batch, **kwargs: Any) -> dict[str, Any]:
-        """Let every policy learn from its own steps; return its numbers as "agent_1/loss", …"""
+        """Let every policy learn from its own steps; return its numbers as "agent_1/loss"."""
         found: dict[str, Any] = {}
         for policy in self.policies:
             name = f"agent_{policy.agent_id}"
