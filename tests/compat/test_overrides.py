@@ -262,8 +262,9 @@ LOOKED_AT = {
         embed_visual_latent act_with_embedded_latent load_misaligned_state_dict""",
     PPO: "collect_transition_from_dataset test_mode",
     OnPolicyRunner: "add_git_repo_to_log load current_learning_iteration",
-    ReplayBuffer: "save restore update export_rows update_weight",
-    Fixed: "compute_nstep_return compute_episodic_return",
+    ReplayBuffer: "save restore update extend export_rows update_weight with_rew",
+    Fixed: "compute_nstep_return compute_episodic_return set_agent_id",
+    Collector: "seed render data",
     AlgorithmPolicy: "env_step",
     rlpyt_algorithms.RlAlgorithm: "agent_kind",
     Term: "in_surrogate memory",  # asked of terms that act, or change memory: see the test of them

@@ -85,9 +85,7 @@ def test_at_least_so_many_steps() -> None:
     assert set(result) == {"n/ep", "n/st", "v/st", "v/ep", "rew", "len"} and result["rew"] == 1.0
 
 
-@pytest.mark.described(
-    "tianshou", 260, "collect takes at least n_episode episodes instead; a list gives each env its own."
-)
+@pytest.mark.described("tianshou", 260, "collect takes at least n_episode episodes instead; a list for each env.")
 def test_at_least_so_many_episodes() -> None:
     buffer = ReplayBuffer(100)
     collector = Collector(Still(), lines(2, 3), buffer)
@@ -149,7 +147,7 @@ def test_returns_of_interleaved_envs() -> None:
     assert found.tolist() == [0.5, 1.0, 0.25, 0.5, 1.0]
 
 
-# -- what else a collector can do ---------------------------------------------------------------------------------------
+# -- what else a collector can do --------------------------------------------------------------------------------------
 
 
 def test_preprocess_fn_changes_what_is_stored() -> None:
@@ -232,7 +230,40 @@ def test_envs_that_are_ready_first_are_stepped_first(wait_num: int) -> None:
     envs.close()
 
 
-# -- the trainer ---------------------------------------------------------------------------------------------------------
+@pytest.mark.described("tianshou", 260, "The collector calls overrides in buffers and vector envs of one's own.")
+def test_overrides_are_called() -> None:
+    calls: list[str] = []
+
+    class Adding(ReplayBuffer):
+        def add(self, obs, act, rew, done, obs_next=None, info={}, policy={}, **kwargs):  # noqa: B006  as in Tianshou
+            calls.append("add")
+            return super().add(obs, act, 2 * rew, done, obs_next, info, policy, **kwargs)
+
+    class Updating(ReplayBuffer):
+        def update(self, buffer):
+            calls.append(f"update {len(buffer)}")
+            return super().update(buffer)
+
+    class Counting(DummyVectorEnv):
+        def step(self, action, id=None):
+            calls.append("step")
+            return super().step(action, id)
+
+        def reset(self, id=None):
+            calls.append("reset")
+            return super().reset(id)
+
+    buffer = Adding(10)
+    Collector(Still(), Counting([lambda: Line(2)]), buffer).collect(n_step=2)
+    assert calls == ["reset", "step", "step", "add", "add", "reset"] and buffer.rew[:2].tolist() == [0, 2]
+    assert buffer.info.key[:2].tolist() == [10, 20] and buffer.terminated[:2].tolist() == [False, True]
+    calls.clear()
+    buffer = Updating(10)
+    Collector(Still(), lines(2, 3), buffer).collect(n_step=4)
+    assert calls == ["update 2", "update 3"] and episodes(buffer) == [[0, 1], [0, 1, 2]]
+
+
+# -- the trainer -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.described("tianshou", 272, "A trainer holds the loop of collecting, updating and testing.")
@@ -256,7 +287,7 @@ def test_both_trainers(capsys) -> None:
     assert stopped["best_reward"] == 1.0 and capsys.readouterr() == ("", "")
 
 
-# -- the whole picture ---------------------------------------------------------------------------------------------------
+# -- the whole picture -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.described("tianshou", 285, "The pseudocode at the end: every line has its counterpart.")

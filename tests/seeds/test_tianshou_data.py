@@ -135,7 +135,7 @@ def stacking_buffer() -> ReplayBuffer:
     "tianshou",
     105,
     "Printing a buffer shows its columns, without obs_next, with empty info and policy.",
-    difference="columns in the order of a step with their own dtypes, as in 0.3.0, and terminated and truncated besides",
+    difference="columns are in the order of a step with their own dtypes, as in 0.3.0, and the two flags are there",
 )
 def test_the_printed_buffer() -> None:
     assert str(stacking_buffer()).splitlines() == [

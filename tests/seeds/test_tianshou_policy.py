@@ -169,7 +169,7 @@ def test_what_forward_is_given_and_what_is_stored() -> None:
         def forward(self, batch, state=None, **kwargs):
             return Batch(logits=np.zeros(len(batch.obs)))
 
-    with pytest.raises(KeyError, match="Wrong.forward must return a Batch with 'act'"):
+    with pytest.raises(KeyError, match=r"Wrong\.forward must return a Batch with 'act'"):
         Collector(Wrong(), OldGym()).collect(n_step=1)
 
 
@@ -200,7 +200,7 @@ def test_the_loop_of_one_episode(nested: bool) -> None:
         act = policy(batch).act[0]
         obs, rew, done, info = env.step(act)
         steps += 1
-    assert steps == 5
+    assert steps == 5 == info["time"] and rew == float(act)
     if nested:
         assert batch.obs.index.shape == (1, 2) and batch.obs.more.twice.shape == (1, 2)
     else:
@@ -218,13 +218,13 @@ def test_the_loop_of_one_episode(nested: bool) -> None:
 @pytest.mark.described("tianshou", 233, "process_fn is given the replay buffer, the indices and the sampled batch.")
 @pytest.mark.described("tianshou", 244, "buffer.obs[i] and buffer[i].obs are the same.")
 def test_the_two_step_dqn() -> None:
-    class DQN_2step(Net):  # noqa: N801  the document's name
+    class DQN_2step(Net):
         def process_fn(self, batch, buffer, indice):
             buffer_len = len(buffer)
             batch_2 = buffer[(indice + 2) % buffer_len]
             assert (batch_2.obs == buffer.obs[(indice + 2) % buffer_len]).all()
-            Q = self(batch_2, eps=0).logits  # noqa: N806  shape: (batch_size, action_shape)
-            maxQ = Q.max(dim=-1).values.detach().numpy()  # noqa: N806
+            Q = self(batch_2, eps=0).logits  # shape: (batch_size, action_shape)
+            maxQ = Q.max(dim=-1).values.detach().numpy()
             batch.returns = batch.rew + self._gamma * buffer.rew[(indice + 1) % buffer_len] + self._gamma**2 * maxQ
             return batch
 
@@ -265,5 +265,5 @@ def test_discounts_outside_are_refused() -> None:
     from striderl.compat.tianshou.policy import PGPolicy
 
     model = nn.Linear(2, 2)
-    with pytest.raises(AssertionError, match=r"discount_factor is in \[0, 1\], found 1.5"):
+    with pytest.raises(AssertionError, match=r"discount_factor is in \[0, 1\], found 1\.5"):
         PGPolicy(model, torch.optim.Adam(model.parameters()), torch.distributions.Categorical, 1.5)

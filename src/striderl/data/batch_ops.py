@@ -304,9 +304,13 @@ def _parse_sequence(values: list[Any], key: str, kind: type[Nested]) -> Any:
     try:
         array = np.asarray(values)
     except ValueError:
-        sizes = [leaf.shape_of(value) or (len(value) if hasattr(value, "__len__") else 1) for value in values]
+        sizes = [leaf.shape_of(value) if leaf.is_array(value) else _size(value) for value in values]
         raise TypeError(f"{key!r} is ragged: wanted items of one shape, found sizes {sizes[:8]}") from None
     return array if array.dtype.kind in leaf.NUMERIC else array.astype(object)
+
+
+def _size(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 1
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from striderl.data.batch import Batch
 from striderl.data.batch_ops import from_store
 from striderl.data.episode_ends import TIME_LIMIT, ends_of
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
-from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
+from striderl.storage.replay_buffer.kinds import ListReplayBuffer, VectorReplayBuffer
 from striderl.storage.replay_buffer.rows import plan_rows
 
 _log = logging.getLogger(__name__)
@@ -308,8 +308,13 @@ class EnvStepping:
         if isinstance(self.buffer, VectorReplayBuffer):
             for row in range(len(rows.done)):
                 self.buffer.add(rows[row : row + 1], buffer_ids=[env])
-        else:
+        elif type(self.buffer).update.__module__.startswith("striderl."):
             self.buffer.extend(rows)
+        else:  # a user's program overrides it
+            steps = ListReplayBuffer()
+            for row in range(len(rows.done)):
+                steps.add(rows[row])
+            self.buffer.update(steps)
 
     def _write(self, data: Batch, back: list[int], good: Array | None) -> None:
         if self.buffer is None:

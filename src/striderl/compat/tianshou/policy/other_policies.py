@@ -174,7 +174,8 @@ class PSRLModel:
         total = self.rew_count + rew_count
         self.rew_mean = (self.rew_mean * self.rew_count + rew_sum) / total
         self.rew_square_sum = self.rew_square_sum + rew_square_sum
-        variance = self.rew_square_sum / total - self.rew_mean**2 + np.finfo(np.float32).eps
+        # the prior mean counts a little and has no square: the difference may fall below 0
+        variance = np.maximum(self.rew_square_sum / total - self.rew_mean**2, 0.0) + np.finfo(np.float32).eps
         self.rew_std = np.sqrt(1.0 / (total / variance + 1.0 / self.rew_std_prior**2))
         self.rew_count = total
 
