@@ -27,6 +27,7 @@ from striderl.compat import (
     Agent,
     Algorithm,
     AlgorithmPolicy,
+    BasePolicy,
     Collector,
     DqnAgent,
     MinibatchRl,
@@ -263,7 +264,9 @@ LOOKED_AT = {
     PPO: "collect_transition_from_dataset test_mode",
     OnPolicyRunner: "add_git_repo_to_log load current_learning_iteration",
     ReplayBuffer: "save restore update extend export_rows update_weight with_rew",
-    Fixed: "compute_nstep_return compute_episodic_return set_agent_id",
+    BasePolicy: "set_agent_id",  # of several agents
+    PrioritizedReplayBuffer: "weight",
+    Fixed: "compute_nstep_return compute_episodic_return",
     Collector: "seed render data",
     AlgorithmPolicy: "env_step",
     rlpyt_algorithms.RlAlgorithm: "agent_kind",

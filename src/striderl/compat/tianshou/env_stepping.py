@@ -42,6 +42,8 @@ from striderl.storage.replay_buffer.rows import plan_rows
 _log = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
+_sum = np.add.reduce
+_NUMBER_KINDS = frozenset((bool, int, float))
 
 LONG = 100_000
 """Steps without the end of an episode after which the log says that an env may never end."""
@@ -373,15 +375,17 @@ def _step_rows(rows: Batch) -> Batch:
 
 def info_rows(infos: Any) -> Batch:
     """Return the infos of N envs as columns [N, …]; what some envs lack is 0, or None for objects."""
-    first = infos[0]
-    if not all(each.keys() == first.keys() for each in infos[1:]):
-        return _any_infos(infos)
-    out: dict[str, Any] = {}
-    for key, value in first.items():
-        if value.__class__ not in (bool, int, float):
+    keys = infos[0].keys()
+    for each in infos:
+        if each.keys() != keys:
             return _any_infos(infos)
-        out[key] = np.array([each[key] for each in infos])
-        if out[key].dtype.kind not in leaf.NUMERIC:
+    out: dict[str, Any] = {}
+    for key in keys:
+        values = [each[key] for each in infos]
+        if values[0].__class__ not in _NUMBER_KINDS:
+            return _any_infos(infos)
+        column = out[key] = np.array(values)
+        if column.ndim != 1 or column.dtype.kind not in leaf.NUMERIC:
             return _any_infos(infos)
     return from_store(Batch, out)
 
@@ -413,7 +417,7 @@ def finite_rows(data: Batch) -> Array | None:
     bad: Array | None = None
     after = data.obs_next
     for value in (data.rew, *((after,) if after.__class__ is np.ndarray else tree.leaves(after))):
-        if value.__class__ is not np.ndarray or value.dtype.kind != "f" or math.isfinite(value.sum()):
+        if value.__class__ is not np.ndarray or value.dtype.kind != "f" or math.isfinite(_sum(value, None)):
             continue
         fine = np.isfinite(value).reshape(len(value), -1).all(axis=1)
         if not fine.all():

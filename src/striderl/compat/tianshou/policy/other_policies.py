@@ -160,8 +160,8 @@ class PSRLModel:
         self.n_state, self.n_action = rew_mean_prior.shape
         self.rew_mean, self.rew_std_prior = np.array(rew_mean_prior, np.float64), rew_std_prior
         self.rew_std = np.array(rew_std_prior, np.float64)
-        self.rew_square_sum = np.zeros_like(self.rew_mean)
         self.rew_count = np.full(self.rew_mean.shape, epsilon)  # the prior has next to no weight
+        self.rew_square_sum = self.rew_count * (self.rew_mean**2 + self.rew_std**2)
         self.discount_factor, self.eps = discount_factor, epsilon
         self.policy: Array = np.zeros(self.n_state, np.int64)
         self.value: Array = np.zeros(self.n_state)
@@ -174,7 +174,6 @@ class PSRLModel:
         total = self.rew_count + rew_count
         self.rew_mean = (self.rew_mean * self.rew_count + rew_sum) / total
         self.rew_square_sum = self.rew_square_sum + rew_square_sum
-        # the prior mean counts a little and has no square: the difference may fall below 0
         variance = np.maximum(self.rew_square_sum / total - self.rew_mean**2, 0.0) + np.finfo(np.float32).eps
         self.rew_std = np.sqrt(1.0 / (total / variance + 1.0 / self.rew_std_prior**2))
         self.rew_count = total
