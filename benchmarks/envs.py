@@ -309,9 +309,17 @@ COLLECT = Benchmark(
     name="collect",
     contenders={
         "striderl": Contender(name="striderl", needs=("striderl", "gymnasium", "torch"), role="subject"),
-        "gymnasium": Contender(name="Gymnasium, stepping alone", needs=("gymnasium",), role="information"),
+        "gymnasium": Contender(name="Gymnasium, stepping alone", needs=("gymnasium",)),
     },
-    tables=[Table(title=COLLECT_TITLE, rows=("1 env", "8 envs"), contenders=("striderl", "gymnasium"), unit="steps/s")],
+    tables=[
+        Table(
+            title=COLLECT_TITLE,
+            rows=("1 env", "8 envs"),
+            contenders=("striderl", "gymnasium"),
+            unit="steps/s",
+            ratio_title="stepping alone / collect",
+        )
+    ],
     prepare=prepare_collect,
     also_report=("numpy", "torch"),
     rounds=8,
