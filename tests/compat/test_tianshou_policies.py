@@ -285,7 +285,7 @@ def test_posterior_sampling_finds_the_end_of_a_chain() -> None:
     assert max(returns[-5:]) > 300  # going back all the time pays 100, going on 460
 
 
-# -- networks and small parts -------------------------------------------------------------------------------------------
+# -- networks and small parts ------------------------------------------------------------------------------------------
 
 
 def test_networks_have_the_shapes_and_names_of_tianshou() -> None:

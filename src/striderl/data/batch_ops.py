@@ -116,7 +116,7 @@ def _merge_key(
     if type(None) in kinds:
         return _merge_with_none(values, axis, path, join, batches)
     if Missing not in kinds and batch_kind not in kinds:
-        return join(values, axis, path)
+        return join(values, axis, repr(path))
     return _merge_with_gaps(values, axis, path, join, batches, counts)
 
 
@@ -136,7 +136,7 @@ def _join_alike(values: list[Any], axis: int, path: str, join: Join) -> Any:
                 return np.array(values)
     except (RuntimeError, ValueError, IndexError, TypeError):
         pass
-    return join(values, axis, path)
+    return join(values, axis, repr(path))
 
 
 def _merge_with_none(values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested]) -> Any:
@@ -153,7 +153,7 @@ def _merge_with_none(values: list[Any], axis: int, path: str, join: Join, batche
     if unfit is not None:
         found = "a Batch" if isinstance(unfit, kind) else f"{type(unfit).__name__} of shape {leaf.shape_of(unfit)}"
         raise ValueError(f"{path!r} is None in some batches and {found} in others; {_LEAVE_OUT}")
-    return join(filled, axis, path)
+    return join(filled, axis, repr(path))
 
 
 _LEAVE_OUT = "leave the key out where there is no value, then it is filled with 0 (None for objects)"
@@ -175,7 +175,11 @@ def _merge_with_gaps(
     filled = [
         value if not is_gap(value, kind) else _gap(present[0], count) for value, count in zip(values, rows, strict=True)
     ]
-    return merge(filled, axis, f"{path}.", join, counts) if present[0].__class__ is kind else join(filled, axis, path)
+    return (
+        merge(filled, axis, f"{path}.", join, counts)
+        if present[0].__class__ is kind
+        else join(filled, axis, repr(path))
+    )
 
 
 def _gap(example: Any, count: int | None) -> Any:

@@ -187,12 +187,18 @@ def _rows_of(batch: Batch, name: str) -> Batch:
 
 
 def leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield ('obs.id', column) for every column of a storage."""
+    """Yield ('obs.id', column) for every column of a storage; a dot within a key is written '%2E'."""
     for key, value in batch.items():
+        name = prefix + key.replace("%", "%25").replace(".", "%2E")
         if isinstance(value, Batch):
-            yield from leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{name}.")
         elif value is not None:
-            yield f"{prefix}{key}", value
+            yield name, value
+
+
+def keys_of(name: str) -> list[str]:
+    """Return the keys of a column that `leaves` has named."""
+    return [key.replace("%2E", ".").replace("%25", "%") for key in name.split(".")]
 
 
 def take_rows(column: Any, array: NDArray[np.int64]) -> Any:

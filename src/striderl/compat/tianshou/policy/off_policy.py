@@ -88,7 +88,7 @@ class DQNPolicy(ReplayPolicy):
         reward_normalization: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Take a network observation → (Q-values, state); its copy of targets is renewed every so many updates, 0: none."""
+        """Take a network observation → (Q-values, state); it is copied for targets every so many updates, 0: never."""
         super().__init__(discount_factor, estimation_step, reward_normalization, **kwargs)
         self.model, self.optim, self.eps = model, optim, 0.0
         self._target, self._freq, self._cnt = target_update_freq > 0, target_update_freq, 0
