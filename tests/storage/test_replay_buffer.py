@@ -589,12 +589,15 @@ def test_the_last_frame_is_stored_however_steps_come() -> None:
     assert again.obs[0].tolist() == [1, 1]
 
 
-def test_other_rewards_and_the_number_of_frames() -> None:
+def test_other_rewards_the_number_of_frames_and_the_size() -> None:
     buf = ReplayBuffer(4)
     buf.extend(rows(0, 3))
     view = buf.with_rew(np.full(4, 9.0))
     assert view[np.arange(3)].rew.tolist() == [9, 9, 9] and buf[np.arange(3)].rew.tolist() == [0, 1, 2]
     assert view.obs is buf.obs and len(view) == 3
+    assert ReplayBuffer(1e5).maxsize == 100_000
+    with pytest.raises(ValueError, match=r"a whole number of steps, found 2\.5"):
+        ReplayBuffer(2.5)
     with pytest.raises(ValueError, match="a row for each of 4 places"):
         buf.with_rew(np.zeros(3))
     buf.stack_num = 2

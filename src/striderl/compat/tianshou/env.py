@@ -144,13 +144,13 @@ class BaseVectorEnv:
         return results
 
     def seed(self, seed: int | Sequence[int] | None = None) -> list[Any]:
-        """Seed all envs: `seed`, `seed` + 1, … or one of a list for each."""
+        """Seed all envs: `seed`, `seed` + 1 and so on, or the first numbers of a list."""
         self._check_open()
         if seed is None or isinstance(seed, (int, np.integer)):
             seeds: Sequence[int | None] = [None if seed is None else int(seed) + i for i in range(self.env_num)]
         else:
             seeds = list(seed)
-        if len(seeds) != self.env_num:
+        if len(seeds) < self.env_num:
             raise AssertedValueError(f"seed wants one number for each of {self.env_num} envs, found {len(seeds)}")
         return [worker.seed(each) for worker, each in zip(self.workers, seeds)]
 

@@ -67,6 +67,9 @@ class ReplayBuffer:
         stores the last frame of observations that come in stacked. With `sample_avail`, only steps with `stack_num`
         frames of their own episode are sampled. Numpy columns are kept in files of `folder`, if given.
         """
+        if size != int(size):
+            raise ValueError(f"size is a whole number of steps, found {size}")
+        size = int(size)  # 1e5 is one too
         if size < num_rings or num_rings < 1:
             raise ValueError(f"wanted a size of at least {max(1, num_rings)}, found {size}")
         if stack_num < 1:
