@@ -25,7 +25,7 @@ after s1, stack of 3     [s0 s1 s2]                 after s3: [s2 s3 f], f is st
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,17 @@ from striderl.storage.replay.ring import step_back, step_on
 from striderl.storage.replay.samplers import Draws
 from striderl.storage.replay_buffer.file import load_buffer, save_buffer
 from striderl.storage.replay_buffer.places import Priorities, RingPlaces
-from striderl.storage.replay_buffer.rows import KEYS, as_rows, given_step, like_index, plan_rows, step_of, take_rows
+from striderl.storage.replay_buffer.rows import (
+    KEYS,
+    as_rows,
+    given_step,
+    last_frame,
+    last_frames,
+    like_index,
+    plan_rows,
+    step_of,
+    take_rows,
+)
 
 _STACKED = ("obs", "obs_next", "info", "policy")
 
@@ -457,23 +467,6 @@ class ReplayBuffer:
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
-
-
-def last_frame(obs: Any) -> Any:
-    """Return the last of the frames that an observation came in: the last item, of every part of a nested one."""
-    if isinstance(obs, (Batch, Mapping)):
-        return {key: last_frame(value) for key, value in obs.items()}
-    return obs[-1]
-
-
-def last_frames(rows: Batch) -> Batch:
-    """Return rows [n, …] with the last frame of their observations."""
-    changed = {
-        key: tree.map(lambda frames: frames[:, -1], rows[key])
-        for key in ("obs", "obs_next")
-        if rows.get(key) is not None
-    }
-    return Batch(rows, **changed)
 
 
 def stacked(buffer: ReplayBuffer, column: Any, array: NDArray[np.int64], count: int) -> Any:

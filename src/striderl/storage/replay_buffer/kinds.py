@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from striderl.data import leaf
 from striderl.data.batch import Batch
-from striderl.storage.replay_buffer.buffer import ReplayBuffer, last_frames
+from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.places import Priorities
-from striderl.storage.replay_buffer.rows import given_step, step_of
+from striderl.storage.replay_buffer.rows import given_step, last_frames, step_of
 
 
 class VectorReplayBuffer(ReplayBuffer):

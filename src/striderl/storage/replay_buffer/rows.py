@@ -257,3 +257,20 @@ def step_of(given: Mapping[str, Any]) -> Batch:
 
 def _floats(value: Any) -> Any:
     return value.float() if leaf.is_tensor(value) else value.astype(np.float64)
+
+
+def last_frame(obs: Any) -> Any:
+    """Return the last of the frames that an observation came in: the last item, of every part of a nested one."""
+    if isinstance(obs, (Batch, Mapping)):
+        return {key: last_frame(value) for key, value in obs.items()}
+    return obs[-1]
+
+
+def last_frames(rows: Batch) -> Batch:
+    """Return rows [n, …] with the last frame of their observations."""
+    changed = {
+        key: tree.map(lambda frames: frames[:, -1], rows[key])
+        for key in ("obs", "obs_next")
+        if rows.get(key) is not None
+    }
+    return Batch(rows, **changed)
