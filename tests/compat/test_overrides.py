@@ -28,6 +28,7 @@ from striderl.compat import (
     Agent,
     Algorithm,
     AlgorithmPolicy,
+    BasePolicy,
     Collector,
     DqnAgent,
     MinibatchRl,
@@ -319,8 +320,11 @@ LOOKED_AT = {
         embed_visual_latent act_with_embedded_latent load_misaligned_state_dict""",
     PPO: "collect_transition_from_dataset test_mode",
     OnPolicyRunner: "add_git_repo_to_log load current_learning_iteration",
-    ReplayBuffer: "save restore update export_rows update_weight",
+    ReplayBuffer: "save restore update extend export_rows update_weight with_rew",
+    BasePolicy: "set_agent_id",  # of several agents
+    PrioritizedReplayBuffer: "weight",
     Fixed: "compute_nstep_return compute_episodic_return",
+    Collector: "seed render data",
     AlgorithmPolicy: "env_step",
     rlpyt.BaseAgent: "toggle_alt",  # called for an alternating sampler: see the test of it
     SacAgent: "models parameters __call__",  # its algorithm calls pi, q and target_q, and their parameters
