@@ -81,7 +81,7 @@ def plot_runs(run_dirs: Iterable[str | Path], out_png: str | Path, metrics: Sequ
     groups = group_runs(run_dirs)
     if not groups:
         raise ValueError("plot_runs wants at least one run folder")
-    names = list(metrics) if metrics else _usual_names(groups)
+    names = list(metrics) if metrics else usual_names(groups)
     available = sorted({name for group in groups for run in group.runs for name in run.columns})
     missing = [name for name in names if name not in available]
     if missing or not names:
@@ -129,11 +129,16 @@ def _warn_of_copies(groups: Sequence[RunGroup]) -> None:
                 _log.warning("%s have the same settings and the same seed %s: they count as one seed", names, seed)
 
 
-def _usual_names(groups: Sequence[RunGroup]) -> list[str]:
-    """Return the first metric of each usual panel that some run has numbers for."""
+def usual_names(groups: Sequence[RunGroup]) -> list[str]:
+    """Return what is drawn unless metrics are named: the first of each usual panel that some run has numbers for."""
     there = {name for group in groups for run in group.runs for name in run.columns if len(run.curve(name)[0])}
     found = (next((name for name in choices if name in there), "") for choices in _USUAL)
     return [name for name in found if name]
+
+
+def title_of(name: str) -> tuple[str, str]:
+    """Return the title and the unit of a metric's panel; those without words of their own keep their names."""
+    return _TITLES.get(name, (name, name.rpartition("/")[2]))
 
 
 def _figure(groups: Sequence[RunGroup], names: Sequence[str]) -> Figure:
@@ -192,7 +197,7 @@ def _limit(panel: Axes, values: Numbers) -> None:
 def _dress(panel: Axes, name: str) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    title, unit = _TITLES.get(name, (name, name.rpartition("/")[2]))
+    title, unit = title_of(name)
     panel.set_title(title, fontsize=10, loc="left")
     panel.set_ylabel(unit, fontsize=9)
     panel.set_xlabel("env steps", fontsize=9)
@@ -226,6 +231,8 @@ def legend_of(group: RunGroup) -> str:
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 _NOT_SETTINGS = {"seed", "folder", "run_dir", "log_dir", "run_name", "name", "time", "created"}
+_NOT_LEARNING = ("logging.",)
+"""Settings that change what is shown of a run, and nothing of what it learns."""
 _MOST_DIFFERENCES = 3
 
 
@@ -257,6 +264,8 @@ class RunGroup:
     """The runs, in the order in which they were given."""
     seeds: tuple[str, ...]
     """The seed of each run; of one whose settings have none, its folder."""
+    task: str = ""
+    """What they were trained on."""
 
     def by_seed(self) -> dict[str, list[RunMetrics]]:
         """Return the runs of each seed: several of one seed repeat each other, and do not show how seeds differ."""
@@ -289,7 +298,8 @@ def read_metrics(run_dir: str | Path) -> RunMetrics:
 
 def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
     """Read runs and group those whose settings differ in nothing but the seed."""
-    folders = [Path(run_dir) for run_dir in run_dirs]
+    # a folder that is named twice, or once by a link to it, is one run
+    folders = list({Path(run_dir).resolve(): Path(run_dir) for run_dir in run_dirs}.values())
     settings = [_settings(folder) for folder in folders]
     members: dict[str, list[int]] = {}
     for index, (folder, values) in enumerate(zip(folders, settings)):
@@ -301,6 +311,7 @@ def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
             label=label,
             runs=tuple(read_metrics(folders[index]) for index in group),
             seeds=tuple(_seed(folders[index]) for index in group),
+            task=_task(folders[group[0]], settings[group[0]]),
         )
         for label, group in zip(labels, members.values())
     ]
@@ -345,7 +356,11 @@ def _settings(folder: Path) -> dict[str, Any] | None:
     flat = _all_settings(folder)
     if flat is None:
         return None
-    return {name: value for name, value in flat.items() if name.rpartition(".")[2] not in _NOT_SETTINGS}
+    return {
+        name: value
+        for name, value in flat.items()
+        if name.rpartition(".")[2] not in _NOT_SETTINGS and not name.startswith(_NOT_LEARNING)
+    }
 
 
 def _seed(folder: Path) -> str:
@@ -380,7 +395,8 @@ def _labels(groups: Sequence[tuple[Path, dict[str, Any] | None]]) -> list[str]:
 
 
 def _task(folder: Path, values: dict[str, Any] | None) -> str:
-    return str((values or {}).get("task") or folder.absolute().parent.name)
+    flat = values or {}
+    return str(flat.get("task") or flat.get("env.task") or folder.absolute().parent.name)
 
 
 def _differences(values: Mapping[str, Any], rivals: Sequence[Mapping[str, Any] | None]) -> list[str]:
