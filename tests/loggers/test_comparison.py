@@ -73,7 +73,10 @@ def test_small_may_be_good(tmp_path):
 
 
 def test_runs_of_other_tasks_are_not_set_against_each_other(tmp_path):
-    runs = [write_run(tmp_path, "one", seed=0, score=1.0), write_run(tmp_path, "two", seed=0, score=1.0, task="pendulum")]
+    runs = [
+        write_run(tmp_path, "one", seed=0, score=1.0),
+        write_run(tmp_path, "two", seed=0, score=1.0, task="pendulum"),
+    ]
     assert compare_runs(runs).pairs == ()
 
 

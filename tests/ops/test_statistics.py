@@ -1,4 +1,4 @@
-"""Interquartile mean, stratified bootstrap, probability of improvement and the exact rank test, by hand and brute force."""
+"""Interquartile mean, stratified bootstrap, probability of improvement and exact rank test, by hand and brute force."""
 
 from __future__ import annotations
 

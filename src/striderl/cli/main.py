@@ -3,6 +3,7 @@
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
     striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
     striderl plot RUN …                                                      learning curves as a picture
+    striderl report RUN …                                                    everything about runs on one HTML page
     striderl dataset TASK | RUN FOLDER                                       record what offline algorithms learn from
     striderl import-trajectories OLD NEW                                     convert recordings of pickle files
     striderl clips trot | record | import | export | show …                  motion clips
@@ -69,6 +70,12 @@ def _plot(words: list[str]) -> int:
     return plot(words)
 
 
+def _report(words: list[str]) -> int:
+    from striderl.cli.report import report
+
+    return report(words)
+
+
 def _dataset(words: list[str]) -> int:
     from striderl.cli.dataset import record_dataset
 
@@ -111,6 +118,7 @@ COMMANDS: dict[str, Command] = {
     "record": Command(summary="write a video of a run's policy", run=_record),
     "export": Command(summary="write a run's policy as ONNX and torch files that need no striderl", run=_export),
     "plot": Command(summary="draw the learning curves of one or several runs", run=_plot),
+    "report": Command(summary="write one HTML page about one or several runs", run=_report),
     "dataset": Command(summary="record a dataset for algorithms that learn from one", run=_dataset),
     "clips": Command(summary="make, record, convert and look at motion clips", run=_clips),
     "import-trajectories": Command(

@@ -78,7 +78,7 @@ def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
     try:
         with env_of(loaded, options.env, filmed=True) as env:
             steps = num_video_steps(options.seconds, env.step_dt)
-            video = record_video(env, GreedyActor(loaded.policy), path, steps, options.seed)
+            video = record_video(env, GreedyActor(loaded.policy), path, steps, options.seed, trace=not options.output)
     except (ImportError, RuntimeError, OSError) as error:
         raise UsageError(f"no video: {message_of(error)}") from error
     say(f"{video.path}: {video.num_frames} frames, {video.num_steps} steps, sum of rewards {video.total_reward:.4g}")

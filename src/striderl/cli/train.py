@@ -452,7 +452,9 @@ def _build(
     def build() -> Run:
         try:
             where = ranks.at(config.device) if ranks.world_size > 1 else ranks
-            return Run(config, folder, signals=signals, accept_changes=accept_changes, ranks=where)
+            return Run(
+                config, folder, signals=signals, accept_changes=accept_changes, ranks=where, at_end=report_at_end
+            )
         # a dataset that is damaged, or of another task, is a CheckpointError
         except (KeyError, ValueError, TypeError, ImportError, RuntimeError, OSError, CheckpointError) as error:
             _log.debug("while building the run", exc_info=True)
@@ -471,6 +473,7 @@ def _drive(run: Run) -> int:
     folder = run.folder.path
     if not run.ranks.is_main:
         return outcome.exit_code or int(not outcome.saved)
+    report = run.folder.report if run.folder.report.exists() else None
     if outcome.exit_code:
         saved = "saved" if outcome.saved else "the last save failed"
         complain(f"{outcome.reason}: {saved}; 'striderl resume {folder}' goes on")
@@ -483,5 +486,18 @@ def _drive(run: Run) -> int:
     if not outcome.saved:
         complain(f"the end of the run could not be saved to {folder}; the errors above say why")
         return 1
-    say(f"next: striderl play {folder}   |   record, evaluate, export, plot")
+    say(f"next: striderl play {folder}   |   record, evaluate, export, plot, compare")
+    if report is not None:
+        say(f"report: {report}")
     return 0
+
+
+def report_at_end(folder: RunFolder) -> list[Path]:
+    """Write the page of a run that has ended, for its loggers; without it the run is as good, so nothing is raised."""
+    from striderl.cli.report import write_report
+
+    try:
+        return [write_report([folder.path], folder.report)] if folder.path.is_dir() else []
+    except Exception as error:  # noqa: BLE001  (days of training must not end in an error of a picture)
+        _log.warning("no report of %s: %s: %s", folder.path, type(error).__name__, message_of(error))
+        return []

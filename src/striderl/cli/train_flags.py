@@ -14,6 +14,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
+import shlex
 import textwrap
 import typing
 from collections.abc import Mapping
@@ -66,6 +68,36 @@ def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> R
         return flags.changed(found)
     except (ValueError, TypeError) as error:
         raise UsageError(message_of(error)) from error
+
+
+def command_of(config: RunConfig[Any, Any], usual: RunConfig[Any, Any]) -> str:
+    """Return the command line that trains this config, where `usual` is the recipe of its task and algorithm."""
+    words = ["striderl", "train", config.env.task, "--algorithm", config.algorithm_name]
+    if list(config.terms) != list(usual.terms):
+        words += ["--terms", *config.terms]
+        usual = replace(usual, terms=_terms(list(config.terms), usual))
+    wanted, known = config.to_dict(), usual.to_dict()
+    settings = {name: value for name, value in wanted["env"].pop("settings").items()}
+    before = known["env"].pop("settings")
+    words += _changed_flags(wanted, known, "--")
+    for name, value in settings.items():
+        if name not in before or before[name] != value:
+            words += [f"{_SETTING}{name}", json.dumps(value)]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def _changed_flags(wanted: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> list[str]:
+    """Return the flags of the settings that differ, by their place; lists as several words."""
+    words: list[str] = []
+    for name, value in wanted.items():
+        # a term of one's own is 'module:Class', whose flags have '-' for ':' and '.'
+        flag = f"{prefix}{name.replace(':', '_').replace('.', '_').replace('_', '-')}"
+        before = known.get(name)
+        if isinstance(value, Mapping):
+            words += _changed_flags(value, before if isinstance(before, Mapping) else {}, f"{flag}.")
+        elif value != before or type(value) is not type(before):
+            words += [flag, *map(str, value if isinstance(value, list) else [value])]
+    return words
 
 
 def _terms(names: list[str], config: RunConfig[Any, Any]) -> dict[str, Any]:

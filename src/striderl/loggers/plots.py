@@ -246,6 +246,8 @@ class RunMetrics:
     """The env steps of the rows, growing. Shape: [R]."""
     columns: Mapping[str, Numbers]
     """Each metric, not a number in rows that do not have it. Shape: [R]."""
+    share: float = 1.0
+    """The share of the logged rows that were read."""
 
     def curve(self, name: str) -> tuple[Numbers, Numbers]:
         """Return the steps and values of a metric in the rows that have it; both empty where none has."""
@@ -275,14 +277,19 @@ class RunGroup:
         return found
 
 
-def read_metrics(run_dir: str | Path) -> RunMetrics:
+def read_metrics(run_dir: str | Path, *, max_rows: int = 0) -> RunMetrics:
     """Read metrics.jsonl, or metrics.csv where there is none, with the parts that were set aside before it.
 
-    A step that was written twice counts as last written.
+    A step that was written twice counts as last written. With `max_rows`, about so many rows of a longer metrics.jsonl
+    are read, evenly spread, and every row with an evaluation.
     """
-    folder = Path(run_dir)
+    folder, share = Path(run_dir), 1.0
     if parts := parts_of(folder / "metrics.jsonl"):
-        rows = [row for part in parts for row in _read_jsonl(part)]
+        lines = [(line, part) for part in parts for line in read_lines(part)]
+        every = -(-len(lines) // max_rows) if max_rows else 1
+        few = [each for number, each in enumerate(lines, 1) if number % every == 0 or b'"evaluate/' in each[0]]
+        share = len(few) / len(lines) if lines else 1.0
+        rows = _read_jsonl(few)
     elif parts := parts_of(folder / "metrics.csv"):
         rows = [row for part in parts for row in _read_csv(part)]
     else:
@@ -293,11 +300,11 @@ def read_metrics(run_dir: str | Path) -> RunMetrics:
     steps = sorted(by_step)
     names = dict.fromkeys(name for step in steps for name in by_step[step] if name != "step")
     columns = {name: np.array([by_step[step].get(name, math.nan) for step in steps]) for name in names}
-    return RunMetrics(folder=folder, steps=np.array(steps, dtype=np.float64), columns=columns)
+    return RunMetrics(folder=folder, steps=np.array(steps, dtype=np.float64), columns=columns, share=share)
 
 
-def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
-    """Read runs and group those whose settings differ in nothing but the seed."""
+def group_runs(run_dirs: Iterable[str | Path], *, max_rows: int = 0) -> list[RunGroup]:
+    """Read runs and group those whose settings differ in nothing but the seed; `max_rows` as for `read_metrics`."""
     # a folder that is named twice, or once by a link to it, is one run
     folders = list({Path(run_dir).resolve(): Path(run_dir) for run_dir in run_dirs}.values())
     settings = [_settings(folder) for folder in folders]
@@ -309,7 +316,7 @@ def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
     return [
         RunGroup(
             label=label,
-            runs=tuple(read_metrics(folders[index]) for index in group),
+            runs=tuple(read_metrics(folders[index], max_rows=max_rows) for index in group),
             seeds=tuple(_seed(folders[index]) for index in group),
             task=_task(folders[group[0]], settings[group[0]]),
         )
@@ -317,16 +324,17 @@ def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
     ]
 
 
-def _read_jsonl(path: Path) -> list[dict[str, float]]:
-    rows, damaged = [], 0
-    for line in read_lines(path):
+def _read_jsonl(lines: Sequence[tuple[bytes, Path]]) -> list[dict[str, float]]:
+    rows, damaged = list[dict[str, float]](), dict[Path, int]()
+    for line, path in lines:
         try:
             row = decode_json(line, path)
             found = {name: math.nan if value is None else float(value) for name, value in row.items()}
             rows.append({**found, "step": int(row["step"])})
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            damaged += 1
-    _warn_of(damaged, path)
+            damaged[path] = damaged.get(path, 0) + 1
+    for path, count in damaged.items():
+        _warn_of(count, path)
     return rows
 
 

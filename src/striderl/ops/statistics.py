@@ -105,7 +105,10 @@ def improvement_interval(
     random = np.random.default_rng(seed)
     tasks = _shared(scores, others)
     shares = [
-        _won(*_resampled({"": scores[task]}, random, num_resamples), *_resampled({"": others[task]}, random, num_resamples))
+        _won(
+            *_resampled({"": scores[task]}, random, num_resamples),
+            *_resampled({"": others[task]}, random, num_resamples),
+        )
         for task in tasks
     ]
     return _percentiles(probability_of_improvement(scores, others), np.mean(shares, axis=0))

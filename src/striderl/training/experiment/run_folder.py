@@ -3,12 +3,15 @@
 runs/cartpole/2026-01-31_12-00-00/
   config.json            all settings; a resumed run begins with them
   versions.json          of Python and packages, and the git commit of the working directory
+  labels.json            tags, the group of runs it was started with, and the command line
   specs.json             observation and action specs: the policy is rebuilt from them without the env
   seal.json              both as the run left them, to detect later changes
   run.lock               names the training process; locked while it trains
   metrics.csv            the metrics of every iteration; metrics.jsonl has the same. After 64 MB rows are written to a
                          new file, and the old ones are metrics.part1.csv, metrics.part2.csv, …
   faults.jsonl           non-finite numbers: component, env, step and value; written with the first one
+  faults/                the last second of envs whose numbers were not finite
+  report.html            everything on one page
   checkpoints/  videos/  export/  plots/
 """
 
@@ -21,13 +24,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from striderl import __version__
 from striderl.checkpoint.layout import describe
-from striderl.checkpoint.safe_files import check_plain, write_json
+from striderl.checkpoint.safe_files import check_plain, read_json, write_json
 from striderl.checkpoint.trust import remember
 from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
@@ -40,7 +44,20 @@ from striderl.training.experiment.seal import SEAL_FILE, read_sealed, write_seal
 from striderl.training.guard import FAULTS_FILE
 
 VERSIONS_FILE = "versions.json"
+LABELS_FILE = "labels.json"
 _PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLabels:
+    """What a run was called; nothing of it decides what the run does."""
+
+    tags: tuple[str, ...] = ()
+    """Words to find it by: `striderl list runs --tags first`."""
+    group: str = ""
+    """The name of the runs that were started together (`--seeds`)."""
+    command: str = ""
+    """The command line that started it."""
 
 
 class RunFolder:
@@ -79,6 +96,27 @@ class RunFolder:
         """The picture of the learning curves."""
         return self.path / "plots" / "curves.png"
 
+    @property
+    def report(self) -> Path:
+        """The page of `striderl report`."""
+        return self.path / "report.html"
+
+    @property
+    def faults(self) -> Path:
+        """Where the last second of faulty envs goes."""
+        return self.path / "faults"
+
+    def write_labels(self, labels: RunLabels) -> None:
+        """Write what the run was called."""
+        write_json(self.path / LABELS_FILE, to_plain(labels))
+
+    def labels(self) -> RunLabels:
+        """Return what the run was called; without a file, or with a damaged one, nothing."""
+        try:
+            return from_plain(RunLabels, read_json(self.path / LABELS_FILE), LABELS_FILE)
+        except (OSError, ValueError):
+            return RunLabels()
+
     def write_config(self, config: RunConfig[Any, Any]) -> None:
         """Write and seal the settings atomically; a config that names a module is registered as made here."""
         content = config.to_dict()
@@ -95,7 +133,7 @@ class RunFolder:
 
     def check_files(self) -> None:
         """Raise FileRefused where a file that the run writes or appends to is a link or anything but a plain file."""
-        for name in (CONFIG_FILE, VERSIONS_FILE, SPECS_FILE, SEAL_FILE):
+        for name in (CONFIG_FILE, VERSIONS_FILE, LABELS_FILE, SPECS_FILE, SEAL_FILE):
             check_plain(self.path / name)
         for path in (self.csv, self.json_lines, self.path / FAULTS_FILE):
             for part in parts_of(path):
