@@ -4,6 +4,7 @@
     striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
     striderl plot RUN …                                                      learning curves as a picture
     striderl report RUN …                                                    everything about runs on one HTML page
+    striderl compare RUN …                                                   scores over seeds, with intervals
     striderl dataset TASK | RUN FOLDER                                       record what offline algorithms learn from
     striderl import-trajectories OLD NEW                                     convert recordings of pickle files
     striderl clips trot | record | import | export | show …                  motion clips
@@ -76,6 +77,12 @@ def _report(words: list[str]) -> int:
     return report(words)
 
 
+def _compare(words: list[str]) -> int:
+    from striderl.cli.compare import compare
+
+    return compare(words)
+
+
 def _dataset(words: list[str]) -> int:
     from striderl.cli.dataset import record_dataset
 
@@ -119,6 +126,9 @@ COMMANDS: dict[str, Command] = {
     "export": Command(summary="write a run's policy as ONNX and torch files that need no striderl", run=_export),
     "plot": Command(summary="draw the learning curves of one or several runs", run=_plot),
     "report": Command(summary="write one HTML page about one or several runs", run=_report),
+    "compare": Command(
+        summary="compare runs over their seeds: what is better, what is not distinguishable", run=_compare
+    ),
     "dataset": Command(summary="record a dataset for algorithms that learn from one", run=_dataset),
     "clips": Command(summary="make, record, convert and look at motion clips", run=_clips),
     "import-trajectories": Command(

@@ -31,7 +31,21 @@ def plot(words: list[str]) -> int:
     path = Path(options.output) if options.output else folders[0] / "plots" / "curves.png"
     draw(folders, path, options.metrics)
     say(str(path))
+    if len(folders) > 1:
+        say_comparison(folders)
     return 0
+
+
+def say_comparison(folders: list[Path]) -> None:
+    """Print which of the drawn groups their seeds separate; runs that cannot be compared are only drawn."""
+    from striderl.loggers.comparison import compare_runs, sentence
+
+    try:
+        found = compare_runs(folders)
+    except (ValueError, KeyError):
+        return
+    for pair in found.pairs:
+        say(sentence(pair))
 
 
 def draw(folders: list[Path], path: Path, metrics: tuple[str, ...] = ()) -> Path:

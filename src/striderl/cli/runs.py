@@ -46,6 +46,12 @@ def find_run(name: str | Path) -> Path:
     raise UsageError(f"the run {str(name)!r} {what}. {_near(str(name))}")
 
 
+def find_runs(name: str | Path) -> list[Path]:
+    """Return all runs in a folder such as runs/cartpole, or the one run that the name leads to."""
+    inside = [] if (Path(name) / CONFIG).is_file() else known_runs(Path(name))
+    return inside or [find_run(name)]
+
+
 def known_runs(root: Path) -> list[Path]:
     """Return the runs in a folder, at most two levels down, in order."""
     if not root.is_dir():

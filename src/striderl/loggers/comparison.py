@@ -9,8 +9,8 @@
     … =0.2 against … =0.1: probability of improvement 0.54 [0.24, 0.84]: not distinguishable
 
 A run given twice is one run; runs of one seed count as one seed, with the mean of their scores. A difference counts
-only where the interval of the probability of improvement leaves out 0.5 and an exact exchange of the seeds between the two
-would give as much in at most one of twenty cases: three seeds against three can never show that.
+only where the interval of the probability of improvement leaves out 0.5 and an exact exchange of the seeds between the
+two would give as much in at most one of twenty cases: three seeds against three can never show that.
 """
 
 from __future__ import annotations

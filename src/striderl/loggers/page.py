@@ -293,8 +293,8 @@ def _hover(frame: _Frame, lines: Sequence[ChartLine]) -> list[str]:
         found.append(
             f'<g class="hover"><rect x="{start:.1f}" y="0" width="{max(0.5, end - start):.1f}" height="{_HEIGHT}"/>'
             f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
-            f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{engineering(float(point))}:{spans}</text>'
-            "</g>"
+            f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{engineering(float(point))}:{spans}'
+            "</text></g>"
         )
     return found
 
