@@ -5,6 +5,7 @@
     striderl plot RUN …                                                      learning curves as a picture
     striderl report RUN …                                                    everything about runs on one HTML page
     striderl compare RUN …                                                   scores over seeds, with intervals
+    striderl diff A B                                                        the first step and tensor that differ
     striderl dataset TASK | RUN FOLDER                                       record what offline algorithms learn from
     striderl import-trajectories OLD NEW                                     convert recordings of pickle files
     striderl clips trot | record | import | export | show …                  motion clips
@@ -83,6 +84,12 @@ def _compare(words: list[str]) -> int:
     return compare(words)
 
 
+def _diff(words: list[str]) -> int:
+    from striderl.cli.diff import diff
+
+    return diff(words)
+
+
 def _dataset(words: list[str]) -> int:
     from striderl.cli.dataset import record_dataset
 
@@ -129,6 +136,7 @@ COMMANDS: dict[str, Command] = {
     "compare": Command(
         summary="compare runs over their seeds: what is better, what is not distinguishable", run=_compare
     ),
+    "diff": Command(summary="find the first step and tensor at which two runs part", run=_diff),
     "dataset": Command(summary="record a dataset for algorithms that learn from one", run=_dataset),
     "clips": Command(summary="make, record, convert and look at motion clips", run=_clips),
     "import-trajectories": Command(
