@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import logging
 import math
+import shlex
 import shutil
 import textwrap
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, rank_of_torchrun, say
-from striderl.cli.train_flags import overridden, take
+from striderl.cli.train_flags import overridden, take, take_list
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
 
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RANK_TIMEOUT = "--rank-timeout"
-OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", _RANK_TIMEOUT)
+_SEEDS, _JOBS, _TAGS = "--seeds", "--jobs", "--tags"
+OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", _SEEDS, _JOBS, _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
+SETTING_FLAGS = ("--seed", "--steps", "--terms")
+"""Settings whose flags look like those of the command."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
 """Flags about the folder of a run, without a value."""
 RUNNER_FLAGS = ("--max-iterations", "--env", "--device")
@@ -56,7 +60,10 @@ Train a policy. The recipe of the task has settings that learn; every one of the
   --num-envs 64         how many envs learn together
   --seed 1              another seed
   --device cuda         where to train
+  --seeds 5             train so many seeds, side by side in a process each; compared at the end
+  --jobs 2              how many of them at a time (default: as many as there are cores)
   --name first_try      the name of the run's folder, instead of the time
+  --tags WORD …         words to find the run by: 'striderl list runs --tags WORD'
   --runs FOLDER         where the folder of the run is made (default: runs)
   --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
                         'striderl resume' has them
@@ -103,7 +110,12 @@ def train(words: list[str]) -> int:
     # what a policy does with images and discrete observations by itself is shown where it is decided
     logging.getLogger("striderl.policies.component_defaults").setLevel(logging.INFO)
     with StopSignals() as signals:
+        typed = shlex.join(["striderl", "train", *words])
         words, given = take(words, *OWN_FLAGS)
+        words, tags = take_list(words, _TAGS)
+        for flag in (_SEEDS, _JOBS):
+            if flag in given and ("--resume" in given or (flag == _JOBS and _SEEDS not in given)):
+                raise UsageError(f"{flag} has no effect here; it belongs to striderl train TASK {_SEEDS} N")
         if "--resume" in given:
             return _resume_one(given["--resume"], words, given, signals)
         for flag in RESUME_FLAGS:
@@ -119,15 +131,48 @@ def train(words: list[str]) -> int:
         except (KeyError, TypeError, ValueError, ImportError) as error:
             raise UsageError(message_of(error)) from error
         _check_plain_flags(words[1:])
-        return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks))
+        if _SEEDS in given and "--help" not in words:
+            return _several(config, words, given, tags or [], signals)
+        labels = {"tags": tuple(tags or ()), "command": typed}
+        return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks, labels))
+
+
+def _several(
+    config: RunConfig[Any, Any], words: list[str], given: dict[str, str], tags: list[str], signals: StopSignals
+) -> int:
+    """Train several seeds of one config, a process each."""
+    from striderl.cli.seeds import train_seeds
+
+    if rank_of_torchrun()[1] > 1:
+        raise UsageError(f"{_SEEDS} starts processes of its own; under torchrun train one seed at a time")
+    if "/" in given.get("--name", ""):
+        raise UsageError(f"with {_SEEDS} --name is that of the group, without '/', found {given['--name']!r}")
+    numbers = {flag: _count(given[flag], flag) for flag in (_SEEDS, _JOBS) if flag in given}
+    first = overridden(config, words[1:], prog=f"striderl train {words[0]}").seed  # also: mistakes are reported once
+    plain, _ = take(words, "--seed")
+    kept = [f"{flag}={given[flag]}" for flag in ("--algorithm", "--runs") if flag in given]
+    return train_seeds(
+        [*plain, *kept, *([_TAGS, *tags] if tags else [])],
+        seeds=range(first, first + numbers[_SEEDS]),
+        jobs=numbers.get(_JOBS, 0),
+        group=given.get("--name", ""),
+        runs=Path(given.get("--runs", "runs")),
+        signals=signals,
+    )
+
+
+def _count(text: str, flag: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise UsageError(f"{flag} is a positive whole number, found {text!r}")
+    return int(text)
 
 
 def _check_plain_flags(words: list[str]) -> None:
     """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
     for word in words:
         flag = word.partition("=")[0]
-        near = difflib.get_close_matches(flag, (*OWN_FLAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
-        if near and "." not in flag:
+        near = difflib.get_close_matches(flag, (*OWN_FLAGS, _TAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
+        if near and "." not in flag and flag not in SETTING_FLAGS:
             raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
 
 
@@ -232,7 +277,12 @@ def _wrapped(text: str) -> str:
 
 
 def _start(
-    usual: RunConfig[Any, Any], words: list[str], given: dict[str, str], signals: StopSignals, ranks: Ranks
+    usual: RunConfig[Any, Any],
+    words: list[str],
+    given: dict[str, str],
+    signals: StopSignals,
+    ranks: Ranks,
+    labels: dict[str, Any],
 ) -> int:
     def wanted() -> RunConfig[Any, Any]:
         config = overridden(usual, words[1:], prog=f"striderl train {words[0]}")
@@ -245,11 +295,14 @@ def _start(
     config = _in_all(ranks, wanted)
     _check_same_config(config, ranks)
 
-    from striderl.training.experiment.run_folder import RunFolder, new_run_folder
+    from striderl.training.experiment.run_folder import RunFolder, RunLabels, new_run_folder
 
     def new_folder() -> str:
+        name = given.get("--name", "")
         try:
-            return str(new_run_folder(config, Path(given.get("--runs", "runs")), given.get("--name", "")).path)
+            made = new_run_folder(config, Path(given.get("--runs", "runs")), name)
+            made.write_labels(RunLabels(**labels, group=name.rpartition("/")[0]))
+            return str(made.path)
         except (OSError, ValueError) as error:
             raise UsageError(f"no folder for the run: {message_of(error)}") from error
 

@@ -143,16 +143,17 @@ class RunFolder:
 def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs", name: str = "") -> RunFolder:
     """Make the folder <root>/<task>/<time> with the config and the versions; two runs in one second get two.
 
-    A `name` replaces the time; an existing one raises.
+    A `name` replaces the time; an existing one raises. 'GROUP/NAME' puts it into a folder of runs that belong together.
     """
     task = config.env.task.replace(":", "_").replace("/", "_")
-    if name and (Path(name).name != name or name.startswith(".")):
-        raise ValueError(f"the name of a run is the name of its folder, without '/', found {name!r}")
+    parts = name.split("/")
+    if name and (len(parts) > 2 or any(not part or part.startswith(".") for part in parts)):
+        raise ValueError(f"the name of a run is that of its folder, NAME or GROUP/NAME, found {name!r}")
     stamp = name or time.strftime("%Y-%m-%d_%H-%M-%S")
     parent = Path(root) / task
     if name and (parent / name).exists():
         raise FileExistsError(f"{parent / name} exists; choose another name, or go on: striderl resume {parent / name}")
-    parent.mkdir(parents=True, exist_ok=True)
+    (parent / stamp).parent.mkdir(parents=True, exist_ok=True)
     for turn in range(1, 1000):
         folder = RunFolder(parent / (stamp if turn == 1 else f"{stamp}_{turn}"))
         try:
