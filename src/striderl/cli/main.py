@@ -6,6 +6,7 @@
     striderl report RUN …                                                    everything about runs on one HTML page
     striderl compare RUN …                                                   scores over seeds, with intervals
     striderl diff A B                                                        the first step and tensor that differ
+    striderl doctor ENV | RUN                                                what is wrong with an env or a run
     striderl dataset TASK | RUN FOLDER                                       record what offline algorithms learn from
     striderl import-trajectories OLD NEW                                     convert recordings of pickle files
     striderl clips trot | record | import | export | show …                  motion clips
@@ -90,6 +91,12 @@ def _diff(words: list[str]) -> int:
     return diff(words)
 
 
+def _doctor(words: list[str]) -> int:
+    from striderl.cli.doctor import doctor
+
+    return doctor(words)
+
+
 def _dataset(words: list[str]) -> int:
     from striderl.cli.dataset import record_dataset
 
@@ -137,6 +144,7 @@ COMMANDS: dict[str, Command] = {
         summary="compare runs over their seeds: what is better, what is not distinguishable", run=_compare
     ),
     "diff": Command(summary="find the first step and tensor at which two runs part", run=_diff),
+    "doctor": Command(summary="watch an env or a run and name what is wrong with it", run=_doctor),
     "dataset": Command(summary="record a dataset for algorithms that learn from one", run=_dataset),
     "clips": Command(summary="make, record, convert and look at motion clips", run=_clips),
     "import-trajectories": Command(

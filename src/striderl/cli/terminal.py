@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
 
 
 class UsageError(Exception):
@@ -59,3 +62,76 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror.lower()}: {str(error.filename)!r}"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+QUIET_SECONDS = 2.0
+"""A command that is done sooner shows no progress."""
+_REDRAW_SECONDS = 0.2
+_LINE_SECONDS = 15.0
+
+
+class CommandProgress:
+    """Show how far a command is and how long it will still take, on the standard error.
+
+    On a terminal one line is redrawn; elsewhere a line is written now and then, so that a log stays short.
+    """
+
+    def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Name what is done."""
+        self._title, self._clock = title, clock
+        self._began = clock()
+        self._shown = self._began + QUIET_SECONDS
+        self._drawn = False
+
+    def __call__(self, share: float) -> None:
+        """Show that this share, from 0 to 1, is done; 0 or less where the end is not known."""
+        now = self._clock()
+        if now < self._shown:
+            return
+        live = sys.stderr.isatty()
+        self._shown = now + (_REDRAW_SECONDS if live else _LINE_SECONDS)
+        text = progress_text(self._title, share, now - self._began)
+        with contextlib.suppress(OSError, ValueError):  # a closed terminal must not end the command
+            sys.stderr.write(f"\r\x1b[K{text[: _columns()]}" if live else f"{text}\n")
+            sys.stderr.flush()
+        self._drawn = self._drawn or live
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._drawn:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def showing_progress(title: str) -> Iterator[CommandProgress]:
+    """Show the progress of what is done inside, from its third second on."""
+    progress = CommandProgress(title)
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def progress_text(title: str, share: float, seconds: float) -> str:
+    """Return 'evaluate: 40 %, 0:06, 0:09 to go'."""
+    spent = _minutes(seconds)
+    if not share > 0.0:
+        return f"{title}: {spent}"
+    left = seconds * (1.0 - min(share, 1.0)) / min(share, 1.0)
+    return f"{title}: {100.0 * min(share, 1.0):.0f} %, {spent}, {_minutes(left)} to go"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns - 1
+    except (OSError, ValueError):
+        return 79
