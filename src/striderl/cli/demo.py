@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from striderl.cli.options import parse
-from striderl.cli.terminal import UsageError, be_patient, complain, say
+from striderl.cli.terminal import UsageError, acknowledge, be_patient, complain, say
 from striderl.training.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def demo(words: list[str]) -> int:
     be_patient()
     options = parse(DemoOptions, words, command="demo", description="Teach the built-in quadruped to walk.")
     began = time.perf_counter()
-    with StopSignals() as signals:
+    with StopSignals(acknowledge) as signals:
         code, folder = _train(options, signals)
     if code:
         return code

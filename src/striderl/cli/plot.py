@@ -7,7 +7,7 @@ from pathlib import Path
 
 from striderl.cli.options import Runs, parse
 from striderl.cli.runs import find_run
-from striderl.cli.terminal import UsageError, message_of, say
+from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ def plot(words: list[str]) -> int:
         raise UsageError("name at least one run: striderl plot RUN …")
     folders = [find_run(run) for run in options.runs]
     path = Path(options.output) if options.output else folders[0] / "plots" / "curves.png"
-    draw(folders, path, options.metrics)
+    with showing_progress("plot"):
+        draw(folders, path, options.metrics)
     say(str(path))
     if len(folders) > 1:
         say_comparison(folders)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from striderl.cli.options import Runs, Trust, parse
 from striderl.cli.runs import find_run
-from striderl.cli.terminal import UsageError, message_of, say
+from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:
     from striderl.loggers.comparison import Comparison
@@ -54,7 +54,9 @@ def report(words: list[str]) -> int:
     folders = [find_run(run) for run in options.runs]
     path = Path(options.output) if options.output else folders[0] / "report.html"
     try:
-        say(str(write_report(folders, path, trust=options.trust)))
+        with showing_progress(f"report of {len(folders)} runs"):
+            write_report(folders, path, trust=options.trust)
+        say(str(path))
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"no report: {message_of(error)}") from error
     return 0

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -46,6 +47,17 @@ def complain(text: str) -> None:
             raise
 
 
+def acknowledge(name: str) -> None:
+    """Write that a signal has come, from its handler: straight to the descriptor, as any buffer may be in use."""
+    if rank_of_torchrun()[0]:
+        return  # rank 0 writes it
+    begin = "\n" if sys.stderr.isatty() else ""
+    with contextlib.suppress(OSError, ValueError):
+        os.write(
+            sys.stderr.fileno(), f"{begin}striderl: {name}: finishing this phase, saving; again to stop now\n".encode()
+        )
+
+
 def leave_closed_terminal() -> None:
     """Discard output for a closed terminal; else the interpreter would fail at its exit."""
     for stream in (sys.stdout, sys.stderr):
@@ -68,32 +80,39 @@ def message_of(error: BaseException) -> str:
 
 
 QUIET_SECONDS = 2.0
-"""A command that is done sooner shows no progress."""
+"""On a terminal, a command that is done sooner shows no progress."""
+LINE_SECONDS = 15.0
+"""Elsewhere a line is written this often, so that a log stays short."""
 _REDRAW_SECONDS = 0.2
-_LINE_SECONDS = 15.0
 
 
 class CommandProgress:
     """Show how far a command is and how long it will still take, on the standard error.
 
-    On a terminal one line is redrawn; elsewhere a line is written now and then, so that a log stays short.
+    On a terminal one line is redrawn; elsewhere a line is written every 15 seconds.
     """
 
     def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Name what is done."""
         self._title, self._clock = title, clock
         self._began = clock()
-        self._shown = self._began + QUIET_SECONDS
+        self._live = sys.stderr.isatty()
+        self._shown = self._began + (QUIET_SECONDS if self._live else LINE_SECONDS)
         self._drawn = False
+        self._share = 0.0
 
     def __call__(self, share: float) -> None:
-        """Show that this share, from 0 to 1, is done; 0 or less where the end is not known."""
-        now = self._clock()
+        """Take that this share, from 0 to 1, is done; 0 where the end is not known."""
+        self._share = share
+        self.show()
+
+    def show(self) -> None:
+        """Show the last share, if it is time."""
+        now, live = self._clock(), self._live
         if now < self._shown:
             return
-        live = sys.stderr.isatty()
-        self._shown = now + (_REDRAW_SECONDS if live else _LINE_SECONDS)
-        text = progress_text(self._title, share, now - self._began)
+        self._shown = now + (_REDRAW_SECONDS if live else LINE_SECONDS)
+        text = progress_text(self._title, self._share, now - self._began)
         with contextlib.suppress(OSError, ValueError):  # a closed terminal must not end the command
             sys.stderr.write(f"\r\x1b[K{text[: _columns()]}" if live else f"{text}\n")
             sys.stderr.flush()
@@ -109,11 +128,20 @@ class CommandProgress:
 
 @contextlib.contextmanager
 def showing_progress(title: str) -> Iterator[CommandProgress]:
-    """Show the progress of what is done inside, from its third second on."""
-    progress = CommandProgress(title)
+    """Show the progress of what is done inside, from its third second on; the time also goes on while it is silent."""
+    progress, over = CommandProgress(title), threading.Event()
+
+    def tick() -> None:
+        while not over.wait(_REDRAW_SECONDS):
+            progress.show()
+
+    ticker = threading.Thread(target=tick, name="striderl-progress", daemon=True)
+    ticker.start()
     try:
         yield progress
     finally:
+        over.set()
+        ticker.join()
         progress.close()
 
 
@@ -127,7 +155,8 @@ def progress_text(title: str, share: float, seconds: float) -> str:
 
 
 def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+    whole = round(seconds)
+    return f"{whole // 60}:{whole % 60:02}"
 
 
 def _columns() -> int:

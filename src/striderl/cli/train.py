@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
-from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, rank_of_torchrun, say
+from striderl.cli.terminal import (
+    UsageError,
+    acknowledge,
+    complain,
+    leave_closed_terminal,
+    message_of,
+    rank_of_torchrun,
+    say,
+)
 from striderl.cli.train_flags import overridden, take, take_list
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
@@ -109,7 +117,7 @@ def train(words: list[str]) -> int:
     """Start a run, or resume one with --resume; returns the exit code."""
     # what a policy does with images and discrete observations by itself is shown where it is decided
     logging.getLogger("striderl.policies.component_defaults").setLevel(logging.INFO)
-    with StopSignals() as signals:
+    with StopSignals(acknowledge) as signals:
         typed = shlex.join(["striderl", "train", *words])
         words, given = take(words, *OWN_FLAGS)
         words, tags = take_list(words, _TAGS)
@@ -182,7 +190,7 @@ def resume(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
         return 0 if words else 2
-    with StopSignals() as signals:
+    with StopSignals(acknowledge) as signals:
         words, given = take(words, _RANK_TIMEOUT)
         if not words:
             raise UsageError("name the run: striderl resume RUN")

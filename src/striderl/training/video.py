@@ -8,7 +8,7 @@ The file appears under its name when it is complete. Beside it the steps that it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,10 +60,11 @@ def record_video(
     fps: float = 25.0,
     whole_episode: bool = False,
     trace: bool = False,
+    progress: Callable[[float], None] | None = None,
 ) -> RecordedVideo:
     """Record env 0 for so many steps from the seed, or until its first episode ends, as '.mp4' or '.gif'.
 
-    With `trace`, the steps are written beside it.
+    With `trace`, the steps are written beside it; `progress` gets the share of steps that are recorded.
 
     The env is reset and left mid-way, so it must not be one that trains. The actor's randomness comes from the seed.
     """
@@ -81,6 +82,8 @@ def record_video(
         writer.append_data(_even(first))
         for frame in frames:
             writer.append_data(_even(frame))
+            if progress is not None:
+                progress(film.num_steps / num_steps)
     if trace:
         _write_steps(film, path, env, seed)
     return RecordedVideo(
