@@ -17,10 +17,10 @@ from striderl.cli.main import main
 from striderl.cli.report import page_of
 from striderl.cli.runs import find_run
 from striderl.cli.train_flags import command_of, overridden, take
+from striderl.collect.trace import SUFFIX, Trace, read_trace, write_trace
 from striderl.loggers.console_logger import short_number
 from striderl.loggers.plots import read_metrics
 from striderl.recipes.table import recipe
-from striderl.recording.trace import SUFFIX, Trace, read_trace, write_trace
 from striderl.training.experiment.run_config import RunConfig, term_config
 
 TINY = [

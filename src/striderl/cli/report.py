@@ -21,9 +21,9 @@ from striderl.cli.runs import find_run
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:
+    from striderl.collect.trace import Trace
     from striderl.loggers.comparison import Comparison
     from striderl.loggers.plots import RunGroup, RunMetrics
-    from striderl.recording.trace import Trace
     from striderl.training.experiment.run_config import RunConfig
 
 _MOST_RUNS_IN_DETAIL = 12
@@ -301,8 +301,8 @@ def _newest(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def _episodes(run: _RunFacts) -> list[str]:
+    from striderl.collect.trace import SUFFIX, read_trace
     from striderl.loggers import page
-    from striderl.recording.trace import SUFFIX, read_trace
 
     found = []
     for path in _newest(run.files.videos, (SUFFIX,))[-1:]:
@@ -361,8 +361,8 @@ def _time(run: _RunFacts) -> list[str]:
 
 
 def _faults(run: _RunFacts) -> list[str]:
+    from striderl.collect.trace import SUFFIX, read_trace
     from striderl.loggers import page
-    from striderl.recording.trace import SUFFIX, read_trace
     from striderl.training.guard import FAULTS_FILE, read_faults
 
     found = read_faults(run.folder / FAULTS_FILE)

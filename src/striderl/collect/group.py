@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from striderl.collect.actors.base import Actor, ActorOutput, Noise
-from striderl.collect.quarantine import Healthy, Quarantine, all_true, any_true
+from striderl.collect.quarantine import Fault, Healthy, Quarantine, all_true, any_true
+from striderl.collect.trace import Trace, TracedStep, TraceRecorder
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import TensorSpec, torch_dtype
@@ -62,6 +64,9 @@ class EnvGroup:
         self._acted: ActorOutput | None = None
         self.info_names = tuple(name for name in env.info_spec if name != "valid")
         """The keys of the env's info that are stored."""
+        self._recent = TraceRecorder(_num_recent(env)) if env.device.type == "cpu" else None
+        """The last second, for the trace of a fault; on a GPU looking for one would need a sync in every step."""
+        self._traces: dict[int, Trace] = {}
         # on the CPU checking whether a step is quiet costs less than the work it saves; on a GPU it would need a sync
         self._looks = env.device.type == "cpu" and not wait_reset and not previous
         self._nowhere, self._everywhere = torch.zeros_like(self.waiting), torch.ones_like(self.waiting)
@@ -92,10 +97,13 @@ class EnvGroup:
         """Turn the env's step into a transition, and prepare for the next step."""
         acted = self._acted
         assert acted is not None, "settle comes after act"
+        if self._recent is not None:
+            self._recent.add(TracedStep(step.obs, acted.actions, step.reward, step.terminated, step.truncated))
         self.quiet = self._looks and self._is_quiet(step)
         if self.quiet:
             return self._settle_quiet(step, acted)
         valid = step.info["valid"] if "valid" in step.info else torch.ones_like(step.terminated)
+        counted = valid & ~self.waiting & ~self.quarantine.sick
         healthy = self.quarantine.check(
             previous={name: self.obs[name] for name in step.obs},
             reward=step.reward,
@@ -106,6 +114,7 @@ class EnvGroup:
             final_obs=step.final_obs,
             step=self.step,
         )
+        self._keep_traces(counted & (self.quarantine.sick | ~healthy.valid))
         info = {name: step.info[name] for name in self.info_names}
         transition = transition_of(self.obs, acted, healthy, step.terminated, info)
         self.cut = healthy.truncated & ~(step.truncated | step.terminated)
@@ -118,6 +127,20 @@ class EnvGroup:
         self.step += 1
         self._acted = None
         return transition
+
+    def _keep_traces(self, bad: Tensor) -> None:
+        """Copy the last second of envs whose numbers have just turned bad, of a few between two reports."""
+        if self._recent is None or len(self._traces) >= _MOST_TRACES or not any_true(bad):
+            return
+        for row in bad.nonzero().flatten().tolist()[:_MOST_TRACES]:
+            if row not in self._traces:
+                self._traces[row] = self._recent.trace(row, step_dt=self.env.step_dt)
+
+    def take_faults(self) -> list[Fault]:
+        """Return the first fault of each env and component since the last call, with its trace."""
+        traces, self._traces = self._traces, {}
+        first = self.quarantine.first_env_index
+        return [replace(fault, trace=traces.get(fault.env - first)) for fault in self.quarantine.faults()]
 
     def _is_quiet(self, step: Step) -> bool:
         if any_true(step.terminated) or any_true(step.truncated):
@@ -190,6 +213,17 @@ class EnvGroup:
         self.obs, self.state, self.step = tree.copy(state["obs"]), tree.copy(state["state"]), int(state["step"])
         # saved by itself: it does not follow from the observation, which was replaced by zeros
         self.quarantine.sick = state["sick"].clone()
+
+
+_RECENT_STEPS, _RECENT_BYTES, _MOST_TRACES = 50, 64_000_000, 4
+"""Steps of a second in envs without time, the most that they may take of the memory, and traces of a report."""
+
+
+def _num_recent(env: VecEnv) -> int:
+    """Return how many steps are a second, as far as they fit into some memory."""
+    second = round(1.0 / env.step_dt) if env.step_dt else _RECENT_STEPS
+    step_bytes = env.num_envs * sum(part.size * torch_dtype(part.dtype).itemsize for part in env.obs_spec.values())
+    return max(2, min(second, 4 * _RECENT_STEPS, _RECENT_BYTES // max(1, step_bytes)))
 
 
 def transition_of(

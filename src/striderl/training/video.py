@@ -3,7 +3,7 @@
     reset(seed) ─▶ frame ─▶ step ─▶ frame ─▶ step ─▶ step ─▶ frame …      every k-th step, so that the video runs at
                                                                          the env's own speed with at most `fps` frames
 The file appears under its name when it is complete. Beside it the steps that it shows can be kept, 'walk.trace.npz' for
-'walk.mp4' (`recording/trace.py`), from which `striderl report` draws the episode.
+'walk.mp4' (`collect/trace.py`), from which `striderl report` draws the episode.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from striderl.checkpoint.safe_files import replacing_path
 from striderl.collect.actors.base import Actor
 from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.trace import SUFFIX, TracedStep, TraceRecorder, write_trace
 from striderl.data.naming import missing_extra
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
-from striderl.recording.trace import SUFFIX, TracedStep, TraceRecorder, write_trace
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -134,7 +134,9 @@ class _Film:
             self.num_steps += 1
             self.total_reward += float(transition.rew[0])
             self.episodes += bool(transition.done[0])
-            self.recorder.add(TracedStep(transition.obs, transition.act, transition.rew, transition.done))
+            self.recorder.add(
+                TracedStep(transition.obs, transition.act, transition.rew, transition.terminated, transition.truncated)
+            )
 
     def _picture(self) -> Picture:
         self.num_frames += 1

@@ -39,7 +39,7 @@ class Trace:
     """Steps of one env, in order."""
 
     obs: Mapping[str, NDArray[Any]]
-    """What was acted on, component → [T, …]."""
+    """What was acted on, component → [T, …]; before a fault: what followed the action, so that it ends with it."""
     actions: Mapping[str, NDArray[Any]]
     """What was done, part → [T, …]; the part of a plain action is 'action'."""
     reward: NDArray[Any]
@@ -56,7 +56,8 @@ class TracedStep(NamedTuple):
     obs: Mapping[str, Tensor]
     action: Tensor | Mapping[str, Tensor]
     reward: Tensor
-    done: Tensor
+    terminated: Tensor
+    truncated: Tensor
 
 
 class TraceRecorder:
@@ -69,10 +70,6 @@ class TraceRecorder:
     def add(self, step: TracedStep) -> None:
         """Keep one step; nothing is copied."""
         self._steps.append(step)
-
-    def clear(self) -> None:
-        """Drop everything: what follows is not what came after it."""
-        self._steps.clear()
 
     def trace(self, row: int, **facts: Any) -> Trace:
         """Copy the steps of one env; components that are too large are left out."""
@@ -96,7 +93,7 @@ class TraceRecorder:
         for name in parts[0] if parts else ():
             actions |= stacked([part[name] for part in parts], name)
         reward = np.array([float(step.reward[row]) for step in steps], np.float32)
-        done = np.array([bool(step.done[row]) for step in steps])
+        done = np.array([bool(step.terminated[row]) or bool(step.truncated[row]) for step in steps], bool)
         found = {**facts, "left_out": left_out} if left_out else facts
         return Trace(obs=obs, actions=actions, reward=reward, done=done, facts=found)
 
