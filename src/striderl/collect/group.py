@@ -222,7 +222,8 @@ _RECENT_STEPS, _RECENT_BYTES, _MOST_TRACES = 50, 64_000_000, 4
 def _num_recent(env: VecEnv) -> int:
     """Return how many steps are a second, as far as they fit into some memory."""
     second = round(1.0 / env.step_dt) if env.step_dt else _RECENT_STEPS
-    step_bytes = env.num_envs * sum(part.size * torch_dtype(part.dtype).itemsize for part in env.obs_spec.values())
+    sizes = [part.size * int(torch_dtype(part.dtype).itemsize) for part in env.obs_spec.values()]
+    step_bytes = env.num_envs * sum(sizes)
     return max(2, min(second, 4 * _RECENT_STEPS, _RECENT_BYTES // max(1, step_bytes)))
 
 

@@ -297,7 +297,7 @@ class FaultReport:
         self._cannot_write = False
 
     def write_to(self, path: Path) -> None:
-        """Write later faults to this file, and traces to the folder of its name; both are created with the first one."""
+        """Write later faults to this file and traces to the folder of its name; both are made with the first one."""
         self._file = LineFile(path)
 
     def add(self, faults: Iterable[Fault], *, env_steps: int, num_updates: int) -> None:
