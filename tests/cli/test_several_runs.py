@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 
 import pytest
 
@@ -98,6 +99,15 @@ def test_mistakes(words, hint, tmp_path, monkeypatch, capsys):
     assert main(words) == 2
     assert hint in capsys.readouterr().err
     assert not list(tmp_path.rglob("config.json"))
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(runs, monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(["list", "runs", "--folder", str(runs)]) == 141
+        monkeypatch.undo()
 
 
 def test_no_runs_yet(tmp_path, capsys):

@@ -27,7 +27,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from striderl import __version__
-from striderl.cli.terminal import UsageError, be_patient, complain, message_of, rank_of_torchrun, say
+from striderl.cli.terminal import (
+    UsageError,
+    be_patient,
+    complain,
+    leave_closed_terminal,
+    message_of,
+    rank_of_torchrun,
+    say,
+)
 from striderl.data.naming import suggestion
 
 
@@ -192,6 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return 130
+    except BrokenPipeError:  # 'striderl list runs | head' has seen enough
+        leave_closed_terminal()
+        return 141
 
 
 def overview() -> str:
