@@ -232,17 +232,28 @@ def _check_pure(graph: fx.Graph) -> None:
 def inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
     """Compile with torch's compiler; what calls its kernels is compiled as well, where that works."""
     import torch._inductor  # a second to import, and only here
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     # sizes were checked when the inputs were flattened
     unchecked = {"size_asserts": False, "alignment_asserts": False}
-    compiled: Callable[..., Sequence[Tensor]]
+    # the instructions that the CPU reports are used without a test program for each: nine seconds of a first start
+    fast = {**unchecked, "cpp_wrapper": True, "cpp.vec_isa_ok": True}
+
+    def compiled_with(given: fx.GraphModule, options: dict[str, Any]) -> Callable[..., Sequence[Tensor]]:
+        # without an environment of symbolic shapes torch's cache on disk is passed by
+        with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+            found: Callable[..., Sequence[Tensor]] = torch._inductor.compile(given, [*inputs], options=options)
+        return found
+
     try:
         # of a small network's time a fifth is Python between two kernels; a copy, in case that it must be done again
-        compiled = torch._inductor.compile(copy.deepcopy(graph), [*inputs], options={**unchecked, "cpp_wrapper": True})
+        compiled = compiled_with(copy.deepcopy(graph), fast)
         compiled(*inputs)
     except Exception as error:  # noqa: BLE001  not every operation can be called so, and the reasons are of many kinds
         _log.debug("kernels are called by Python: %s", str(error).partition("\n")[0])
-        compiled = torch._inductor.compile(graph, [*inputs], options=unchecked)
+        compiled = compiled_with(graph, unchecked)
     return compiled
 
 
