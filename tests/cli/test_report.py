@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -18,6 +19,7 @@ from striderl.cli.report import page_of
 from striderl.cli.runs import find_run
 from striderl.cli.train_flags import command_of, overridden, take
 from striderl.collect.trace import SUFFIX, Trace, read_trace, write_trace
+from striderl.export.metadata import uncommitted_files
 from striderl.loggers.console_logger import short_number
 from striderl.loggers.plots import read_metrics
 from striderl.recipes.table import recipe
@@ -277,3 +279,18 @@ def test_long_logs_are_thinned_and_keep_their_evaluations(tmp_path):
     found = read_metrics(tmp_path, max_rows=100)
     assert len(found.steps) == 105 and found.curve("evaluate/return_mean")[0].tolist() == [7, 1007, 2007, 3007, 4007]
     assert found.curve("time/collection_seconds")[1].sum() / found.share == pytest.approx(2500.0)
+
+
+def test_the_state_of_the_checkout_is_kept(tmp_path):
+    def git(*words):
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@y", *words], check=True)
+
+    assert uncommitted_files(tmp_path) is None
+    git("init", "-q")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-qm", "one")
+    (tmp_path / "new").write_text("2")  # not tracked: no part of the commit
+    assert uncommitted_files(tmp_path) == 0
+    (tmp_path / "a").write_text("3")
+    assert uncommitted_files(tmp_path) == 1

@@ -105,7 +105,11 @@ def _watched(env: VecEnv, options: DoctorOptions, act: Act | None) -> list[Findi
     from striderl.envs.check.symptoms import examine_env
 
     with showing_progress(f"watching {options.patient}") as progress:
-        return examine_env(env, seconds=options.seconds, seed=options.seed, act=act, progress=progress)
+        found = examine_env(env, seconds=options.seconds, seed=options.seed, act=act, progress=progress)
+    if not options.json:
+        speed = f"{found.steps_per_second:,.0f} env steps per second"
+        say(f"{options.patient}: {speed} in {env.num_envs} envs of one process")
+    return list(found.findings)
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------

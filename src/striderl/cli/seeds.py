@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from striderl.checkpoint.safe_files import open_append
 from striderl.cli.list_names import listed
 from striderl.cli.runs import CONFIG, SEED
 from striderl.cli.terminal import complain, message_of, say
@@ -92,7 +93,8 @@ class _Processes:
         log = self.logs / f"{SEED}{seed}.txt"
         flags = ["--seed", str(seed), "--name", f"{self.name}/{SEED}{seed}", "--logging.console", "plain"]
         command = [sys.executable, "-m", "striderl", "train", *self.words, *flags]
-        with log.open("wb") as output:
+        output = open_append(log)
+        try:
             # a session of its own: Ctrl-C of the terminal reaches it once, through this process
             process = subprocess.Popen(
                 command,
@@ -102,6 +104,8 @@ class _Processes:
                 env=self.environment,
                 start_new_session=True,
             )
+        finally:
+            os.close(output)
         return SeedProcess(seed, process, log)
 
     def _look(self) -> None:

@@ -415,6 +415,7 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
     from striderl.checkpoint.errors import CheckpointError
     from striderl.envs.tasks import make
     from striderl.training.experiment.log_dir import read_log_dir
+    from striderl.training.experiment.run_folder import RunFolder
     from striderl.training.rsl_rl.build import resume_runner
 
     try:
@@ -441,6 +442,8 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
         complain(f"{signals.name}: saved; 'striderl resume {path}' goes on")
         return signals.exit_code
     say(f"ended after {runner.current_learning_iteration} iterations")
+    for page in report_at_end(RunFolder(path)):
+        say(f"report: {page}")
     return 0
 
 

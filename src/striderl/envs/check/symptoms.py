@@ -1,9 +1,10 @@
 """What is wrong or suspicious about an env, from watching it: each finding with its evidence and what to change.
 
-    findings = examine_env(env, seconds=20)        [] for a healthy env
+    examine_env(env, seconds=20).findings         () for a healthy env
 
     contract      everything that `check_vec_env` finds
-    survey        a long walk: constants, scales, non-finite numbers, rewards, episode lengths, time-outs, waiting
+    survey        a long walk: constants, scales, non-finite numbers, rewards, episode lengths, time-outs, waiting,
+                  and its speed beside that of the built-in cartpole on this machine at this time
     comparisons   resets that change nothing, actions that change nothing
 
 'wrong' breaks learning; 'suspicious' is allowed, and rarely meant. A healthy env has no findings, so thresholds
@@ -58,6 +59,16 @@ class Finding:
         return f"{self.level}: {self.what}\n    seen: {self.evidence}\n    fix:  {self.fix}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What was found, and how fast the env was."""
+
+    findings: tuple[Finding, ...]
+    """Everything that is wrong or suspicious."""
+    steps_per_second: float
+    """Env steps per second of `env.step` alone, over all envs."""
+
+
 def examine_env(
     env: VecEnv,
     *,
@@ -66,7 +77,7 @@ def examine_env(
     max_steps: int = 20_000,
     act: Act | None = None,
     progress: Progress | None = None,
-) -> list[Finding]:
+) -> Examination:
     """Watch an env for so long and return what is wrong or suspicious; `act` chooses actions instead of chance."""
     report = check_vec_env(env, num_steps=CONTRACT_STEPS, seed=seed, collect=True)
     findings = [
@@ -81,7 +92,7 @@ def examine_env(
     survey = Survey(env)
     try:
         survey.walk(seconds=seconds, seed=seed, max_steps=max_steps, act=act, progress=progress)
-        findings += [*survey.findings(), *_compared(env, seed)]
+        findings += [*survey.findings(), *_slow(survey), *_compared(env, seed)]
     except Stopped:
         pass  # it is among the findings of the contract
     except Exception as error:  # noqa: BLE001  (an env under examination may raise anything)
@@ -93,7 +104,7 @@ def examine_env(
                 fix="mend the error; training would end with it",
             )
         )
-    return findings
+    return Examination(findings=tuple(findings), steps_per_second=survey.steps_per_second)
 
 
 # -- a long walk -------------------------------------------------------------------------------------------------------
@@ -428,6 +439,24 @@ class Survey:
     def steps_per_second(self) -> float:
         """Env steps per second of `env.step` alone, over all envs."""
         return self.num_steps * self.env.num_envs / max(self.seconds, 1e-9)
+
+
+def _slow(survey: Survey) -> list[Finding]:
+    """Name an env that is a thousand times slower than the built-in cartpole beside it."""
+    from striderl.envs.classic_control.tasks import CLASSIC_TASKS
+
+    yardstick = Survey(CLASSIC_TASKS["CartPole-v1"](survey.env.num_envs, "cpu"))
+    yardstick.walk(seconds=1.0, seed=0, max_steps=100, act=None, progress=None)
+    if survey.steps_per_second > 1e-3 * yardstick.steps_per_second:
+        return []
+    return [
+        _suspicious(
+            "the env is slow for this machine",
+            f"{survey.steps_per_second:,.1f} env steps per second, where cartpole makes "
+            f"{yardstick.steps_per_second:,.0f}",
+            "profile env.step; simulate fewer substeps, or step many envs in worker processes",
+        )
+    ]
 
 
 def _suspicious(what: str, evidence: str, fix: str) -> Finding:

@@ -2,7 +2,7 @@
 
 runs/cartpole/2026-01-31_12-00-00/
   config.json            all settings; a resumed run begins with them
-  versions.json          of Python and packages, and the git commit of the working directory
+  versions.json          of Python and packages; the git commit of the working directory, and how many files differ
   labels.json            tags, the group of runs it was started with, and the command line
   specs.json             observation and action specs: the policy is rebuilt from them without the env
   seal.json              both as the run left them, to detect later changes
@@ -36,7 +36,7 @@ from striderl.checkpoint.trust import remember
 from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.export.metadata import current_commit
+from striderl.export.metadata import current_commit, uncommitted_files
 from striderl.loggers.file_loggers import parts_of
 from striderl.training.experiment.config_json import ConfigError, from_plain, to_plain
 from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig, modules_in
@@ -129,6 +129,8 @@ class RunFolder:
         versions = {"striderl": __version__, "python": platform.python_version(), "platform": platform.platform()}
         versions |= {package: _version(package) for package in _PACKAGES}
         versions["git_commit"] = current_commit()
+        changed = uncommitted_files()
+        versions["git_changed_files"] = "" if changed is None else str(changed)
         write_json(self.path / VERSIONS_FILE, versions)
 
     def check_files(self) -> None:
