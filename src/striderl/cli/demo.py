@@ -43,7 +43,7 @@ class DemoOptions:
 
 def demo(words: list[str]) -> int:
     """Run all steps, print where the results are, and return the exit code."""
-    from striderl.cli.train import report_at_end
+    from striderl.cli.report import report_at_end
     from striderl.training.experiment.run_folder import RunFolder
 
     be_patient()

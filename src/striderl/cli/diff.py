@@ -41,7 +41,7 @@ class DiffOptions:
     """How many tensors, metrics and settings are listed of each kind."""
 
 
-class Difference(NamedTuple):
+class RunDifference(NamedTuple):
     """One place in which two things differ."""
 
     place: str
@@ -62,7 +62,7 @@ def diff(words: list[str]) -> int:
     return int(_metrics(first, second, options.most) or parted)
 
 
-def _say_all(title: str, found: list[Difference], most: int) -> None:
+def _say_all(title: str, found: list[RunDifference], most: int) -> None:
     if not found:
         say(f"{title}: equal")
     for place, what in found[:most]:
@@ -74,7 +74,7 @@ def _say_all(title: str, found: list[Difference], most: int) -> None:
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def config_differences(first: Path, second: Path) -> list[Difference]:
+def config_differences(first: Path, second: Path) -> list[RunDifference]:
     """Return the settings in which two runs differ."""
     from striderl.checkpoint.safe_files import read_json
     from striderl.training.experiment.seal import differences
@@ -84,7 +84,7 @@ def config_differences(first: Path, second: Path) -> list[Difference]:
     except (OSError, ValueError) as error:
         raise UsageError(message_of(error)) from error
     split = (line.partition(": ") for line in differences(*contents))
-    return [Difference(name, what) for name, _, what in split]
+    return [RunDifference(name, what) for name, _, what in split]
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def _checkpoints(first: Path, second: Path, most: int) -> bool:
     return not equal
 
 
-def state_differences(one: Any, other: Any) -> Iterator[Difference]:
+def state_differences(one: Any, other: Any) -> Iterator[RunDifference]:
     """Yield the places of two saved states that differ in what was learned and collected."""
     from torch import Tensor
 
@@ -129,13 +129,13 @@ def state_differences(one: Any, other: Any) -> Iterator[Difference]:
         if place.startswith(_NOT_LEARNED) or place.endswith("_seconds"):
             continue
         if place not in left or place not in right:
-            yield Difference(place, f"is in {'A' if place in left else 'B'} alone")
+            yield RunDifference(place, f"is in {'A' if place in left else 'B'} alone")
         elif isinstance(left[place], Tensor) and isinstance(right[place], Tensor):
             what = tensor_difference(left[place], right[place])
             if what:
-                yield Difference(place, what)
+                yield RunDifference(place, what)
         elif repr(left[place]) != repr(right[place]):
-            yield Difference(place, f"{left[place]!r} → {right[place]!r}")
+            yield RunDifference(place, f"{left[place]!r} → {right[place]!r}")
 
 
 def tensor_difference(one: Any, other: Any) -> str:
@@ -191,7 +191,7 @@ def _rows(steps: Any, columns: Mapping[str, Any]) -> dict[int, dict[str, float]]
     return {int(step): {name: float(columns[name][row]) for name in names} for row, step in enumerate(steps)}
 
 
-def _row_differences(one: Mapping[str, float], other: Mapping[str, float]) -> list[Difference]:
+def _row_differences(one: Mapping[str, float], other: Mapping[str, float]) -> list[RunDifference]:
     names = dict.fromkeys([*one, *other])
     pairs = [(name, one.get(name, float("nan")), other.get(name, float("nan"))) for name in names]
-    return [Difference(name, f"{a!r} → {b!r}") for name, a, b in pairs if a != b and not (a != a and b != b)]
+    return [RunDifference(name, f"{a!r} → {b!r}") for name, a, b in pairs if a != b and not (a != a and b != b)]

@@ -10,6 +10,7 @@ shows the config without its recipe.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from striderl.loggers.comparison import Comparison
     from striderl.loggers.plots import RunGroup, RunMetrics
     from striderl.training.experiment.run_config import RunConfig
+    from striderl.training.experiment.run_folder import RunFolder
+
+_log = logging.getLogger(__name__)
 
 _MOST_RUNS_IN_DETAIL = 12
 _MOST_ROWS = 40
@@ -69,6 +73,15 @@ def write_report(folders: Sequence[Path], path: Path, *, trust: bool = False) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page_of(folders, trust=trust))
     return path
+
+
+def report_at_end(folder: RunFolder) -> list[Path]:
+    """Write the page of a run that has ended, for its loggers; without it the run is as good, so nothing is raised."""
+    try:
+        return [write_report([folder.path], folder.report)] if folder.path.is_dir() else []
+    except Exception as error:  # noqa: BLE001  (days of training must not end in an error of a picture)
+        _log.warning("no report of %s: %s: %s", folder.path, type(error).__name__, message_of(error))
+        return []
 
 
 def page_of(folders: Sequence[Path], *, trust: bool = False) -> str:

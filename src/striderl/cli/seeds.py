@@ -16,12 +16,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from striderl.checkpoint.safe_files import open_append
 from striderl.cli.list_names import listed
 from striderl.cli.runs import CONFIG, SEED
-from striderl.cli.terminal import complain, message_of, say
+from striderl.cli.terminal import UsageError, complain, message_of, rank_of_torchrun, say
+from striderl.cli.train_flags import JOBS, SEEDS, TAGS, overridden, take
 from striderl.training.signals import StopSignals
+
+if TYPE_CHECKING:
+    from striderl.training.experiment.run_config import RunConfig
 
 _POLL = 0.2
 _BETWEEN_LINES = 10.0
@@ -39,6 +44,34 @@ class SeedProcess:
     """The signal that was passed on to it."""
     code: int | None = field(default=None)
     """How it ended."""
+
+
+def train_several(
+    config: RunConfig[Any, Any], words: list[str], given: dict[str, str], tags: list[str], signals: StopSignals
+) -> int:
+    """Train several seeds of one config, a process each."""
+    if rank_of_torchrun()[1] > 1:
+        raise UsageError(f"{SEEDS} starts processes of its own; under torchrun train one seed at a time")
+    if "/" in given.get("--name", ""):
+        raise UsageError(f"with {SEEDS} --name is that of the group, without '/', found {given['--name']!r}")
+    numbers = {flag: _count(given[flag], flag) for flag in (SEEDS, JOBS) if flag in given}
+    first = overridden(config, words[1:], prog=f"striderl train {words[0]}").seed  # also: mistakes are reported once
+    plain, _ = take(words, "--seed")
+    kept = [f"{flag}={given[flag]}" for flag in ("--algorithm", "--runs") if flag in given]
+    return train_seeds(
+        [*plain, *kept, *([TAGS, *tags] if tags else [])],
+        seeds=range(first, first + numbers[SEEDS]),
+        jobs=numbers.get(JOBS, 0),
+        group=given.get("--name", ""),
+        runs=Path(given.get("--runs", "runs")),
+        signals=signals,
+    )
+
+
+def _count(text: str, flag: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise UsageError(f"{flag} is a positive whole number, found {text!r}")
+    return int(text)
 
 
 def train_seeds(words: Sequence[str], *, seeds: range, jobs: int, group: str, runs: Path, signals: StopSignals) -> int:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.terminal import (
     UsageError,
@@ -28,7 +29,7 @@ from striderl.cli.terminal import (
     rank_of_torchrun,
     say,
 )
-from striderl.cli.train_flags import overridden, take, take_list
+from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
 
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RANK_TIMEOUT = "--rank-timeout"
-_SEEDS, _JOBS, _TAGS = "--seeds", "--jobs", "--tags"
-OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", _SEEDS, _JOBS, _RANK_TIMEOUT)
+OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", SEEDS, JOBS, _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
 SETTING_FLAGS = ("--seed", "--steps", "--terms")
 """Settings whose flags look like those of the command."""
@@ -55,63 +55,6 @@ RANK_SECONDS = 600.0
 
 Result = TypeVar("Result")
 
-TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …] [--SETTING VALUE] …
-       striderl train --resume RUN [--SETTING VALUE] …
-
-Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
-
-  TASK                  {tasks},
-                        any id of Gymnasium (gymnasium:LunarLander-v3), or an env of your own: my_pkg.envs:PointRobot
-  --algorithm NAME      another algorithm than the usual one ('striderl list algorithms'), or my_pkg.trpo:TRPO
-  --terms NAME …        what is learned beside it ('striderl list terms'), or my_pkg.terms:MyTerm
-  --steps 1000000       how long, in steps over all envs
-  --num-envs 64         how many envs learn together
-  --seed 1              another seed
-  --device cuda         where to train
-  --seeds 5             train so many seeds, side by side in a process each; compared at the end
-  --jobs 2              how many of them at a time (default: as many as there are cores)
-  --name first_try      the name of the run's folder, instead of the time
-  --tags WORD …         words to find the run by: 'striderl list runs --tags WORD'
-  --runs FOLDER         where the folder of the run is made (default: runs)
-  --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
-                        'striderl resume' has them
-  --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)
-  --SETTING VALUE       any setting by its place in the config; the most useful:
-      --env.NAME VALUE                  a setting of the task itself, such as --env.reward-weights.alive 0.2
-      --env.settings.NAME VALUE         … of an env of Gymnasium or of your own
-      --algorithm.learning-rate 3e-4    settings of the algorithm
-      --terms.rnd.weight 0.5            settings of a term
-      --policy.kind lstm                a policy with memory
-      --teacher.run RUN                 what tppo, estimator_tppo, atppo, dagger and the term distill learn from
-      --expert.source FOLDER            what appo, atppo, gail and the terms motion_prior and adversarial imitate
-      --dataset FOLDER                  what bc, td3_bc, cql, iql and bcq learn from ('striderl dataset' makes one)
-      --logging.trackers tensorboard    further loggers
-
-'striderl train TASK [--algorithm NAME] [--terms NAME …] --help' lists every setting with its meaning and value.
-
-'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes (ppo, a2c, reinforce), and with
-'resume RUN' goes on with it. --num-envs and --steps are those of all processes together, not of each: the run learns
-what one process with as many envs would, from minibatches with samples of every process.
-
-The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM, Ctrl-C and
-a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on
-exactly there."""
-
-RESUME_HELP = """usage: striderl resume RUN [--trust] [--accept-changes] [--SETTING VALUE] …
-
-Go on with a run from its newest good checkpoint, as if it had never been stopped.
-
-  RUN                   the folder of a run, or of several (runs/cartpole: the newest of them)
-  --trust               {trust}
-  --accept-changes      {accept_changes}
-  --SETTING VALUE       change a setting from here on, such as --plan.total-steps 2000000 for a run that has ended
-
-The log_dir of a runner (OnPolicyRunner and the others) is a run as well:
-
-  --max-iterations N    how many iterations there are in all; those of its train_cfg unless given
-  --env NAME            the env, where the folder cannot name it: a task, or what makes one, my_pkg.envs:make_env
-  --device cuda         where to train"""
-
 
 def train(words: list[str]) -> int:
     """Start a run, or resume one with --resume; returns the exit code."""
@@ -120,10 +63,10 @@ def train(words: list[str]) -> int:
     with StopSignals(acknowledge) as signals:
         typed = shlex.join(["striderl", "train", *words])
         words, given = take(words, *OWN_FLAGS)
-        words, tags = take_list(words, _TAGS)
-        for flag in (_SEEDS, _JOBS):
-            if flag in given and ("--resume" in given or (flag == _JOBS and _SEEDS not in given)):
-                raise UsageError(f"{flag} has no effect here; it belongs to striderl train TASK {_SEEDS} N")
+        words, tags = take_list(words, TAGS)
+        for flag in (SEEDS, JOBS):
+            if flag in given and ("--resume" in given or (flag == JOBS and SEEDS not in given)):
+                raise UsageError(f"{flag} has no effect here; it belongs to striderl train TASK {SEEDS} N")
         if "--resume" in given:
             return _resume_one(given["--resume"], words, given, signals)
         for flag in RESUME_FLAGS:
@@ -139,47 +82,19 @@ def train(words: list[str]) -> int:
         except (KeyError, TypeError, ValueError, ImportError) as error:
             raise UsageError(message_of(error)) from error
         _check_plain_flags(words[1:])
-        if _SEEDS in given and "--help" not in words:
-            return _several(config, words, given, tags or [], signals)
+        if SEEDS in given and "--help" not in words:
+            from striderl.cli.seeds import train_several
+
+            return train_several(config, words, given, tags or [], signals)
         labels = {"tags": tuple(tags or ()), "command": typed}
         return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks, labels))
-
-
-def _several(
-    config: RunConfig[Any, Any], words: list[str], given: dict[str, str], tags: list[str], signals: StopSignals
-) -> int:
-    """Train several seeds of one config, a process each."""
-    from striderl.cli.seeds import train_seeds
-
-    if rank_of_torchrun()[1] > 1:
-        raise UsageError(f"{_SEEDS} starts processes of its own; under torchrun train one seed at a time")
-    if "/" in given.get("--name", ""):
-        raise UsageError(f"with {_SEEDS} --name is that of the group, without '/', found {given['--name']!r}")
-    numbers = {flag: _count(given[flag], flag) for flag in (_SEEDS, _JOBS) if flag in given}
-    first = overridden(config, words[1:], prog=f"striderl train {words[0]}").seed  # also: mistakes are reported once
-    plain, _ = take(words, "--seed")
-    kept = [f"{flag}={given[flag]}" for flag in ("--algorithm", "--runs") if flag in given]
-    return train_seeds(
-        [*plain, *kept, *([_TAGS, *tags] if tags else [])],
-        seeds=range(first, first + numbers[_SEEDS]),
-        jobs=numbers.get(_JOBS, 0),
-        group=given.get("--name", ""),
-        runs=Path(given.get("--runs", "runs")),
-        signals=signals,
-    )
-
-
-def _count(text: str, flag: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise UsageError(f"{flag} is a positive whole number, found {text!r}")
-    return int(text)
 
 
 def _check_plain_flags(words: list[str]) -> None:
     """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
     for word in words:
         flag = word.partition("=")[0]
-        near = difflib.get_close_matches(flag, (*OWN_FLAGS, _TAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
+        near = difflib.get_close_matches(flag, (*OWN_FLAGS, TAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
         if near and "." not in flag and flag not in SETTING_FLAGS:
             raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
 
@@ -554,14 +469,3 @@ def _drive(run: Run) -> int:
     if report is not None:
         say(f"report: {report}")
     return 0
-
-
-def report_at_end(folder: RunFolder) -> list[Path]:
-    """Write the page of a run that has ended, for its loggers; without it the run is as good, so nothing is raised."""
-    from striderl.cli.report import write_report
-
-    try:
-        return [write_report([folder.path], folder.report)] if folder.path.is_dir() else []
-    except Exception as error:  # noqa: BLE001  (days of training must not end in an error of a picture)
-        _log.warning("no report of %s: %s: %s", folder.path, type(error).__name__, message_of(error))
-        return []

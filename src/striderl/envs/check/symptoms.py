@@ -158,16 +158,6 @@ class EntryStatistics:
 
 
 @dataclass
-class Term:
-    """A term of the reward, from the env's log."""
-
-    total: float = 0.0
-    """Sum of its magnitudes."""
-    nonzero: int = 0
-    """In how many steps it was not zero."""
-
-
-@dataclass
 class Survey:
     """What a walk of many steps showed."""
 
@@ -184,7 +174,8 @@ class Survey:
     reward: EntryStatistics = field(default_factory=lambda: EntryStatistics.blank(1))
     actions: dict[str, Tensor] = field(default_factory=dict)
     """Per part of the action, the share of samples in which each entry was at a bound, as a running sum."""
-    terms: dict[str, Term] = field(default_factory=dict)
+    terms: dict[str, float] = field(default_factory=dict)
+    """Terms of the reward in the env's log, each with the sum of its magnitudes."""
     lengths: list[int] = field(default_factory=list)
     num_terminated: int = 0
     num_truncated: int = 0
@@ -234,9 +225,7 @@ class Survey:
         log = step.info.get("log") if isinstance(step.info, dict) else None
         for name, number in (log or {}).items():
             if name.startswith("reward/"):
-                term = self.terms.setdefault(name, Term())
-                term.total += abs(float(number))
-                term.nonzero += float(number) != 0.0
+                self.terms[name] = self.terms.get(name, 0.0) + abs(float(number))
         self._take_actions(actions)
 
     def _take_actions(self, actions: Actions) -> None:
@@ -361,7 +350,7 @@ class Survey:
 
     def _of_terms(self) -> list[Finding]:
         found = []
-        silent = [name for name, term in self.terms.items() if not term.nonzero]
+        silent = [name for name, size in self.terms.items() if size == 0.0]
         if silent and self.num_steps * self.env.num_envs >= MIN_SAMPLES:
             found.append(
                 _suspicious(
@@ -370,13 +359,13 @@ class Survey:
                     "check their weights and what they measure; leave out what is meant to be off",
                 )
             )
-        total = sum(term.total for term in self.terms.values())
-        for name, term in self.terms.items():
-            if len(self.terms) >= 3 and total and term.total > 0.95 * total:
+        total = sum(self.terms.values())
+        for name, size in self.terms.items():
+            if len(self.terms) >= 3 and total and size > 0.95 * total:
                 found.append(
                     _suspicious(
                         "one reward term dominates",
-                        f"{name} has {100.0 * term.total / total:.0f} % of all magnitudes",
+                        f"{name} has {100.0 * size / total:.0f} % of all magnitudes",
                         "lower its weight, or the others have no effect",
                     )
                 )
