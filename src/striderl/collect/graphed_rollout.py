@@ -401,11 +401,11 @@ class GraphedCollector:
 class CompiledActing:
     """An actor's `act` as compiled programs."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor, mode: Mode) -> None:
         """Compile nothing yet."""
         assert isinstance(actor, GraphedActor)
         self._recording = actor.graph_key
-        self._act = PureFunction("acting", actor.act)
+        self._act = PureFunction("acting", actor.act, switch=mode.switch)
 
     def __call__(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Choose actions."""
@@ -416,4 +416,4 @@ class CompiledActing:
 def compiled_acting(actor: Actor, mode: Mode, device: torch.device) -> CompiledActing | None:
     """Return the actor's compiled `act`, where the mode compiles and the actor can be compiled; None elsewhere."""
     possible = mode.joint and device.type == "cpu" and isinstance(actor, GraphedActor)
-    return CompiledActing(actor) if possible else None
+    return CompiledActing(actor, mode) if possible else None

@@ -27,6 +27,7 @@ from striderl.data import tree
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import TensorSpec, torch_dtype
 from striderl.data.transition import Transition
+from striderl.envs.check.values import check_first_step
 from striderl.envs.vec_env import Obs, Step, VecEnv
 from striderl.execution.modes import Mode
 
@@ -154,6 +155,8 @@ class EnvGroup:
         # on the CPU checking whether a step is quiet costs less than the work it saves; on a GPU it would need a sync
         self._looks = env.device.type == "cpu" and not wait_reset and not previous
         self._nowhere, self._everywhere = torch.zeros_like(self.waiting), torch.ones_like(self.waiting)
+        self._unchecked = True
+        """Whether the form of what the env returns is still to be compared with its specs: until its first step."""
 
     @property
     def rule(self) -> StepRule:
@@ -186,6 +189,9 @@ class EnvGroup:
         """Turn the env's step into a transition, and prepare for the next step."""
         acted = self._acted
         assert acted is not None, "settle comes after act"
+        if self._unchecked:
+            check_first_step(self.env, step)
+            self._unchecked = False
         if self._recent is not None:
             self._recent.add(TracedStep(step.obs, acted.actions, step.reward, step.terminated, step.truncated))
         self.quiet = self._looks and self._is_quiet(step)
