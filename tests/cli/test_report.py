@@ -18,7 +18,7 @@ from striderl.cli.main import main
 from striderl.cli.report import page_of
 from striderl.cli.runs import find_run
 from striderl.cli.train_flags import command_of, overridden, take
-from striderl.collect.trace import SUFFIX, Trace, read_trace, write_trace
+from striderl.collect.trace import SUFFIX, EnvTrace, read_trace, write_trace
 from striderl.export.metadata import uncommitted_files
 from striderl.loggers.console_logger import short_number
 from striderl.loggers.plots import read_metrics
@@ -154,7 +154,7 @@ def test_a_hostile_folder_stays_text(runs, copy, tmp_path):
     (copy / "export" / "metadata.json").write_text(json.dumps({"parity": {HOSTILE: {HOSTILE: 0.5}}}))
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     (copy / "metrics.jsonl").write_text("".join(json.dumps({**row, HOSTILE: 1.0}) + "\n" for row in rows))
-    trace = Trace(
+    trace = EnvTrace(
         obs={HOSTILE.replace("/", "_"): np.zeros((3, 2), np.float32)},
         actions={"action": np.zeros(3)},
         reward=np.zeros(3),
@@ -252,7 +252,7 @@ def test_a_video_has_its_steps_beside_it(runs):
 
 def test_a_gait_is_drawn_from_foot_contacts(copy):
     feet = np.tile(np.array([[1.0, 0.0, 0.0, 1.0]] * 5 + [[0.0, 1.0, 1.0, 0.0]] * 5, np.float32), (3, 1))
-    trace = Trace(
+    trace = EnvTrace(
         obs={"foot_contacts": feet}, actions={}, reward=np.zeros(30), done=np.zeros(30, bool), facts={"step_dt": 0.02}
     )
     write_trace(copy / "videos" / f"zz{SUFFIX}", trace)

@@ -27,7 +27,7 @@ from run_cases import folder_at, tiny
 from striderl.cli.report import page_of
 from striderl.collect.collector import Collector
 from striderl.collect.quarantine import Fault, Healthy, Outcome, Quarantine
-from striderl.collect.trace import SUFFIX, Trace, read_trace
+from striderl.collect.trace import SUFFIX, EnvTrace, read_trace
 from striderl.envs import tasks
 from striderl.execution import parameter_groups
 from striderl.training.experiment.run import Run
@@ -190,7 +190,7 @@ def test_the_last_second_before_a_fault_is_kept(tmp_path, monkeypatch, place, va
 def test_traces_are_few_and_the_oldest_make_place(tmp_path):
     report = FaultReport()
     report.write_to(tmp_path / "faults.jsonl")
-    trace = Trace(obs={}, actions={}, reward=np.zeros(3), done=np.zeros(3, bool))
+    trace = EnvTrace(obs={}, actions={}, reward=np.zeros(3), done=np.zeros(3, bool))
     for step in range(MAX_TRACES + 5):
         report.add([Fault("../obs", 0, step, math.nan, 1, trace)], env_steps=step, num_updates=0)
     names = {path.name for path in (tmp_path / "faults").iterdir()}

@@ -22,7 +22,7 @@ from striderl.cli.runs import find_run
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:
-    from striderl.collect.trace import Trace
+    from striderl.collect.trace import EnvTrace
     from striderl.loggers.comparison import Comparison
     from striderl.loggers.plots import RunGroup, RunMetrics
     from striderl.training.experiment.run_config import RunConfig
@@ -324,7 +324,7 @@ def _episodes(run: _RunFacts) -> list[str]:
     return found
 
 
-def _trace_charts(trace: Trace) -> str:
+def _trace_charts(trace: EnvTrace) -> str:
     """Draw the steps of one env: its gait where it has feet, reward, actions and the observation components."""
     import numpy as np
 
@@ -395,7 +395,7 @@ def _faults(run: _RunFacts) -> list[str]:
     return parts
 
 
-def _trace_numbers(trace: Trace) -> str:
+def _trace_numbers(trace: EnvTrace) -> str:
     """Return the last steps as a table: charts leave out what is not finite."""
     import numpy as np
 

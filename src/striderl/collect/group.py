@@ -22,7 +22,7 @@ from torch import Tensor
 
 from striderl.collect.actors.base import Actor, ActorOutput, Noise
 from striderl.collect.quarantine import Fault, Healthy, Outcome, Quarantine, all_true, any_true
-from striderl.collect.trace import Trace, TracedStep, TraceRecorder
+from striderl.collect.trace import EnvTrace, TracedStep, TraceRecorder
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import TensorSpec, torch_dtype
@@ -151,7 +151,7 @@ class EnvGroup:
         """The keys of the env's info that are stored."""
         self._recent = TraceRecorder(_num_recent(env)) if env.device.type == "cpu" else None
         """The last second, for the trace of a fault; on a GPU looking for one would need a sync in every step."""
-        self._traces: dict[int, Trace] = {}
+        self._traces: dict[int, EnvTrace] = {}
         # on the CPU checking whether a step is quiet costs less than the work it saves; on a GPU it would need a sync
         self._looks = env.device.type == "cpu" and not wait_reset and not previous
         self._nowhere, self._everywhere = torch.zeros_like(self.waiting), torch.ones_like(self.waiting)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from striderl.collect.trace import Trace
+from striderl.collect.trace import EnvTrace
 
 Obs = dict[str, Tensor]
 
@@ -40,7 +40,7 @@ class Fault:
     """The magnitude of the worst number in that env's row: nan, inf, or how large it was."""
     count: int = 1
     """How often this component of this env was bad since the last report, this time included."""
-    trace: Trace | None = field(default=None, compare=False, repr=False)
+    trace: EnvTrace | None = field(default=None, compare=False, repr=False)
     """The steps of the env up to its first bad number since the last report, where they were kept."""
 
     def __str__(self) -> str:

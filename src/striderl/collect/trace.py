@@ -1,4 +1,4 @@
-"""`Trace`: some steps of one env on disk, to be looked at: the episode of a video, or the last second before a fault.
+"""`EnvTrace`: some steps of one env on disk, to look at: the episode of a video, or the last second before a fault.
 
     videos/step_8192.trace.npz      obs/<component> [T, …], action [T, …], reward [T], done [T]; meta.json: plain facts
     faults/obs_env3_step128.trace.npz
@@ -35,7 +35,7 @@ _META = "meta.json"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trace:
+class EnvTrace:
     """Steps of one env, in order."""
 
     obs: Mapping[str, NDArray[Any]]
@@ -71,7 +71,7 @@ class TraceRecorder:
         """Keep one step; nothing is copied."""
         self._steps.append(step)
 
-    def trace(self, row: int, **facts: Any) -> Trace:
+    def trace(self, row: int, **facts: Any) -> EnvTrace:
         """Copy the steps of one env; components that are too large are left out."""
         steps = list(self._steps)
         left_out: list[str] = []
@@ -95,10 +95,10 @@ class TraceRecorder:
         reward = np.array([float(step.reward[row]) for step in steps], np.float32)
         done = np.array([bool(step.terminated[row]) or bool(step.truncated[row]) for step in steps], bool)
         found = {**facts, "left_out": left_out} if left_out else facts
-        return Trace(obs=obs, actions=actions, reward=reward, done=done, facts=found)
+        return EnvTrace(obs=obs, actions=actions, reward=reward, done=done, facts=found)
 
 
-def write_trace(path: str | Path, trace: Trace) -> Path:
+def write_trace(path: str | Path, trace: EnvTrace) -> Path:
     """Write a trace, whole or not at all."""
     arrays = {f"obs/{name}": value for name, value in trace.obs.items()}
     arrays |= {f"action/{name}": value for name, value in trace.actions.items()}
@@ -113,7 +113,7 @@ def write_trace(path: str | Path, trace: Trace) -> Path:
     return write_archive(path, arrays, {_META: facts}, compress=True)
 
 
-def read_trace(path: str | Path) -> Trace:
+def read_trace(path: str | Path) -> EnvTrace:
     """Read a trace; what is damaged, too large or of another form raises FileRefused."""
     arrays, texts = read_archive(path, what="trace", max_bytes=MAX_BYTES, max_members=512, kinds="fbiu", texts=(_META,))
     facts = decode_json(texts.get(_META, b"{}"), path)
@@ -122,7 +122,7 @@ def read_trace(path: str | Path) -> Trace:
         raise FileRefused(path, "it is no trace: reward and done are wanted, of one length")
     if any(array.ndim < 1 or len(array) != len(reward) for array in arrays.values()):
         raise FileRefused(path, f"its arrays are not all of {len(reward)} steps")
-    return Trace(
+    return EnvTrace(
         obs={name.removeprefix("obs/"): array for name, array in arrays.items() if name.startswith("obs/")},
         actions={name.removeprefix("action/"): array for name, array in arrays.items() if name.startswith("action/")},
         reward=reward,
