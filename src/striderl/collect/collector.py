@@ -392,7 +392,7 @@ class Collector:
         return groups
 
     def _faults(self) -> list[Fault]:
-        return [fault for group in self._groups for fault in group.quarantine.faults()]
+        return [fault for group in self._groups for fault in group.take_faults()]
 
     def _heal(self) -> list[Fault]:
         """Reset the envs in quarantine or waiting, and return the faults; once per call of `collect`."""
