@@ -66,7 +66,7 @@ def test_a_job_array_of_seeds(sbatch, tmp_path, capsys):
     assert "#SBATCH --array=0-2%" in script and "#SBATCH --signal=USR2@90" in script
     assert "#SBATCH --job-name=striderl-cartpole" in script
     shown = capsys.readouterr().out
-    assert [f"many_seed_{seed}" in shown for seed in (7, 8, 9)] == [True] * 3 and "job 4711_2" in shown
+    assert [f"many/seed_{seed}" in shown for seed in (7, 8, 9)] == [True] * 3 and "job 4711_2" in shown
     assert not list((tmp_path / "runs").rglob("config.json")), "nothing is trained here"
 
 
@@ -85,7 +85,7 @@ def test_jobs_that_work_on_a_sweep(sbatch, tmp_path, capsys):
         (["--slurm", "partitoin=gpu"], "partitoin"),
         (["--slurm", "time=soon"], "time is minutes"),
         (["--slurm", "cluster=lokal"], "'slurm', or 'local'"),
-        (["--seeds", "3"], "--seeds has no effect without --slurm"),
+        (["--slurm", "time=5", "--seeds", "3", "--jobs", "2"], "--jobs has no effect with --slurm"),
         (["--slurm", "time=5", "--seeds", "none"], "how many runs"),
         (["--slurm", "time=5", "--algorithm.gama", "1"], "Did you mean --algorithm.gamma"),
     ],

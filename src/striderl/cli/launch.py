@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from striderl.cli.runs import SEED
 from striderl.cli.terminal import UsageError, message_of, say
 from striderl.data.naming import missing_extra
 from striderl.recipes.table import recipe
@@ -157,7 +158,7 @@ def submit_train(text: str, config: RunConfig[Any, Any], words: list[str], given
     runs = Path(given.get("--runs", "runs")).resolve()
     jobs = []
     for number in range(count):
-        name = stamp if count == 1 else f"{stamp}_seed_{config.seed + number}"
+        name = f"{stamp}/{SEED}{config.seed + number}" if "--seeds" in given else stamp
         if (runs / task / name).exists():
             raise UsageError(f"{runs / task / name} exists; choose another name, or go on: striderl resume it")
         named = [*words, "--seed", str(config.seed + number), "--name", name, "--runs", str(runs)]
@@ -165,7 +166,7 @@ def submit_train(text: str, config: RunConfig[Any, Any], words: list[str], given
             SlurmJob(["train", *named], ["resume", str(runs / task / name)], str(runs / task / name / "config.json"))
         )
         say(f"{runs / task / name}")
-    return _submit(text, jobs, runs / task / f"{stamp}_slurm", f"striderl-{task}")
+    return _submit(text, jobs, runs / task / f"{stamp.replace('/', '_')}_slurm", f"striderl-{task}")
 
 
 def submit_sweep(text: str, folder: Path, count: int) -> int:

@@ -1,6 +1,6 @@
 """Loggers for the trackers people use: Weights & Biases, Trackio, MLflow, Neptune. Each package is imported when used.
 
-    WandbLogger      online or offline
+    WandbLogger      offline, or online with the variable WANDB_MODE=online
     TrackioLogger    Trackio's local store, shown by `trackio show`; no account, no network
     MlflowLogger     an MLflow run in a local SQLite file, or at any tracking server
     NeptuneLogger    the offline mode of Neptune's client, whose hosted service ended in March 2026
@@ -12,6 +12,7 @@ variable NEPTUNE_DATA_DIRECTORY moves it), which self-hosted servers can be sent
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,11 +35,15 @@ class WandbLogger(Logger):
         *,
         project: str = "striderl",
         run_id: str = "",
-        mode: Literal["offline", "online"] = "offline",
+        mode: Literal["", "offline", "online", "disabled"] = "",
     ) -> None:
-        """Name folder, project and id (made from the folder's name unless given); mode 'online' needs a log-in."""
-        if mode not in ("offline", "online"):
-            raise ValueError(f"WandbLogger: mode is 'offline' or 'online', found {mode!r}")
+        """Name folder, project and id (made from the folder's name unless given); mode 'online' needs a log-in.
+
+        Without a mode the variable WANDB_MODE chooses it, and where that is not set nothing is sent: 'offline'.
+        """
+        mode = mode or os.environ.get("WANDB_MODE", "") or "offline"  # type: ignore[assignment]
+        if mode not in ("offline", "online", "disabled"):
+            raise ValueError(f"WandbLogger: mode (or WANDB_MODE) is 'offline' or 'online', found {mode!r}")
         self.folder, self.project, self.mode = Path(folder), project, mode
         self.run_id = run_id or run_id_of(self.folder)
         self._run: Any = None
@@ -135,6 +140,11 @@ class TrackioLogger(Logger):
             import trackio
 
             run.log({name: trackio.Video(str(path), caption=name)}, step=step)
+
+    def file(self, path: Path) -> None:
+        """Keep a copy of a file as an artifact of the run; a later one of its name is a new version."""
+        name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in f"{self.run}-{path.name}")
+        self._open().log_artifact(str(path), name=name, type="file")
 
     def resume_at(self, step: int) -> None:
         """Reopen the run and read its last step."""

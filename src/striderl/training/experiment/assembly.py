@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from striderl.algorithms.building import OFFLINE, ON_POLICY, AlgorithmFacts, BuildContext, check_actions, facts_of
@@ -131,6 +132,19 @@ def rescale_learning_rates(
     for path, saved in _learning_rates(state["algorithm"]):
         if path in old and path in new and float(old[path]):
             saved.mul_(float(new[path]) / float(old[path]))
+
+
+def state_on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a loaded state with collector and storage tensors moved to the device; envs move their own."""
+    if device.type == "cpu" or "collector" not in state:
+        return dict(state)
+
+    def moved(part: Any) -> Any:
+        return tree.map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part)
+
+    collector = {**state["collector"], "groups": moved(state["collector"]["groups"])}
+    collector["statistics"] = moved(collector["statistics"])
+    return {**state, "collector": collector, **{name: moved(state[name]) for name in ("rollout",) if name in state}}
 
 
 def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:

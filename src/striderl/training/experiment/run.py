@@ -21,18 +21,17 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.trust import content_digest
-from striderl.data import tree
 from striderl.data.naming import unknown
 from striderl.data.registry import CALLBACKS
 from striderl.envs.tasks import make
@@ -56,6 +55,7 @@ from striderl.training.experiment.assembly import (
     check_ranks,
     check_workers,
     rescale_learning_rates,
+    state_on_device,
 )
 from striderl.training.experiment.config_json import ConfigError
 from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
@@ -102,17 +102,19 @@ class Run:
         accept_changes: bool = False,
         ranks: Ranks | None = None,
         objects: Mapping[str, Any] | None = None,
+        at_end: Callable[[RunFolder], Sequence[Path]] | None = None,
     ) -> None:
         """Take the folder's lock and build the parts; raise naming those that do not fit.
 
         watchers: callbacks that get every record before it is logged.
+        at_end: called when training has ended, whatever the reason; the files that it returns are given to the loggers.
         objects: live parts that a config cannot hold: 'env' (an env, a class or a function), 'teacher', 'expert', …
         accept_changes: whether specs.json is rewritten where it is not as the run left it.
         ranks: the processes that train this run together; rank 0 has the lock and writes.
         """
         self.ranks = ranks if ranks is not None else Ranks()
         check_ranks(config, self.ranks.world_size)
-        self.objects = dict(objects or {})
+        self.objects, self.at_end = dict(objects or {}), at_end
         self.lock = FolderLock(folder.path) if self.ranks.is_main else None
         try:
             self._build(config, folder, signals, watchers, accept_changes)
@@ -365,7 +367,7 @@ class Run:
         states = self.ranks.from_main(self._newest_states)
         if not states:
             return False
-        state = _on_device(states[self.ranks.rank], self.env.device)
+        state = state_on_device(states[self.ranks.rank], self.env.device)
         self.trainer.load_state_dict(state)
         self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
         self._saved = _place(state)
@@ -404,6 +406,17 @@ class Run:
         if self.ranks.is_main:
             self._seal_config()
         try:
+            outcome = self._train()
+            if self.ranks.is_main and self.at_end is not None:
+                for path in self.at_end(self.folder):
+                    for logger in self.log.loggers:
+                        logger.file(path)
+            return outcome
+        finally:
+            self.close()
+
+    def _train(self) -> RunOutcome:
+        try:
             while not self.trainer.finished and not self._asked_to_stop():
                 self._advance()
             if self._asked_to_stop():
@@ -417,8 +430,6 @@ class Run:
             return self._leave(str(error), 1)
         except WorkersError as error:  # their states cannot be asked for any more: the last checkpoint is what there is
             return self._outcome(str(error), 1, saved=bool(self.store.steps()))
-        finally:
-            self.close()
 
     def _seal_config(self) -> None:
         """Update config.json to the present config: a run that is built in a program may have another one."""
@@ -481,16 +492,3 @@ def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return a unique key of a run's state: several phases may have the same number of env steps."""
     position = state["consumers"]["position"]
     return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
-
-
-def _on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return a loaded state with collector and storage tensors moved to the device; envs move their own."""
-    if device.type == "cpu" or "collector" not in state:
-        return dict(state)
-
-    def moved(part: Any) -> Any:
-        return tree.map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part)
-
-    collector = {**state["collector"], "groups": moved(state["collector"]["groups"])}
-    collector["statistics"] = moved(collector["statistics"])
-    return {**state, "collector": collector, **{name: moved(state[name]) for name in ("rollout",) if name in state}}
