@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -192,7 +193,8 @@ def connect(settings: WorkerSettings) -> tuple[Any, bool]:
         raise ImportError(missing_extra("ray", "ray", purpose="Workers of Ray")) from error
     if ray.is_initialized():
         return ray, False
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT) if main}
     try:
         here = {} if settings.address else {"num_cpus": settings.num_workers, "include_dashboard": False}
         ray.init(address=settings.address or "local", log_to_driver=False, logging_level=logging.ERROR, **here)
