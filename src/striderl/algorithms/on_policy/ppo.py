@@ -93,7 +93,8 @@ class PPO:
             learning_rate=config.learning_rate,
             max_grad_norm=config.max_grad_norm,
         )
-        groups = {"policy": ParameterGroup(policy.parameters(), group), **self.terms.groups()}
+        groups = {**_network_groups(policy, group, apart=config.clip_networks_apart), **self.terms.groups()}
+        self._networks = tuple(name for name in (POLICY, CRITIC) if name in groups and name not in self.terms.groups())
         self.updater = Updater(groups, mode=self.terms.possible_mode(mode), reduce=reduce)
         num_values, device = policy.value_head.num_values, groups["policy"].learning_rate.device
         self.reward_groups = RewardGroups(config.reward_groups, config.reward_group_weights, num_values)
@@ -354,8 +355,9 @@ class PPO:
     def _rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
         """Adapt the policy's learning rate to the desired KL, if configured."""
         if self.config.schedule == "adaptive":
-            rate = groups["policy"].learning_rate
-            rate.copy_(adapted_learning_rate(rate, numbers["kl"], self.config.desired_kl))
+            rate = adapted_learning_rate(groups[POLICY].learning_rate, numbers["kl"], self.config.desired_kl)
+            for name in self._networks:
+                groups[name].learning_rate.copy_(rate)
 
     @torch.no_grad()
     def after_update(self, prepared: RolloutBatch) -> None:
@@ -374,7 +376,8 @@ class PPO:
         """Set the learning rate of the present iteration, and the terms' schedules."""
         self.terms.at(self.iteration)
         if self._scheduler is not None:
-            self.updater.groups["policy"].learning_rate.copy_(self._scheduler(self.iteration))
+            for name in self._networks:
+                self.updater.groups[name].learning_rate.copy_(self._scheduler(self.iteration))
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
@@ -404,12 +407,64 @@ class PPO:
                 "its critic speaks in other units"
             )
         self.policy.load_state_dict(state["policy"])
-        self.updater.load_state_dict(state["updater"])
+        self.updater.load_state_dict(self._as_grouped_here(state["updater"]))
         self.terms.load_state_dict(state["terms"])
         self.iteration.copy_(state["iteration"])
         self.terms.at(self.iteration)
         if self.value_normalizer is not None:
             self.value_normalizer.load_state_dict(saved)
+
+    def _as_grouped_here(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the state of the optimisers with the groups of this PPO: one for the policy, or one per network."""
+        if CRITIC not in self._networks or CRITIC in saved:
+            return saved
+        own = self.updater.groups
+        apart = {name: torch.cat(places) for name, places in _places(self.policy).items()}
+        if saved[POLICY]["first"].numel() != sum(len(place) for place in apart.values()):
+            return saved  # of another policy: the updater raises
+        kept = {name: value for name, value in saved.items() if name != POLICY}
+        for name in self._networks:
+            block = dict(saved[POLICY])
+            where = apart[name].to(own[name].flat.flat.device)
+            kept[name] = {**block, **{key: block[key].to(where.device)[where] for key in ("first", "second")}}
+        return {name: kept[name] for name in own}
+
+
+# -- actor and critic --------------------------------------------------------------------------------------------------
+
+
+POLICY, CRITIC = "policy", "critic"
+"""Groups of parameters: all of the policy, or the actor's, and the critic's."""
+
+
+def _is_critics(name: str) -> bool:
+    return name.partition(".")[0] in ("critic", "critic_body", "value_head")
+
+
+def _network_groups(policy: Policy, config: GroupConfig, *, apart: bool) -> dict[str, ParameterGroup]:
+    """Return one group of parameters, or with `apart` one for the actor, shared parts included, and one for the critic.
+
+    Each group is clipped on its own; all have the same learning rate.
+    """
+    if not apart:
+        return {POLICY: ParameterGroup(policy.parameters(), config)}
+    named = list(policy.named_parameters())
+    critics = [parameter for name, parameter in named if _is_critics(name)]
+    return {
+        POLICY: ParameterGroup([parameter for name, parameter in named if not _is_critics(name)], config),
+        CRITIC: ParameterGroup(critics, config),
+    }
+
+
+def _places(policy: Policy) -> dict[str, list[Tensor]]:
+    """Return where the numbers of each network lie in the block of the whole policy."""
+    found: dict[str, list[Tensor]] = {POLICY: [], CRITIC: []}
+    start = 0
+    for name, parameter in policy.named_parameters():
+        if parameter.requires_grad:
+            found[CRITIC if _is_critics(name) else POLICY].append(torch.arange(start, start + parameter.numel()))
+            start += parameter.numel()
+    return found
 
 
 # -- a rollout, prepared -----------------------------------------------------------------------------------------------
