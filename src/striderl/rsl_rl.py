@@ -35,7 +35,7 @@ from striderl.envs.wrap_env import wrap_env
 from striderl.execution.modes import ExecutionConfig, mode_of
 from striderl.policies.settings import PolicySettings
 from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
-from striderl.training.distributed import Ranks
+from striderl.training.distributed import Ranks, join_ranks
 from striderl.training.loops.off_policy import ReplayLearner
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.protocols import ReplayAlgorithm, replay_for, storage_for
@@ -49,7 +49,6 @@ from striderl.training.rsl_rl.distillation import (
     load_distillation,
     save_distillation,
 )
-from striderl.training.rsl_rl.on_policy_runner import join_ranks
 from striderl.training.rsl_rl.stepping import HandedRollout, ManualRollout
 from striderl.training.trainer import Trainer
 
@@ -205,9 +204,9 @@ class DistillationForRslRl(OnPolicyForRslRl):
         found.teacher = parts.teacher
         return found
 
-    def save(self) -> dict[str, Any]:
+    def save(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return student, teacher and optimiser with rsl_rl's names."""
-        return save_distillation(super().save(), self.layout, self.teacher)
+        return save_distillation(super().save(state), self.layout, self.teacher)
 
     def load(self, loaded_dict: Mapping[str, Any], load_cfg: Mapping[str, bool] | None, strict: bool = True) -> bool:
         """Load a distillation, or the actor of a training by reinforcement as the teacher."""

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 
 from striderl.checkpoint.errors import CheckpointError, FileRefused
-from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
 from striderl.checkpoint.store import CheckpointStore
 from striderl.envs.vec_env import VecEnv
@@ -99,7 +98,7 @@ class RunStudents:
         iteration, path = max(found)
         if path.name == known:
             return None
-        state = load_state(path) if path.is_dir() else read_torch_archive(path)
+        state = load_state(path)
         policy = copy.deepcopy(self._model(folder))
         if isinstance(policy, Policy):
             load_exactly(policy, weights_in(state))

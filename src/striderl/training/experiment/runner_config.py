@@ -264,6 +264,14 @@ class RunnerConfig:
     """Metrics are logged every so many iterations."""
     logger: str = "tensorboard"
     """The logger when there is a log_dir: a name of `striderl.data.registry.LOGGERS`, or 'none'."""
+    run_name: str = ""
+    """Name of the run in a tracker and in what is printed; the folder's name without one."""
+    wandb_project: str = ""
+    """Project of Weights & Biases; 'striderl' without one."""
+    wandb_entity: str = ""
+    """User or team of Weights & Biases; the one that is logged in without one."""
+    upload_model: bool = True
+    """Whether checkpoints are given to the tracker, where it keeps files."""
     seed: int | None = None
     """Seed of weights, noise and the order of samples; without one, it is drawn from torch's global generator."""
     mode: str = "auto"

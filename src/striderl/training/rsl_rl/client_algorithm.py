@@ -50,8 +50,11 @@ class ClientAlgorithm:
         """Wrap a learner; `orders` are the components of 'actor' and 'critic' in the order of rsl_rl's obs_groups."""
         self.learner = learner
         policy: Policy | ActorPolicy = learner.policy
-        self.layout: RslRlLayout | None = layout_of(policy, orders)
-        self.actor = ActorModel(policy, self.layout, (orders or {}).get(ACTOR, ()))
+        inputs = {ACTOR: policy.actor_inputs, CRITIC: policy.critic_inputs}
+        # one with further components, such as action masks, has the spec's order
+        kept = {who: names for who, names in (orders or {}).items() if sorted(names) == sorted(inputs[who])}
+        self.layout: RslRlLayout | None = layout_of(policy, kept)
+        self.actor = ActorModel(policy, self.layout, kept.get(ACTOR, ()))
         self.critic = CriticModel(policy, self.layout) if isinstance(policy, Policy) else None
 
     def __getattr__(self, name: str) -> Any:
@@ -116,9 +119,12 @@ class ClientAlgorithm:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def save(self) -> dict[str, Any]:
-        """Return everything that is learned, with rsl_rl's names and our own; as copies."""
-        state = self.learner.state_dict()
+    def save(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return everything that is learned, with rsl_rl's names and our own; as copies.
+
+        state: a `state_dict` of the learner that was taken already; tensors that are the same are shared with it.
+        """
+        state = self.learner.state_dict() if state is None else state
         found: dict[str, Any] = {}
         if self.layout is not None:
             own = state["policy"]
@@ -146,7 +152,7 @@ class ClientAlgorithm:
             return bool(wanted.get("iteration", False))
         for who in (ACTOR, CRITIC):
             if wanted.get(who):
-                self.layout.load(who, _required(loaded_dict, f"{who}_state_dict"), strict=strict)
+                self.layout.load(who, _newest_names(_required(loaded_dict, f"{who}_state_dict")), strict=strict)
                 if exact is not None:
                     self._load_statistics(exact["algorithm"]["policy"], who)
         if wanted.get("optimizer"):
@@ -190,6 +196,14 @@ class ClientAlgorithm:
 
     def reduce_parameters(self) -> None:
         """Do nothing: gradients are summed over processes inside each step of the update."""
+
+
+def _newest_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dict of rsl_rl 4 with the names of rsl_rl 5; that of 5 as it is."""
+    return {_RENAMED.get(name, name): value for name, value in state.items()}
+
+
+_RENAMED = {"std": "distribution.std_param", "log_std": "distribution.log_std_param"}
 
 
 def _required(loaded: Mapping[str, Any], name: str) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from striderl.algorithms.on_policy.dagger import DAgger, DAggerConfig
 from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.distill import Distill, DistillConfig
+from striderl.checkpoint.foreign import read_torch_archive
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
@@ -28,11 +30,14 @@ from striderl.execution.modes import ExecutionConfig
 from striderl.ops.moments import AllReduce
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
-from striderl.training.experiment.runner_config import ModelPair, ModelSettings
+from striderl.training.experiment.runner_checkpoints import RUN, Manipulator
+from striderl.training.experiment.runner_config import ModelPair, ModelSettings, RunnerConfig
 from striderl.training.rsl_rl.build_parts import model_config
 from striderl.training.rsl_rl.client_algorithm import EXACT, ClientAlgorithm
 from striderl.training.rsl_rl.config_algorithm import OPTIMIZERS
+from striderl.training.rsl_rl.config_generations import as_dict, read_distillation_config
 from striderl.training.rsl_rl.config_policy import Keys, as_tuple, read_model
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 _log = logging.getLogger(__name__)
 
@@ -178,3 +183,65 @@ def load_distillation(
     elif wanted.get("student"):
         algorithm.actor.load_state_dict(loaded["student_state_dict"], strict=strict)
     return LoadedParts(bool(wanted.get("teacher")), bool(wanted.get("iteration", False)))
+
+
+class DistillationAlgorithm(ClientAlgorithm):
+    """The learner of a distillation with rsl_rl's interface."""
+
+    def __init__(self, parts: DistillationParts) -> None:
+        super().__init__(parts.learner, parts.orders)
+        self.teacher, self.teacher_loaded = parts.teacher, False
+
+    def save(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return student, teacher and optimiser with rsl_rl's names."""
+        return save_distillation(super().save(state), self.layout, self.teacher)
+
+    def load(self, loaded_dict: Mapping[str, Any], load_cfg: Mapping[str, bool] | None, strict: bool = True) -> bool:
+        """Load a distillation, or the actor of a training by reinforcement as the teacher."""
+        taken = load_distillation(self, self.teacher, loaded_dict, load_cfg, strict=strict)
+        self.teacher_loaded = self.teacher_loaded or taken.teacher
+        return taken.iteration
+
+
+# -- the runner --------------------------------------------------------------------------------------------------------
+
+
+class DistillationRunner(OnPolicyRunner):
+    """Train a student to imitate a teacher, with rsl_rl's config of it; load the teacher's checkpoint first."""
+
+    def _read_config(self, train_cfg: Any) -> RunnerConfig:
+        return read_distillation_config(train_cfg)
+
+    def _build_algorithm(self) -> DistillationAlgorithm:
+        cfg = as_dict(self._train_cfg)
+        parts = build_distillation(
+            cfg, self.vec_env, self.device, self.seed, mode=self.config.mode, reduce=self.ranks.reduce
+        )
+        return DistillationAlgorithm(parts)
+
+    def learn(
+        self, num_learning_iterations: int | None = None, init_at_random_ep_len: bool = False, trial: Any = None
+    ) -> tuple[float | None, float | None]:
+        """Train; a teacher has to be loaded before."""
+        if not self.alg.teacher_loaded:
+            raise ValueError("the teacher has no weights yet; call runner.load with the checkpoint of its training")
+        return super().learn(num_learning_iterations, init_at_random_ep_len, trial)
+
+    def load(
+        self,
+        path: str | Path,
+        load_optimizer: bool | Mapping[str, bool] = True,
+        map_location: Any = None,
+        manipulator: Manipulator | str | None = None,
+        *,
+        load_cfg: Mapping[str, bool] | None = None,
+        strict: bool = True,
+    ) -> Any:
+        """Load a distillation, or the file of a training by reinforcement as the teacher; return its infos."""
+        content = read_torch_archive(path)
+        if "student_state_dict" in content and RUN in content and load_cfg is None:
+            self.alg.load(content, {"teacher": True}, strict)
+            return super().load(path, load_optimizer, map_location, manipulator, strict=strict)
+        if self.alg.load(content, load_cfg, strict):
+            self.current_learning_iteration = int(content.get("iter", 0))
+        return content.get("infos")
