@@ -20,8 +20,10 @@ from rsl_rl_loop import Groups, Loop
 from striderl.checkpoint.errors import CheckpointCorrupt, FileRefused
 from striderl.checkpoint.foreign import read_torch_archive
 from striderl.data import tree
+from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.loggers.trackers import WandbLogger
-from striderl.training import DistillationRunner, OnPolicyRunner
+from striderl.training import DistillationRunner, InferencePolicy, OnPolicyRunner, RunStudents
+from striderl.training.experiment.log_dir import read_agent_params
 from striderl.training.rsl_rl.client_files import as_text, robot_facts
 from striderl.training.rsl_rl.config_generations import read_train_config
 from striderl.training.rsl_rl.reporting import make_writer
@@ -247,3 +249,26 @@ def test_distillation_by_its_runner(tmp_path):
     again.load(tmp_path / "student" / "model_5.pt")
     assert again.alg.teacher_loaded
     again.learn(1)
+
+
+def test_a_clients_folder_is_read_by_its_yaml(tmp_path):
+    # params/agent.yaml as mjlab and Isaac Lab write it, beside rsl_rl's own file
+    yaml = pytest.importorskip("yaml")
+    client = loop_of()
+    client.save(tmp_path / "model_4.pt")
+    saved = torch.load(tmp_path / "model_4.pt", weights_only=False)
+    torch.save({name: value for name, value in saved.items() if name != "striderl"}, tmp_path / "model_4.pt")
+    cfg = {**config(), "algorithm": {"class_name": "PPO"}, "wandb_tags": ()}
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params" / "agent.yaml").write_text(yaml.dump(cfg))
+    assert "!!python/tuple" in (tmp_path / "params" / "agent.yaml").read_text()
+    env = RslRlEnv(client.env)
+    found = RunStudents(env)(tmp_path, "")
+    assert found is not None and found.iteration == 4
+    obs = client.env.get_observations()
+    client.alg.eval_mode()
+    expected = client.alg.get_policy()(obs)
+    assert torch.allclose(InferencePolicy(found.policy)(obs), expected, atol=1e-6)
+    (tmp_path / "params" / "agent.yaml").write_text("!!python/object/apply:os.system [echo]")
+    with pytest.raises(ValueError, match="agent.yaml"):
+        read_agent_params(tmp_path)

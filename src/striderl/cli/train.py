@@ -17,9 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from striderl.cli.clients import train_client
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, rank_of_torchrun, say
 from striderl.cli.train_flags import overridden, take
+from striderl.envs.clients import client_of
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
 
@@ -49,7 +51,9 @@ TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …]
 Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
 
   TASK                  {tasks},
-                        any id of Gymnasium (gymnasium:LunarLander-v3), or an env of your own: my_pkg.envs:PointRobot
+                        any id of Gymnasium (gymnasium:LunarLander-v3), an env of your own (my_pkg.envs:PointRobot), or
+                        a simulator's task with its own settings: mjlab:TASK, isaaclab:TASK, legged_gym:TASK,
+                        playground:TASK, genesis:MODULE ('striderl train mjlab:TASK --help' lists them)
   --algorithm NAME      another algorithm than the usual one ('striderl list algorithms'), or my_pkg.trpo:TRPO
   --terms NAME …        what is learned beside it ('striderl list terms'), or my_pkg.terms:MyTerm
   --steps 1000000       how long, in steps over all envs
@@ -114,6 +118,9 @@ def train(words: list[str]) -> int:
             return 0 if words else 2
         if words[0].startswith("-"):
             raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
+        if "--algorithm" not in given and client_of(words[0]) is not None:
+            kept = [word for flag in ("--runs", "--name") if flag in given for word in (flag, given[flag])]
+            return train_client(words[0], [*words[1:], *kept], signals)
         try:
             config = recipe(words[0], given.get("--algorithm", ""))
         except (KeyError, TypeError, ValueError, ImportError) as error:

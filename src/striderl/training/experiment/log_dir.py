@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import read_text
 from striderl.checkpoint.trust import remember, require_trust
 from striderl.data.naming import saved_name, unknown
 from striderl.data.registry import GYMNASIUM, OBJECT, is_reference, load_reference
@@ -158,6 +159,31 @@ def checkpoint_of(folder: Path, which: str | int) -> Path:
             f"{str(checkpoint_path(folder, which + 1))!r} does not exist; there are the iterations {sorted(found)}"
         )
     return found[which]
+
+
+AGENT_PARAMS = Path("params") / "agent.yaml"
+"""The train_cfg that launch scripts of mjlab and Isaac Lab write into a log_dir."""
+
+
+def read_agent_params(folder: Path) -> dict[str, Any]:
+    """Read the train_cfg that a client's launch script has written beside its checkpoints; no object in it is made."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise ImportError(f"{AGENT_PARAMS} is YAML; reading it wants the package 'pyyaml'") from error
+
+    class Plain(yaml.SafeLoader):
+        """Reads tuples, which these scripts write, as lists."""
+
+    Plain.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: loader.construct_sequence(node))
+    path = folder / AGENT_PARAMS
+    try:
+        content = yaml.load(read_text(path), Plain)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} wants a table of settings, found {type(content).__name__}")
+    return content
 
 
 def name_of_env(env: Any) -> tuple[str, Mapping[str, Any]]:
