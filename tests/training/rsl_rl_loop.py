@@ -21,9 +21,9 @@ class Groups(dict[str, torch.Tensor]):
 class Loop:
     """rsl_rl's runner: it resolves the class, steps the env and calls the algorithm."""
 
-    def __init__(self, env: Any, cfg: dict[str, Any], device: str = "cpu") -> None:
+    def __init__(self, env: Any, cfg: dict[str, Any], device: str = "cpu", multi_gpu: Any = None) -> None:
         self.env, self.cfg, self.device = env, cfg, device
-        cfg["multi_gpu"] = None
+        cfg["multi_gpu"] = multi_gpu
         module, _, name = cfg["algorithm"]["class_name"].partition(":")
         kind = getattr(importlib.import_module(module), name)
         self.alg = kind.construct_algorithm(env.get_observations(), env, cfg, device)
@@ -34,6 +34,8 @@ class Loop:
     def learn(self, num_learning_iterations: int) -> None:
         obs = self.env.get_observations().to(self.device)
         self.alg.train_mode()
+        if self.cfg["multi_gpu"]:
+            self.alg.broadcast_parameters()
         first = self.current_learning_iteration
         for it in range(first, first + num_learning_iterations):
             with torch.inference_mode():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -201,3 +203,42 @@ def test_the_hook_imports_neither_rsl_rl_nor_tensordict():
     program = "import sys, striderl.rsl_rl; assert not {'rsl_rl', 'tensordict'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
+
+
+RANK_PROGRAM = """
+import os, sys, torch
+sys.path[:0] = sys.argv[2:]
+import torch.distributed as dist
+from point_env import PointEnv, config
+from rsl_rl_loop import Groups, Loop
+
+torch.set_num_threads(1)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")  # rsl_rl's runner does this
+cfg = {**config(), "seed": 5 + rank}
+loop = Loop(PointEnv(make=lambda groups, count: Groups(groups)), cfg, multi_gpu={"global_rank": rank, "world_size": 2})
+loop.env.place = loop.env.place + rank
+loop.learn(2)
+loop.alg.reduce_parameters()
+torch.save(loop.alg.actor.state_dict(), f"{sys.argv[1]}/{rank}.pt")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_several_processes_share_parameters(tmp_path):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    here = Path(__file__).resolve().parent
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", RANK_PROGRAM, str(tmp_path), str(here), str(here.parent / "clients")]
+    processes = [
+        subprocess.Popen(words, env={**os.environ, **where, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=280)
+        assert process.returncode == 0, errors
+    one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())

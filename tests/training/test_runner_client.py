@@ -270,5 +270,5 @@ def test_a_clients_folder_is_read_by_its_yaml(tmp_path):
     expected = client.alg.get_policy()(obs)
     assert torch.allclose(InferencePolicy(found.policy)(obs), expected, atol=1e-6)
     (tmp_path / "params" / "agent.yaml").write_text("!!python/object/apply:os.system [echo]")
-    with pytest.raises(ValueError, match="agent.yaml"):
+    with pytest.raises(ValueError, match=r"agent\.yaml"):
         read_agent_params(tmp_path)
