@@ -38,6 +38,7 @@ from striderl.ops.losses import adapted_learning_rate, clipped_surrogate, larges
 from striderl.ops.moments import AllReduce
 from striderl.ops.returns import gae
 from striderl.ops.schedules import learning_rate_rule
+from striderl.policies.parameter_layout import networks_apart, places_apart
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage
 
@@ -414,20 +415,15 @@ class PPO:
         if self.value_normalizer is not None:
             self.value_normalizer.load_state_dict(saved)
 
-    def _as_grouped_here(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _as_grouped_here(self, saved: dict[str, Any]) -> dict[str, Any]:
         """Return the state of the optimisers with the groups of this PPO: one for the policy, or one per network."""
         if CRITIC not in self._networks or CRITIC in saved:
             return saved
-        own = self.updater.groups
-        apart = {name: torch.cat(places) for name, places in _places(self.policy).items()}
-        if saved[POLICY]["first"].numel() != sum(len(place) for place in apart.values()):
+        block, apart = saved[POLICY], dict(zip((POLICY, CRITIC), places_apart(self.policy)))
+        if block["first"].numel() != sum(len(place) for place in apart.values()):
             return saved  # of another policy: the updater raises
-        kept = {name: value for name, value in saved.items() if name != POLICY}
-        for name in self._networks:
-            block = dict(saved[POLICY])
-            where = apart[name].to(own[name].flat.flat.device)
-            kept[name] = {**block, **{key: block[key].to(where.device)[where] for key in ("first", "second")}}
-        return {name: kept[name] for name in own}
+        moments = ("first", "second")
+        return saved | {name: block | {key: block[key].cpu()[at] for key in moments} for name, at in apart.items()}
 
 
 # -- actor and critic --------------------------------------------------------------------------------------------------
@@ -437,34 +433,12 @@ POLICY, CRITIC = "policy", "critic"
 """Groups of parameters: all of the policy, or the actor's, and the critic's."""
 
 
-def _is_critics(name: str) -> bool:
-    return name.partition(".")[0] in ("critic", "critic_body", "value_head")
-
-
 def _network_groups(policy: Policy, config: GroupConfig, *, apart: bool) -> dict[str, ParameterGroup]:
-    """Return one group of parameters, or with `apart` one for the actor, shared parts included, and one for the critic.
-
-    Each group is clipped on its own; all have the same learning rate.
-    """
+    """Return one group of parameters, or with `apart` one for each network; each group is clipped on its own."""
     if not apart:
         return {POLICY: ParameterGroup(policy.parameters(), config)}
-    named = list(policy.named_parameters())
-    critics = [parameter for name, parameter in named if _is_critics(name)]
-    return {
-        POLICY: ParameterGroup([parameter for name, parameter in named if not _is_critics(name)], config),
-        CRITIC: ParameterGroup(critics, config),
-    }
-
-
-def _places(policy: Policy) -> dict[str, list[Tensor]]:
-    """Return where the numbers of each network lie in the block of the whole policy."""
-    found: dict[str, list[Tensor]] = {POLICY: [], CRITIC: []}
-    start = 0
-    for name, parameter in policy.named_parameters():
-        if parameter.requires_grad:
-            found[CRITIC if _is_critics(name) else POLICY].append(torch.arange(start, start + parameter.numel()))
-            start += parameter.numel()
-    return found
+    actors, critics = networks_apart(policy)
+    return {POLICY: ParameterGroup(actors, config), CRITIC: ParameterGroup(critics, config)}
 
 
 # -- a rollout, prepared -----------------------------------------------------------------------------------------------

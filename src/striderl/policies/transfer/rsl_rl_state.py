@@ -42,7 +42,7 @@ class NoCounterpartError(ValueError):
     """A policy has a part that no model of rsl_rl has."""
 
 
-class Piece(NamedTuple):
+class WeightPiece(NamedTuple):
     """One parameter of rsl_rl, and the parameters here that it is made of."""
 
     name: str
@@ -84,7 +84,7 @@ class RslRlLayout:
         self.policy = policy
         given = orders or {}
         self.shares_encoders = bool(policy.trunk.named_stages())
-        self.pieces: dict[str, tuple[Piece, ...]] = {}
+        self.pieces: dict[str, tuple[WeightPiece, ...]] = {}
         self._normalizers: dict[str, _Normalizer | None] = {}
         for who, pipeline, inputs in (
             (ACTOR, policy.actor, policy.actor_inputs),
@@ -123,7 +123,7 @@ class RslRlLayout:
             raise TransferError(differences, columns=("in the checkpoint", "in the policy"))
         self.policy.load_state_dict({**own, **found})
 
-    def parameters(self, who: str) -> list[tuple[Piece, list[nn.Parameter]]]:
+    def parameters(self, who: str) -> list[tuple[WeightPiece, list[nn.Parameter]]]:
         """Return the pieces of a network with the parameters that each is made of, in rsl_rl's order."""
         own = dict(self.policy.named_parameters())
         return [(piece, [own[name] for name in piece.ours]) for piece in self.pieces[who]]
@@ -157,11 +157,11 @@ class RslRlLayout:
         body, body_name = (policy.actor_body, "actor_body") if who == ACTOR else (policy.critic_body, "critic_body")
         encoders, memory, normalizer = self._stages(who, pipeline)
         at_layers = pipeline.output_spec
-        rnn: list[Piece] = []
+        rnn: list[WeightPiece] = []
         if memory is not None:
             prefix, stage = memory
             rnn = [
-                Piece(
+                WeightPiece(
                     f"rnn.rnn.{name}",
                     (f"{prefix}.memory.rnn.{name}",),
                     _permutation(order, stage.input_spec) if name == "weight_ih_l0" else None,
@@ -183,9 +183,9 @@ class RslRlLayout:
 
     def _stages(
         self, who: str, pipeline: Pipeline
-    ) -> tuple[list[Piece], tuple[str, RememberStage] | None, tuple[str, NormalizeStage] | None]:
+    ) -> tuple[list[WeightPiece], tuple[str, RememberStage] | None, tuple[str, NormalizeStage] | None]:
         """Return the encoders' pieces, the memory and the normaliser; another stage has no counterpart."""
-        encoders: list[Piece] = []
+        encoders: list[WeightPiece] = []
         memory: tuple[str, RememberStage] | None = None
         normalizer: tuple[str, NormalizeStage] | None = None
         shared = [(f"trunk.stages.{name}", stage) for name, stage in self.policy.trunk.named_stages()]
@@ -212,7 +212,7 @@ class RslRlLayout:
             return ("head.layer.linear",)
         raise NoCounterpartError(f"rsl_rl's models have no counterpart of the head {type(head).__name__}")
 
-    def _distribution(self) -> list[Piece]:
+    def _distribution(self) -> list[WeightPiece]:
         head = self.policy.head
         if not isinstance(head, GaussianHead) or head.state_dependent_std:
             return []
@@ -220,14 +220,14 @@ class RslRlLayout:
             raise NoCounterpartError(
                 f"rsl_rl's std_type is one of {sorted(_STD_NAMES)}, the policy's {head.std_type!r}"
             )
-        return [Piece(_STD_NAMES[head.std_type], ("head.std_param",))]
+        return [WeightPiece(_STD_NAMES[head.std_type], ("head.std_param",))]
 
 
-def _layers(body: MlpModel, body_name: str, last: tuple[str, ...], columns: Tensor | None) -> list[Piece]:
+def _layers(body: MlpModel, body_name: str, last: tuple[str, ...], columns: Tensor | None) -> list[WeightPiece]:
     """Return the pieces of rsl_rl's mlp: one linear layer at every second place."""
     own = [f"{body_name}.model.{at}" for at, layer in enumerate(body.model) if isinstance(layer, nn.Linear)]
     return [
-        Piece(
+        WeightPiece(
             f"mlp.{2 * at}.{kind}",
             tuple(f"{name}.{kind}" for name in names),
             columns if at == 0 and kind == "weight" else None,
@@ -237,9 +237,9 @@ def _layers(body: MlpModel, body_name: str, last: tuple[str, ...], columns: Tens
     ]
 
 
-def _convolutions(prefix: str, stage: EncodeStage) -> list[Piece]:
+def _convolutions(prefix: str, stage: EncodeStage) -> list[WeightPiece]:
     """Return the pieces of rsl_rl's image networks, which have no layers after the convolutions."""
-    pieces: list[Piece] = []
+    pieces: list[WeightPiece] = []
     for component in stage.network_of:
         key = module_key(component)
         network = dict(stage.encoders.items()).get(key)
@@ -253,7 +253,7 @@ def _convolutions(prefix: str, stage: EncodeStage) -> list[Piece]:
         if nn.Conv2d not in kinds or any(issubclass(kind, (nn.MaxPool2d, nn.GroupNorm)) for kind in kinds):
             raise NoCounterpartError(f"the encoder of {component!r} pools or normalises in another way than rsl_rl's")
         pieces += [
-            Piece(f"cnns.{component}.{name}", (f"{prefix}.encoders.{key}.conv.conv.{name}",))
+            WeightPiece(f"cnns.{component}.{name}", (f"{prefix}.encoders.{key}.conv.conv.{name}",))
             for name, _ in network.conv.conv.named_parameters()
         ]
     return pieces

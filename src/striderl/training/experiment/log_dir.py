@@ -172,7 +172,7 @@ def read_agent_params(folder: Path) -> dict[str, Any]:
     except ImportError as error:
         raise ImportError(f"{AGENT_PARAMS} is YAML; reading it wants the package 'pyyaml'") from error
 
-    class Plain(yaml.SafeLoader):
+    class Plain(yaml.SafeLoader):  # type: ignore[misc]
         """Reads tuples, which these scripts write, as lists."""
 
     Plain.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: loader.construct_sequence(node))

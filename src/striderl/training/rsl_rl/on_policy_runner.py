@@ -68,8 +68,8 @@ from striderl.training.rsl_rl.client_files import (
 from striderl.training.rsl_rl.config_generations import as_dict, read_train_config
 from striderl.training.rsl_rl.reporting import (
     METRICS,
+    LearnProgress,
     Metric,
-    Progress,
     RunnerLogger,
     as_block,
     make_table,
@@ -201,7 +201,7 @@ class OnPolicyRunner:
                 self._seconds += record.collection_seconds + record.learning_seconds
                 self.evaluation()
                 if record.iteration % self.config.log_interval == 0 or not left:
-                    at = Progress(record.iteration - 1, first, first + count, self._seconds - before)
+                    at = LearnProgress(record.iteration - 1, first, first + count, self._seconds - before)
                     self.log({"record": record, "progress": at})
                 pruned = trial is not None and report_to_trial(trial, self._objective(record), record.iteration)
                 ends = pruned or not left or self.should_stop()
@@ -305,7 +305,7 @@ class OnPolicyRunner:
         if self.config.logger == "tensorboard":
             self.writer.log(int(self._seconds), tags_over_time(tags))
         now = record.iteration - 1
-        at = locs.get("progress", Progress(now, now, now + 1, self._seconds))
+        at = locs.get("progress", LearnProgress(now, now, now + 1, self._seconds))
         block = as_block(record, tags, at, width=width, pad=pad, name=self.config.run_name)
         if self._writes:
             sys.stdout.write(f"{block}\n")

@@ -150,7 +150,7 @@ def tags_over_time(tags: Mapping[str, float]) -> dict[str, float]:
 _PRINTED = ("Loss/value", "Loss/surrogate", "Loss/entropy", "Loss/symmetry", "Loss/rnd")
 
 
-class Progress(NamedTuple):
+class LearnProgress(NamedTuple):
     """Where a call of `learn` is, for what is printed."""
 
     iteration: int
@@ -164,7 +164,7 @@ class Progress(NamedTuple):
 
 
 def as_block(
-    record: Record, tags: Mapping[str, float], progress: Progress, width: int, pad: int, name: str = ""
+    record: Record, tags: Mapping[str, float], progress: LearnProgress, width: int, pad: int, name: str = ""
 ) -> str:
     """Return an iteration as rsl_rl prints it: title, speed, losses, episodes, the env's own numbers, time left."""
 
