@@ -45,6 +45,7 @@ class DescribedItem(NamedTuple):
 
 
 def marks_of(function: ast.FunctionDef, test: str) -> Iterator[DescribedItem]:
+    """Yield the items that the marks of a test function name."""
     for mark in function.decorator_list:
         if not (isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.described"):
             continue
@@ -56,6 +57,7 @@ def marks_of(function: ast.FunctionDef, test: str) -> Iterator[DescribedItem]:
 
 
 def described_items() -> list[DescribedItem]:
+    """Return all items of tests/seeds, ordered by document and line."""
     items: list[DescribedItem] = []
     for path in sorted(TESTS.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -65,6 +67,7 @@ def described_items() -> list[DescribedItem]:
 
 
 def page(items: list[DescribedItem]) -> str:
+    """Return the text of docs/described.md."""
     differing = sum(bool(item.difference) for item in items)
     lines = [
         "# What the source documents describe, and the test that shows it",
@@ -87,10 +90,12 @@ def page(items: list[DescribedItem]) -> str:
 
 
 def cell(text: str) -> str:
+    """Return a text that fits into one cell of a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def main() -> None:
+    """Write or compare the page."""
     parser = argparse.ArgumentParser(description="Write docs/described.md from the marks of tests/seeds.")
     parser.add_argument("--check", action="store_true", help="compare only; exit with 1 if the page is out of date")
     wanted = page(described_items())

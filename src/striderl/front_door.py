@@ -14,9 +14,10 @@ resume`, `evaluate`, `play`, `export` and `plot` read.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ def train(
     name: str = "",
     resume: str | Path = "",
     trust: bool = False,
+    **unknown: Any,
 ) -> Agent:
     """Train, and return an agent that plays the best policy of the run; `agent.run` is its folder.
 
@@ -67,6 +69,8 @@ def train(
     from striderl.training.experiment.run_folder import RunFolder, new_run_folder
     from striderl.training.signals import StopSignals
 
+    if unknown:
+        raise TypeError(_unknown_argument(unknown, algorithm, env))
     live = dict(objects or {})
     if resume:
         if algorithm or num_envs or seed is not None or dataset or name or tuple(terms):
@@ -126,6 +130,37 @@ def register(kind: str, name: str, part: Any) -> None:
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
+
+
+def _unknown_argument(given: Mapping[str, Any], algorithm: str | type[Any], env: Any) -> str:
+    """Compose the message for an argument that `train` lacks: the settings of that name, or those nearest to it."""
+    name, value = next(iter(given.items()))
+    arguments = [each for each in inspect.signature(train).parameters if each != "unknown"]
+    try:
+        places = list(_places(_config(algorithm, env, {}).to_dict()))
+    except (KeyError, TypeError, ValueError, ImportError):  # the env or the algorithm is wrong as well
+        places = []
+    by_last = {place.rpartition(".")[2]: place for place in reversed(places)}
+    last = [name] if name in by_last else difflib.get_close_matches(name, by_last, n=1, cutoff=0.7)
+    found = [place for place in places if place.rpartition(".")[2] in last]
+    near = difflib.get_close_matches(name, arguments, n=1, cutoff=0.8)
+    if near:
+        return f"striderl.train has no argument {name!r}. Did you mean {near[0]!r}?"
+    if found:
+        text = " or ".join(f"settings={{{place!r}: {value!r}}}" for place in found[:3])
+        return f"striderl.train has no argument {name!r}. Did you mean {text}?"
+    return (
+        f"striderl.train has no argument {name!r}. It has {', '.join(arguments)}; other settings go by their place in "
+        "the config, such as settings={'algorithm.learning_rate': 1e-3} ('striderl train TASK --help' lists them)"
+    )
+
+
+def _places(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _places(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}"
 
 
 def _config(algorithm: str | type[Any], env: Any, live: dict[str, Any]) -> RunConfig[Any, Any]:

@@ -262,6 +262,11 @@ def test_overview_and_version(capsys):
         (["train", "cartpole", "--policy.kind", "lstn"], "lstm"),
         (["train", "cartpole", "--env.settings.max_episode_lenght", "3"], "Did you mean 'max_episode_length'?"),
         (["train", "cartpole", "--env.num-envs", "0"], "at least 1"),
+        (
+            ["train", "gymnasium:CartPole-v1", "--env.sutton_barto_reward", "true"],
+            "there is no flag --env.sutton_barto_reward. Did you mean --env.settings.sutton_barto_reward?",
+        ),
+        (["train", "gymnasium:CartPole-v1", "--env.num-env=2"], "Did you mean --env.num-envs"),
         (["train", "gymnasium:CartPool-v1"], "CartPool"),
         (["train", "cartpole", "--device", "cuda:99"], "cuda"),
         (["train", "cartpole", "--device", "meta"], "the device 'meta' cannot be used here"),

@@ -9,8 +9,10 @@ import torch
 
 from striderl.collect.actors.base import RandomActor, ScriptedActor
 from striderl.collect.collector import Collector, CollectorConfig
+from striderl.data.specs import TensorSpec
 from striderl.envs.gymnasium import GymnasiumEnv
 from striderl.envs.toy import Counting, CountingConfig
+from striderl.envs.vec_env import ContractError
 from striderl.envs.workers import EnvError
 from striderl.storage.rollout import RolloutStorage
 
@@ -48,6 +50,43 @@ def test_after_an_error_the_next_call_starts_fresh(schedule, error, request_):
         collected = collector.collect(n_step=40)
         assert collected.num_steps == 40
         assert len(collector.collect(n_episode=5).returns) == 5
+
+
+class Misshapen(Counting):
+    """Changes a field of every step, or declares one that is missing."""
+
+    def __init__(self, **changes):
+        super().__init__(3)
+        self.changes = changes
+        self.info_spec = {**self.info_spec, **({"energy": TensorSpec()} if changes == {} else {})}
+
+    def step(self, actions):
+        step = super().step(actions)
+        return self.changes.get("whole", step._replace(**{k: v for k, v in self.changes.items() if k in step._fields}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"obs": {"obs": torch.zeros(3, 3).double()}},
+            r"obs\['obs'\] \(at step 1\): wanted dtype float32, found float64",
+        ),
+        ({"obs": {}}, r"obs \(at step 1\): wanted a dict with the components \['obs'\], found the components \[\]"),
+        ({"reward": torch.zeros(3, 1)}, r"reward \(at step 1\): wanted shape \[3\], found \[3, 1\]"),
+        ({"reward": torch.zeros(3).double()}, r"reward \(at step 1\): wanted dtype float32, found float64"),
+        ({"reward": [0.0] * 3}, r"reward \(at step 1\): wanted a torch tensor, found list"),
+        ({"truncated": torch.zeros(3)}, r"truncated \(at step 1\): wanted dtype bool, found float32"),
+        ({"final_obs": {"obs": torch.zeros(2, 2)}}, r"final_obs\['obs'\] \(at step 1\): wanted shape"),
+        ({"info": None}, r"info \(at step 1\): wanted a dict with 'log', found \[\]"),
+        ({}, r"info \(at step 1\): wanted a dict with 'energy', found \['action', 'log'\]"),
+        ({"whole": (1, 2)}, r"step \(at step 1\): wanted a Step\(obs, reward, terminated, …\), found tuple"),
+    ],
+)
+def test_the_form_of_a_first_step_is_compared_with_the_specs(changes, words):
+    env = Misshapen(**changes)
+    with pytest.raises(ContractError, match=rf"^Misshapen: {words}"):
+        Collector(env, RandomActor(env.action_spec)).collect(n_step=3)
 
 
 def test_an_error_in_the_actor_leaves_the_collector_usable():

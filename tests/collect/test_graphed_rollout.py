@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from striderl.collect.actors.base import ScriptedActor
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.graphed_rollout import GraphedRollout, apart_from
@@ -90,7 +91,7 @@ class Bumpy(VecEnv):
         return Step(obs, reward, ends[0] < 0.1, ends[1] < 0.15, final if self.gives_final_obs else None, info)
 
 
-def parts(finals, kind):
+def parts(finals, kind, **settings):
     env = Bumpy(finals)
     torch.manual_seed(0)
     stages = (NormalizeObs(), Remember(type="gru", hidden_size=4)) if kind == "gru" else (NormalizeObs(),)
@@ -99,12 +100,12 @@ def parts(finals, kind):
         env.action_spec,
         PolicyConfig(actor=stages, critic=stages, actor_hidden_dims=(8,), critic_hidden_dims=(8,)),
     )
-    collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=5, window=7))
+    collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=5, window=7, **settings))
     storage = RolloutStorage(
         collector.columns(),
         STEPS,
         ENVS,
-        final_obs=env.obs_spec if finals else None,
+        final_obs=collector.obs_spec if finals else None,
         final_state=policy.state_spec() if finals else None,
     )
     return collector, storage
@@ -117,10 +118,18 @@ def equal(one, other):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("finals", "kind", "fused"), [(False, "mlp", False), (True, "gru", False), (True, "mlp", True)]
+    ("finals", "kind", "fused", "settings"),
+    [
+        (False, "mlp", False, {}),
+        (True, "gru", False, {}),
+        (True, "mlp", True, {}),
+        (True, "gru", False, {"wait_reset": True}),
+        (True, "mlp", False, {"previous_step": True}),
+        (False, "gru", True, {"wait_reset": True, "previous_step": True}),
+    ],
 )
-def test_played_steps_equal_steps_one_by_one(finals, kind, fused):
-    (plain, storage), (again, other) = parts(finals, kind), parts(finals, kind)
+def test_played_steps_equal_steps_one_by_one(finals, kind, fused, settings):
+    (plain, storage), (again, other) = parts(finals, kind, **settings), parts(finals, kind, **settings)
     again.reset()
     steps = GraphedRollout(again._groups[0], again.statistics, other, played_again(fused))
     for _ in range(3):
@@ -136,6 +145,30 @@ def test_played_steps_equal_steps_one_by_one(finals, kind, fused):
         assert [str(fault) for fault in again._heal()] == [str(fault) for fault in faults]
         assert plain.statistics.read() == pytest.approx(again.statistics.read(), nan_ok=True)
         assert equal(plain.current_obs, again.current_obs) and equal(plain.current_state, again.current_state)
+
+
+class Unclear(Bumpy):
+    """The same env, but no sample of the last row is valid, so no step takes the short way."""
+
+    def step(self, actions):
+        step = super().step(actions)
+        valid = torch.ones(ENVS, dtype=torch.bool)
+        valid[-1] = False
+        return step._replace(info={**step.info, "valid": valid})
+
+
+@pytest.mark.parametrize("finals", [False, True])
+def test_the_short_way_of_a_step_without_an_event_returns_what_the_long_way_returns(finals):
+    kept = []
+    for kind in (Bumpy, Unclear):
+        env = kind(finals)
+        env.info_spec = {**env.info_spec, "valid": TensorSpec(dtype="bool")} if kind is Unclear else env.info_spec
+        collector = Collector(env, ScriptedActor(lambda obs: obs["b"] / 2), CollectorConfig(seed=5))
+        storage = RolloutStorage(collector.columns(), 40, ENVS, final_obs=env.obs_spec if finals else None)
+        collector.collect(n_step=40 * ENVS, storage=storage)
+        kept.append((tree.index(storage.state_dict()["columns"], (slice(None), slice(0, -1))), collector.current_obs))
+    (short, obs), (long, other) = kept
+    assert equal(short, long) and equal({k: v[:-1] for k, v in obs.items()}, {k: v[:-1] for k, v in other.items()})
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
@@ -280,12 +313,13 @@ class BumpyOnGpu(Bumpy):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("settings", [{}, {"wait_reset": True, "previous_step": True}])
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
-def test_a_recorded_rollout_on_a_gpu_equals_an_eager_one_and_never_waits(kind, fused, monkeypatch):
+def test_a_recorded_rollout_on_a_gpu_equals_an_eager_one_and_never_waits(kind, settings, fused, monkeypatch):
     monkeypatch.setitem(globals(), "Bumpy", BumpyOnGpu)
     sides = []
     for mode in (Eager(), Graphed(strict=True, fused=fused)):
-        collector, _ = parts(True, kind)
+        collector, _ = parts(True, kind, **settings)
         collector.actor.policy.to("cuda")
         collector.mode = mode
         storage = RolloutStorage(
@@ -293,7 +327,7 @@ def test_a_recorded_rollout_on_a_gpu_equals_an_eager_one_and_never_waits(kind, f
             STEPS,
             ENVS,
             placement=Placement(device="cuda"),
-            final_obs=collector.env.obs_spec,
+            final_obs=collector.obs_spec,
             final_state=collector.actor.policy.state_spec(),
         )
         sides.append((collector, storage))

@@ -178,6 +178,10 @@ def test_run_train_says_what_comes_first():
         Trainer(Agent(Algorithm(core)), env, TrainerConfig(eval_frequency=5))
     with pytest.raises(TypeError, match="wrap it"):
         Agent(core)
+    with pytest.raises(ValueError, match="those of PPO are in its config"):
+        Agent(Algorithm(core), epsilon=0.3)
+    with pytest.raises(ValueError, match="on_policy=False has no effect: PPO has on_policy=True"):
+        Trainer(Agent(Algorithm(core)), env, TrainerConfig(on_policy=False))
 
 
 # -- a user's model ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -100,13 +101,15 @@ def generator_loop(
         total_timesteps=40, learning_starts=8, num_steps=8, batch_size=4, eval_frequency=16, num_eval_episodes=1
     )
     made = algorithm(core, model=None if model is None else model(core))
-    for _ in trainer(agent(made), env, config, eval_env=build(which)[1])():
-        pass
+    trained = trainer(agent(made), env, config, eval_env=build(which)[1])
+    for number, _ in enumerate(trained()):
+        if number == 10:
+            with tempfile.TemporaryDirectory() as folder:
+                trained.save(folder)
+                trained.load(folder)
 
 
 def rlpyt_loop(agent: Any, algo: Any, sampler: Any = SerialSampler, runner: Any = MinibatchRlEval, **more: Any) -> None:
-    import tempfile
-
     task = "pendulum" if isinstance(agent, SacAgent) else "cartpole"
     made = sampler(
         make,
@@ -167,8 +170,6 @@ def buffer_loop(kind: Any) -> None:
 
 
 def runner_loop(kind: Any) -> None:
-    import tempfile
-
     config = RunnerConfig(policy=SMALL, algorithm=PPOConfig(num_mini_batches=1), num_steps_per_env=T, save_interval=1)
     with tempfile.TemporaryDirectory() as folder:
         runner = kind(Pendulum(N, config=PendulumConfig(max_episode_length=4)), config, folder)

@@ -128,6 +128,17 @@ def test_mistakes_are_sentences(mine):
         striderl.train("ppo", env="cartpol")
     with pytest.raises(ValueError, match=r"algorithm has no setting 'learning_rat'. Did you mean 'learning_rate'\?"):
         striderl.train("ppo", env="cartpole", settings={"algorithm.learning_rat": 1e-3})
+    for given, words in {
+        "learning_rate": r"Did you mean settings=\{'algorithm.learning_rate': 7\}\?",
+        "learning_rat": r"Did you mean settings=\{'algorithm.learning_rate': 7\}\?",
+        "total_steps": r"Did you mean settings=\{'plan.total_steps': 7\}\?",
+        "setting": r"Did you mean 'settings'\?",
+        "quux": r"It has algorithm, env, steps, .*settings=\{'algorithm.learning_rate': 1e-3\}",
+    }.items():
+        with pytest.raises(TypeError, match=rf"striderl.train has no argument '{given}'. {words}"):
+            striderl.train("ppo", env="cartpole", **{given: 7})
+    with pytest.raises(TypeError, match=r"no argument 'step'. Did you mean 'steps'"):
+        striderl.train("ppo", env="cartpol", step=7)  # another mistake hides none
     with pytest.raises(KeyError, match="no module 'nothing'"):
         striderl.make("nothing:Env")
     with pytest.raises(KeyError, match=r"no name 'PointRobt'. Did you mean 'PointRobot'\?"):

@@ -24,7 +24,7 @@ from poisoned_envs import Injection, Poisoned
 from run_cases import folder_at, tiny
 
 from striderl.collect.collector import Collector
-from striderl.collect.quarantine import Fault, Quarantine
+from striderl.collect.quarantine import Fault, Healthy, Outcome, Quarantine
 from striderl.envs import tasks
 from striderl.execution import parameter_groups
 from striderl.training.experiment.run import Run
@@ -81,7 +81,7 @@ def test_a_tiny_number_is_not_bad():
 
 
 def test_the_harness_notices_a_collector_without_quarantine(monkeypatch):
-    monkeypatch.setattr(Quarantine, "check", lambda self, **step: _as_it_is(step))
+    monkeypatch.setattr(Quarantine, "check", lambda self, previous, outcome, step: _as_it_is(outcome))
     monkeypatch.setattr(Quarantine, "all_fine", lambda self, reward, obs: False)
     assert all(poison_envs("cartpole", "reward", env=1, step=10, values=(math.nan, 1e30)))
 
@@ -92,10 +92,8 @@ def test_the_harness_notices_an_optimiser_that_steps_anyway(monkeypatch):
     assert all(poison_gradients("cartpole", 5, values=(math.nan, math.inf)))
 
 
-def _as_it_is(step):
-    from striderl.collect.quarantine import Healthy
-
-    return Healthy(step["reward"], step["valid"], step["truncated"], step["obs"], step["final_obs"])
+def _as_it_is(outcome):
+    return Healthy(outcome.reward, outcome.valid, outcome.truncated, outcome.obs, outcome.final_obs)
 
 
 # -- quarantine --------------------------------------------------------------------------------------------------------
@@ -109,9 +107,7 @@ def test_two_bad_numbers_do_not_cancel_out():
     assert not quarantine.all_fine(torch.zeros(3), {"obs": reward.view(3, 1)})
     still = torch.zeros(3, dtype=torch.bool)
     obs = {"obs": torch.zeros(3, 1)}
-    found = quarantine.check(
-        previous=obs, reward=reward, terminated=still, truncated=still, valid=~still, obs=obs, final_obs=None, step=4
-    )
+    found = quarantine.check(obs, Outcome(reward, still, still, ~still, obs, None), 4)
     assert found.valid.tolist() == [False, False, True] and found.reward.tolist() == [0.0, 0.0, 2.0]
     assert quarantine.faults() == [Fault("reward", env, 4, pytest.approx(1e30), 1) for env in (0, 1)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 from training_cases import make_trainer, run, weights_of
@@ -13,10 +14,13 @@ from striderl.collect.actors.base import ScriptedActor
 from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.data import tree
 from striderl.envs.classic_control import CartPole, Pendulum
+from striderl.envs.gymnasium import GymnasiumEnv
+from striderl.envs.tasks import make
 from striderl.envs.toy import ProbeConfig, TimeLimit
 from striderl.loggers.logger import Logger
 from striderl.training.callbacks.log import Log
 from striderl.training.callbacks.video import Video
+from striderl.training.experiment.run import num_video_steps
 from striderl.training.video import record_video
 
 imageio = pytest.importorskip("imageio.v3", reason="a video needs imageio")
@@ -66,6 +70,37 @@ def test_a_film_may_go_on_over_episodes_and_ends_after_its_steps(tmp_path):
 
 
 @pytest.mark.slow
+class Shown(gymnasium.Env):
+    """A Gymnasium env that is to be shown with ten pictures a second."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+    def render(self):
+        return np.zeros((32, 32, 3), np.uint8)
+
+
+def test_render_fps_of_a_gymnasium_env_is_the_speed_it_is_shown_at(tmp_path):
+    with make(Shown, num_envs=1, filmed=True) as env:
+        assert (env.step_dt, env.render_fps, env.shown_dt) == (0.0, 10.0, pytest.approx(0.1))
+        assert num_video_steps(3.0, env.shown_dt) == 30
+        film = record_video(env, ScriptedActor(pushes), tmp_path / "a.mp4", 8)
+        assert film.num_frames == 9 and film.fps == pytest.approx(10.0)
+        assert imageio.immeta(film.path)["fps"] == pytest.approx(10.0)
+    assert GymnasiumEnv(gymnasium.make_vec("CartPole-v1", 2, "sync")).render_fps == 50.0
+    assert GymnasiumEnv(type("Silent", (Shown,), {"metadata": {}}), 1).shown_dt == 0.0
+
+
 def test_a_film_runs_at_the_speed_of_the_env(tmp_path):
     env = CartPole(1)
     assert env.step_dt == pytest.approx(0.02)

@@ -77,7 +77,7 @@ def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
     path = Path(options.output) if options.output else loaded.folder.videos / f"{name}_{loaded.step}.mp4"
     try:
         with env_of(loaded, options.env, filmed=True) as env:
-            steps = num_video_steps(options.seconds, env.step_dt)
+            steps = num_video_steps(options.seconds, env.shown_dt)
             video = record_video(env, GreedyActor(loaded.policy), path, steps, options.seed)
     except (ImportError, RuntimeError, OSError) as error:
         raise UsageError(f"no video: {message_of(error)}") from error
@@ -95,8 +95,8 @@ def _show(loaded: LoadedRun, options: ViewOptions, window: Any) -> int:
     actor = GreedyActor(loaded.policy)
     with env_of(loaded, options.env, filmed=True) as env, torch.no_grad():
         obs, state = env.reset(seed=options.seed), actor.initial_state(1, env.device)
-        duration = env.step_dt or 0.04
-        for _ in range(num_video_steps(options.seconds, env.step_dt)):
+        duration = env.shown_dt or 0.04
+        for _ in range(num_video_steps(options.seconds, env.shown_dt)):
             began = time.perf_counter()
             if not window.show(env.render()):
                 break

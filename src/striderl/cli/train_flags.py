@@ -18,6 +18,7 @@ import textwrap
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, field, make_dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> R
         if settings:
             config = replace(config, env=replace(config.env, settings={**config.env.settings, **settings}))
         flags = _Flags(config)
+        if flags.settings_are_free:
+            _check_env_flags(words, config.env.task)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(message_of(error)) from error
     with one_line_errors(prog):
@@ -133,6 +136,17 @@ def _settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
     return left, {name.removeprefix(_SETTING).replace("-", "_"): _value(text) for name, text in given.items()}
 
 
+def _check_env_flags(words: list[str], task: str) -> None:
+    """Raise for '--env.NAME' of an env whose settings are the arguments of its class, with the flag that is meant."""
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag.startswith("--env.") and not get_close_matches(flag, ("--env.num-envs", "--env.num_envs"), cutoff=0.85):
+            raise UsageError(
+                f"there is no flag {flag}. Did you mean {_SETTING}{flag.removeprefix('--env.')}? The arguments of "
+                f"{task} are given as {_SETTING}NAME"
+            )
+
+
 def _value(text: str) -> Any:
     try:
         value = decode_json(text.encode("utf-8", errors="surrogateescape"), "the command line", constant=float)
@@ -184,6 +198,11 @@ class _Flags:
         kind = _extended(self._task, own, only=("num_envs", *self._names()))
         values = {name: getattr(self._usual, name) for name in self._names()}
         return kind, kind(**{**values, **{name: value for name, (_, value) in own.items()}})
+
+    @property
+    def settings_are_free(self) -> bool:
+        """Whether the env's settings are arguments of its class, for which there is no config with flags."""
+        return self._task is None
 
     def _names(self) -> list[str]:
         assert self._task is not None

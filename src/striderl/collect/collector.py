@@ -324,8 +324,7 @@ class Collector:
     def _recorded(self, n_step: int, storage: Storage | None) -> bool:
         """Take the steps by captured graphs, where mode, actor and storage allow it; return whether it did."""
         num_steps, rest = divmod(n_step, self.env.num_envs)
-        plain = self.config.schedule == "together" and not (self.config.wait_reset or self.config.previous_step)
-        if rest or not plain or self._surplus.num_waiting or self.schedule.busy:
+        if rest or self.config.schedule != "together" or self._surplus.num_waiting or self.schedule.busy:
             return False
         return self._recorder.play(self.mode, self._groups[0], self.statistics, storage, num_steps)
 

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from striderl.collect.actors.base import Actor, ActorOutput, Noise, Obs
-from striderl.collect.group import EnvGroup, transition_of, where_env
+from striderl.collect.group import EnvGroup, StepState, finish_step
 from striderl.collect.quarantine import Outcome, Watch, checked, noted_names
 from striderl.collect.statistics import Counts, EpisodeStatistics, counted
 from striderl.collect.surplus import Storage
@@ -88,8 +88,7 @@ class GraphedStorage(Protocol):
 class _Now(NamedTuple):
     """The state that changes with each step; every tensor keeps its address."""
 
-    obs: dict[str, Tensor]
-    state: Any
+    group: StepState
     acted: ActorOutput
     watch: Watch
     counts: Counts
@@ -243,37 +242,33 @@ class GraphedRollout:
 
     def _act_in_place(self, now: _Now, noise: dict[str, Tensor]) -> None:
         """Choose actions and store the actor's output."""
-        _overwrite(now.acted, self.group.actor.act(now.obs, now.state, noise))
+        _overwrite(now.acted, self.group.actor.act(now.group.obs, now.group.state, noise))
 
     def _settle_in_place(self, now: _Now, inputs: dict[str, Any]) -> tuple[Any, tuple[Tensor, ...]]:
         """Do what `EnvGroup.settle` does; return the packed transition, and the statistics' inputs."""
         terminated, truncated = inputs["terminated"], inputs["truncated"]
         valid = inputs["valid"] if "valid" in inputs else torch.ones_like(terminated)
-        outcome = Outcome(
-            inputs["reward"], terminated, truncated, valid & ~now.watch.sick, inputs["obs"], inputs.get("final_obs")
-        )
+        valid = valid & ~(now.watch.sick | now.group.waiting)
+        outcome = Outcome(inputs["reward"], terminated, truncated, valid, inputs["obs"], inputs.get("final_obs"))
         healthy, watch = checked(
-            now.watch, previous=now.obs, outcome=outcome, limit=self.group.quarantine.limit, step=now.step
+            now.watch, previous=now.group.obs, outcome=outcome, limit=self.group.quarantine.limit, step=now.step
         )
-        transition = transition_of(now.obs, now.acted, healthy, terminated, inputs["info"])
-        cut = healthy.truncated & ~(truncated | terminated)
-        state = where_env(transition.done, self.group.fresh_state, now.acted.state)
+        after, transition, cut = finish_step(self.group.rule, now.group, now.acted, outcome, healthy, inputs["info"])
         packed = None if self.storage is None else self.storage.pack(transition)
-        _overwrite((now.obs, now.state, now.watch), (transition.next_obs, state, watch))
+        _overwrite((now.group, now.watch), (after, watch))
         now.step.copy_(now.step + 1)
-        return packed, (healthy.reward, transition.done, healthy.valid, cut)
+        return packed, (transition.rew, transition.done, transition.valid, cut)
 
     # -- in and out of the group ---------------------------------------------------------------------------------------
 
     def _made(self, acted: ActorOutput) -> _Now:
         """Allocate the state, and copy that of the group."""
         group, device = self.group, self.group.env.device
-        obs = {name: group.obs[name].clone() for name in group.env.obs_spec}
-        kept = tree.map(torch.clone, (tuple(acted), group.quarantine.watch(self._names(obs))))
-        (actions, next_state, columns), watch = kept
+        obs = {name: group.obs[name].clone() for name in (*group.env.obs_spec, *group.previous)}
+        state = tree.map(lambda _, mine: mine.clone(), group.fresh_state, group.state)
+        (actions, next_state, columns), watch = tree.map(torch.clone, (tuple(acted), self._watch()))
         return _Now(
-            obs=obs,
-            state=tree.map(lambda _, mine: mine.clone(), group.fresh_state, group.state),
+            group=StepState(obs, state, group.waiting.clone()),
             acted=ActorOutput(actions, next_state, columns),
             watch=Watch(*watch),
             counts=self._statistics.counts(),
@@ -281,8 +276,10 @@ class GraphedRollout:
             step=torch.full((1,), group.step, dtype=torch.int64, device=device),
         )
 
-    def _names(self, obs: dict[str, Tensor]) -> tuple[str, ...]:
-        return noted_names(obs, obs if self.group.env.gives_final_obs else None)
+    def _watch(self) -> Watch:
+        env = self.group.env
+        obs = {name: self.group.obs[name] for name in env.obs_spec}
+        return self.group.quarantine.watch(noted_names(obs, obs if env.gives_final_obs else None))
 
     def _first_place(self) -> int:
         return 0 if self.storage is None else self.storage.first_place()
@@ -293,8 +290,8 @@ class GraphedRollout:
         self._decided = self._what_actor_decides()
         if now is None:
             return
-        watch = group.quarantine.watch(self._names(now.obs))
-        for _, (place, value) in tree.zipped((now.obs, now.state, now.watch), (group.obs, group.state, watch)):
+        begin = StepState(group.obs, group.state, group.waiting)
+        for _, (place, value) in tree.zipped((now.group, now.watch), (begin, self._watch())):
             if place is not value:
                 place.copy_(value)
         now.place.fill_(self._first_place())
@@ -308,7 +305,7 @@ class GraphedRollout:
         """Copy the state back to the group."""
         now, group = self._now, self.group
         assert now is not None, "there is at least one step"
-        group.obs, group.state = dict(now.obs), now.state
+        group.obs, group.state, group.waiting = dict(now.group.obs), now.group.state, now.group.waiting.clone()
         group.quarantine.go_on(Watch(now.watch.sick, now.watch.notes.clone()))
         if self.storage is not None:
             self.storage.count_steps(num_steps)
@@ -343,8 +340,8 @@ def _overwrite(places: Any, values: Any) -> None:
 
 
 def _copied(now: _Now) -> _Now:
-    obs, state, acted, watch, counts, place, step = tree.map(torch.clone, tuple(now))
-    return _Now(obs, state, ActorOutput(*acted), Watch(*watch), Counts(*counts), place, step)
+    group, acted, watch, counts, place, step = tree.map(torch.clone, tuple(now))
+    return _Now(StepState(*group), ActorOutput(*acted), Watch(*watch), Counts(*counts), place, step)
 
 
 # -- whether to record -------------------------------------------------------------------------------------------------
@@ -408,11 +405,11 @@ class GraphedCollector:
 class CompiledActing:
     """An actor's `act` as compiled programs."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor, mode: Mode) -> None:
         """Compile nothing yet."""
         assert isinstance(actor, GraphedActor)
         self._recording = actor.graph_key
-        self._act = PureFunction("acting", actor.act)
+        self._act = PureFunction("acting", actor.act, switch=mode.switch)
 
     def __call__(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Choose actions."""
@@ -423,4 +420,4 @@ class CompiledActing:
 def compiled_acting(actor: Actor, mode: Mode, device: torch.device) -> CompiledActing | None:
     """Return the actor's compiled `act`, where the mode compiles and the actor can be compiled; None elsewhere."""
     possible = mode.joint and device.type == "cpu" and isinstance(actor, GraphedActor)
-    return CompiledActing(actor) if possible else None
+    return CompiledActing(actor, mode) if possible else None

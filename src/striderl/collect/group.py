@@ -1,7 +1,8 @@
 """One group of envs: its observation, its actor's memory, its envs in quarantine and those that wait for a reset.
 
 A group is stepped as one. Its two halves of a step are pure tensor work on the group's own rows: `act`
-before the simulation, `settle` after it.
+before the simulation, `settle` after it. What follows from a step is one pure function, `finish_step`: called here
+step by step, and captured into a CUDA graph by `graphed_rollout.py`.
 
 Random numbers for one group of envs, one step at a time, drawn in blocks.
 
@@ -13,19 +14,103 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from striderl.collect.actors.base import Actor, ActorOutput, Noise
-from striderl.collect.quarantine import Healthy, Quarantine, all_true, any_true
+from striderl.collect.quarantine import Healthy, Outcome, Quarantine, all_true, any_true
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import TensorSpec, torch_dtype
 from striderl.data.transition import Transition
+from striderl.envs.check.values import check_first_step
 from striderl.envs.vec_env import Obs, Step, VecEnv
 from striderl.execution.modes import Mode
+
+
+class StepRule(NamedTuple):
+    """The settings of a group that decide what follows from a step; constants of a captured graph."""
+
+    fresh_state: Any
+    """The actor's memory at the start of an episode."""
+    wait_reset: bool
+    """Whether envs with a finished episode wait until the end of the call."""
+    previous: bool
+    """Whether the actor also observes its last action and reward."""
+
+
+class StepState(NamedTuple):
+    """What the next step of a group starts from."""
+
+    obs: Obs
+    state: Any
+    """The actor's memory."""
+    waiting: Tensor
+    """Which envs have ended and wait for the next call of `collect`, bool [N]; only with wait_reset."""
+
+
+class FinishedStep(NamedTuple):
+    """One step of all envs of a group."""
+
+    after: StepState
+    transition: Transition
+    cut: Tensor
+    """Which episodes quarantine cut in this step, bool [N]: their returns are meaningless."""
+
+
+def finish_step(
+    rule: StepRule, now: StepState, acted: ActorOutput, outcome: Outcome, healthy: Healthy, info: Mapping[str, Tensor]
+) -> FinishedStep:
+    """Return the transition of a step and the state after it; a pure function of tensors.
+
+    `outcome` is what the env returned, `healthy` the same without its bad numbers.
+    """
+    transition = Transition(
+        obs=now.obs,
+        act=acted.actions,
+        rew=healthy.reward,
+        terminated=outcome.terminated,
+        truncated=healthy.truncated,
+        valid=healthy.valid,
+        info=dict(info),
+        policy=acted.columns,
+        next_obs=healthy.obs,
+        final_obs=healthy.final_obs,
+        next_state=acted.state,
+    )
+    cut = healthy.truncated & ~(outcome.truncated | outcome.terminated)
+    waiting = now.waiting
+    if rule.wait_reset:
+        transition, waiting = _blanked(transition, waiting), waiting | transition.done
+    if rule.previous:
+        transition = _with_previous(transition)
+    state = where_env(transition.done, rule.fresh_state, acted.state)
+    return FinishedStep(StepState(transition.next_obs, state, waiting), transition, cut)
+
+
+def _blanked(transition: Transition, waiting: Tensor) -> Transition:
+    """Blank the rows of envs that wait for a reset: zeros, done, not valid."""
+    live = (transition.obs, transition.act, transition.rew)
+    obs, act, rew = where_env(waiting, tree.map(torch.zeros_like, live), live)
+    return transition._replace(obs=obs, act=act, rew=rew, terminated=transition.terminated | waiting)
+
+
+def _with_previous(transition: Transition) -> Transition:
+    """Add this step's action and reward to the actor's next observation; zeros where an episode ended."""
+    kept: Obs = {"prev_action": transition.act, "prev_reward": transition.rew}
+    blank = {name: torch.zeros_like(value) for name, value in kept.items()}
+    final = transition.final_obs
+    return transition._replace(
+        next_obs={**transition.next_obs, **where_env(transition.done, blank, kept)},
+        final_obs=None if final is None else {**final, **kept},
+    )
+
+
+def where_env(mask: Tensor, yes: Any, no: Any) -> Any:
+    """Choose per env between two nested structures; values are selected, not multiplied, so NaN does not leak."""
+    return tree.map(lambda one, two: torch.where(mask.view(-1, *[1] * (one.ndim - 1)), one, two), yes, no)
 
 
 class EnvGroup:
@@ -65,6 +150,13 @@ class EnvGroup:
         # on the CPU checking whether a step is quiet costs less than the work it saves; on a GPU it would need a sync
         self._looks = env.device.type == "cpu" and not wait_reset and not previous
         self._nowhere, self._everywhere = torch.zeros_like(self.waiting), torch.ones_like(self.waiting)
+        self._unchecked = True
+        """Whether the form of what the env returns is still to be compared with its specs: until its first step."""
+
+    @property
+    def rule(self) -> StepRule:
+        """What `finish_step` needs of this group."""
+        return StepRule(self.fresh_state, self.wait_reset, bool(self.previous))
 
     def begin(self, obs: Obs) -> None:
         """Start an episode in every env."""
@@ -92,29 +184,19 @@ class EnvGroup:
         """Turn the env's step into a transition, and prepare for the next step."""
         acted = self._acted
         assert acted is not None, "settle comes after act"
+        if self._unchecked:
+            check_first_step(self.env, step)
+            self._unchecked = False
         self.quiet = self._looks and self._is_quiet(step)
         if self.quiet:
             return self._settle_quiet(step, acted)
         valid = step.info["valid"] if "valid" in step.info else torch.ones_like(step.terminated)
-        healthy = self.quarantine.check(
-            previous={name: self.obs[name] for name in step.obs},
-            reward=step.reward,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            valid=valid & ~self.waiting,
-            obs=step.obs,
-            final_obs=step.final_obs,
-            step=self.step,
-        )
+        outcome = Outcome(step.reward, step.terminated, step.truncated, valid & ~self.waiting, step.obs, step.final_obs)
+        healthy = self.quarantine.check(self.obs, outcome, self.step)
         info = {name: step.info[name] for name in self.info_names}
-        transition = transition_of(self.obs, acted, healthy, step.terminated, info)
-        self.cut = healthy.truncated & ~(step.truncated | step.terminated)
-        if self.wait_reset:
-            transition = self._blanked(transition)
-        if self.previous:
-            transition = self._with_previous(transition)
-        self.obs = transition.next_obs
-        self.state = where_env(transition.done, self.fresh_state, acted.state)
+        (self.obs, self.state, self.waiting), transition, self.cut = finish_step(
+            self.rule, StepState(self.obs, self.state, self.waiting), acted, outcome, healthy, info
+        )
         self.step += 1
         self._acted = None
         return transition
@@ -127,7 +209,7 @@ class EnvGroup:
         return self.quarantine.all_fine(step.reward, step.obs)
 
     def _settle_quiet(self, step: Step, acted: ActorOutput) -> Transition:
-        """Do what `settle` does where every mask is known; masks that are the same in all quiet steps are shared."""
+        """Return what `finish_step` returns where every mask is known; masks equal in all quiet steps are shared."""
         transition = Transition(
             obs=self.obs,
             act=acted.actions,
@@ -158,24 +240,6 @@ class EnvGroup:
         self.waiting = torch.zeros_like(self.waiting)
         return mask
 
-    def _blanked(self, transition: Transition) -> Transition:
-        """Blank the rows of envs with a finished episode: zeros, done, not valid."""
-        waiting = self.waiting
-        self.waiting = waiting | transition.done
-        live = (transition.obs, transition.act, transition.rew)
-        obs, act, rew = where_env(waiting, tree.map(torch.zeros_like, live), live)
-        return transition._replace(obs=obs, act=act, rew=rew, terminated=transition.terminated | waiting)
-
-    def _with_previous(self, transition: Transition) -> Transition:
-        """Add this step's action and reward to the actor's next observation; zeros where an episode ended."""
-        kept: Obs = {"prev_action": transition.act, "prev_reward": transition.rew}
-        blank = {name: torch.zeros_like(value) for name, value in kept.items()}
-        final = transition.final_obs
-        return transition._replace(
-            next_obs={**transition.next_obs, **where_env(transition.done, blank, kept)},
-            final_obs=None if final is None else {**final, **kept},
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Return the group's observation, memory and flags."""
         return {
@@ -190,30 +254,6 @@ class EnvGroup:
         self.obs, self.state, self.step = tree.copy(state["obs"]), tree.copy(state["state"]), int(state["step"])
         # saved by itself: it does not follow from the observation, which was replaced by zeros
         self.quarantine.sick = state["sick"].clone()
-
-
-def transition_of(
-    obs: Obs, acted: ActorOutput, healthy: Healthy, terminated: Tensor, info: Mapping[str, Tensor]
-) -> Transition:
-    """Build a transition from observation, actor output and the env's step."""
-    return Transition(
-        obs=obs,
-        act=acted.actions,
-        rew=healthy.reward,
-        terminated=terminated,
-        truncated=healthy.truncated,
-        valid=healthy.valid,
-        info=dict(info),
-        policy=acted.columns,
-        next_obs=healthy.obs,
-        final_obs=healthy.final_obs,
-        next_state=acted.state,
-    )
-
-
-def where_env(mask: Tensor, yes: Any, no: Any) -> Any:
-    """Choose per env between two nested structures; values are selected, not multiplied, so NaN does not leak."""
-    return tree.map(lambda one, two: torch.where(mask.view(-1, *[1] * (one.ndim - 1)), one, two), yes, no)
 
 
 # -- its random numbers ------------------------------------------------------------------------------------------------

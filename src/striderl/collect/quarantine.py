@@ -66,24 +66,16 @@ class Quarantine:
         self._names: tuple[str, ...] = ()
         self._notes = torch.zeros(0, num_envs, 3, dtype=torch.float64, device=device)
 
-    def check(
-        self,
-        *,
-        previous: Obs,
-        reward: Tensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        valid: Tensor,
-        obs: Obs,
-        final_obs: Obs | None,
-        step: int,
-    ) -> Healthy:
-        """Return the step without its bad numbers and update which envs are in quarantine."""
-        done = terminated | truncated
-        valid = valid & ~self.sick
-        if self._on_cpu and not any_true(self.sick) and self._looks_fine(reward, obs, final_obs, done):
-            return Healthy(reward, valid, truncated, obs, final_obs)
-        outcome = Outcome(reward, terminated, truncated, valid, obs, final_obs)
+    def check(self, previous: Obs, outcome: Outcome, step: int) -> Healthy:
+        """Return the step without its bad numbers and update which envs are in quarantine.
+
+        `previous` are the observations before the step; `outcome.valid` is that of the env.
+        """
+        reward, terminated, truncated, valid, obs, final_obs = outcome
+        outcome = outcome._replace(valid=valid & ~self.sick)
+        cheap = self._on_cpu and not any_true(self.sick)
+        if cheap and self._looks_fine(reward, obs, final_obs, terminated | truncated):
+            return Healthy(reward, outcome.valid, truncated, obs, final_obs)
         watch = self.watch(noted_names(obs, final_obs))
         found = checked(watch, previous=previous, outcome=outcome, limit=self.limit, step=_number(step, reward))
         self.go_on(found.watch)

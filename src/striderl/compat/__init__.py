@@ -8,9 +8,10 @@ from striderl._lazy import lazy
 
 if TYPE_CHECKING:
     from striderl.compat.generator.agent import Agent as Agent
-    from striderl.compat.generator.agent import Algorithm as Algorithm
-    from striderl.compat.generator.agent import Model as Model
-    from striderl.compat.generator.agent import Rollout as Rollout
+    from striderl.compat.generator.algorithm import Algorithm as Algorithm
+    from striderl.compat.generator.algorithm import Model as Model
+    from striderl.compat.generator.algorithm import Rollout as Rollout
+    from striderl.compat.generator.samples import BufferSamples as BufferSamples
     from striderl.compat.generator.trainer import Trainer as Trainer
     from striderl.compat.generator.trainer import TrainerConfig as TrainerConfig
     from striderl.compat.rlpyt.agents import DqnAgent as DqnAgent
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "generator.agent": ["Agent", "Algorithm", "Model", "Rollout"],
+        "generator.agent": ["Agent"],
+        "generator.algorithm": ["Algorithm", "Model", "Rollout"],
+        "generator.samples": ["BufferSamples"],
         "generator.trainer": ["Trainer", "TrainerConfig"],
         "rlpyt.agents": ["DqnAgent", "PgAgent", "SacAgent"],
         "rlpyt.algorithms": ["PolicyGradientAlgo", "RlAlgorithm"],

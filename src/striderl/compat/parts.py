@@ -28,8 +28,9 @@ from striderl.data.actions import ActionSpec, BoxSpec, DictActionSpec, DiscreteS
 from striderl.data.arena import Placement
 from striderl.data.batch import Batch
 from striderl.data.naming import unknown
-from striderl.data.specs import ObsSpec, torch_dtype
+from striderl.data.specs import ComponentSpec, ObsSpec, torch_dtype
 from striderl.data.transition import transition_columns
+from striderl.envs.vec_env import VecEnv
 from striderl.ops.losses import normalised
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
@@ -72,6 +73,14 @@ class Player:
         self._calls += 1
         return self._source.at(self._calls - 1)
 
+    def state_dict(self) -> dict[str, int]:
+        """Return the position of schedules and noise."""
+        return {"env_step": self.env_step, "calls": self._calls}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue at a saved position."""
+        self.env_step, self._calls = int(state["env_step"]), int(state["calls"])
+
 
 def explorer_of(algorithm: Any) -> Actor:
     """Return who explores for an algorithm: its own actor, or samples of its policy."""
@@ -111,6 +120,56 @@ def components(obs: Any, spec: ObsSpec, device: torch.device, *, dims: int = 1) 
             )
         found[name] = value
     return found
+
+
+def gymnasium_spaces(env: VecEnv) -> tuple[Any, Any]:
+    """Return one env's observations and actions as Gymnasium's spaces; several components become a Dict.
+
+    Bounds of observations are those of a Gymnasium env; other envs declare none.
+    """
+    from gymnasium import spaces
+
+    from striderl.envs.gymnasium.env import GymnasiumEnv
+
+    declared = dict(_space_leaves(env.observation_space)) if isinstance(env, GymnasiumEnv) else {}
+    if list(declared) == [""]:
+        declared = {name: declared[""] for name in env.obs_spec}
+
+    def box(name: str, part: ComponentSpec) -> Any:
+        kind = np.dtype("float32" if part.dtype == "bfloat16" else part.dtype)
+        bounds = declared.get(name)
+        if isinstance(bounds, spaces.Box) and bounds.shape == part.shape:
+            return spaces.Box(bounds.low.astype(kind), bounds.high.astype(kind), dtype=kind.type)
+        if len(part.num_choices) == 1 and not part.shape:
+            return spaces.Discrete(part.num_choices[0], start=(part.first_choice or (0,))[0])
+        if kind.kind == "b":
+            return spaces.Box(0, 1, part.shape, np.int8)
+        low, high = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        return spaces.Box(low, high, part.shape, kind.type)
+
+    def actions(spec: PlainActionSpec) -> Any:
+        if isinstance(spec, DiscreteSpec):
+            return spaces.Discrete(spec.n)
+        if isinstance(spec, BoxSpec):
+            low, high = (np.asarray(bound, np.float32) for bound in spec.bounds())
+            return spaces.Box(low, high, dtype=np.float32)
+        return spaces.MultiDiscrete(np.asarray(spec.nvec))
+
+    boxes = {name: box(name, part) for name, part in env.obs_spec.items()}
+    obs_space = next(iter(boxes.values())) if len(boxes) == 1 else spaces.Dict(boxes)
+    if isinstance(env.action_spec, DictActionSpec):
+        return obs_space, spaces.Dict({name: actions(part) for name, part in env.action_spec.parts.items()})
+    return obs_space, actions(env.action_spec)
+
+
+def _space_leaves(space: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ('outer/inner', space) for each leaf, by the names of the components."""
+    inner = getattr(space, "spaces", None)
+    if inner is None:
+        yield prefix, space
+        return
+    for key, each in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+        yield from _space_leaves(each, f"{prefix}/{key}" if prefix else str(key))
 
 
 def detached(nested: Mapping[str, Any]) -> dict[str, Any]:

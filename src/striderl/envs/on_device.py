@@ -27,6 +27,7 @@ class OnDevice(VecEnv):
         self.num_envs, self.obs_spec, self.action_spec = env.num_envs, env.obs_spec, env.action_spec
         self.info_spec, self.gives_final_obs = env.info_spec, env.gives_final_obs
         self.max_episode_length, self.step_dt = env.max_episode_length, env.step_dt
+        self.render_fps = env.render_fps
         self.first_env_index, self.actuation = env.first_env_index, env.actuation
 
     def _there(self, values: Any) -> Any:

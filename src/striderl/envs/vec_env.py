@@ -97,6 +97,8 @@ class VecEnv(ABC):
     """Steps after which an episode is truncated; 0 when there is no limit."""
     step_dt: float
     """Seconds of simulated time per step; 0 when time has no meaning."""
+    render_fps: float = 0.0
+    """Steps per second at which the env is shown where `step_dt` is 0; 0 when unknown."""
     actuation: ActuationSpec | None = None
     """How the env processes an action before its actuators, for a run's files and exports; None where unknown."""
     made_as: tuple[str, Mapping[str, Any]] | None = None
@@ -137,6 +139,11 @@ class VecEnv(ABC):
     def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return one env's picture as uint8 [height, width, 3]."""
         raise RuntimeError(f"{type(self).__name__} has no picture: define render(env_index), uint8 [height, width, 3]")
+
+    @property
+    def shown_dt(self) -> float:
+        """Seconds from one step to the next in a video or a window: `step_dt`, else by `render_fps`; 0 when unknown."""
+        return self.step_dt or (1.0 / self.render_fps if self.render_fps else 0.0)
 
     def metrics(self) -> dict[str, Tensor]:
         """Return running task metrics per env, float [N] each (tracking error, cost of transport, …)."""

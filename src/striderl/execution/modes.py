@@ -24,6 +24,7 @@ from torch import Tensor
 
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
+from striderl.execution.background import Switch, current_switch
 from striderl.execution.graphed import Graphs, are_together
 from striderl.ops.returns import has_triton
 
@@ -59,7 +60,8 @@ class ExecutionConfig:
 
     mode: str = "eager"
     """'eager'; 'compiled': faster for small networks after tens of seconds of compiling; 'graphed': CUDA graphs; or
-    'auto': graphed where the parameters are on a CUDA device and one process learns, eager elsewhere."""
+    'auto': graphed where the parameters are on a CUDA device and one process learns, eager elsewhere; a `Run` on the
+    CPU compiles beside training and switches, see `background.py`."""
     strict: bool = False
     """Raise when the mode does not work here, instead of one warning and falling back to eager mode."""
     fuse: bool = True
@@ -92,6 +94,8 @@ class Mode(ABC):
     """Whether forward and backward may be compiled together, see `JointPrograms`."""
     fuses: bool = False
     """Whether `fuse` compiles."""
+    switch: Switch | None = None
+    """When functions change to programs that are compiled beside training; None: at once, or never."""
     fixed_shapes: bool = False
     """Whether minibatches need one shape: another shape is compiled or captured again."""
 
@@ -131,6 +135,21 @@ class Eager(Mode):
         found = evaluated(function, minibatch)
         backward(found.total)
         return found
+
+
+class Switching(Mode):
+    """Python as it is written, until programs that are compiled beside training take over; see `background.py`."""
+
+    joint = True
+
+    def __init__(self, switch: Switch) -> None:
+        """Compile nothing yet."""
+        self.switch = switch
+        self._eager = Eager()
+
+    def run(self, function: Function, minibatch: Any, backward: Callable[[Tensor], None]) -> Evaluated:
+        """Go forward and backward as written: a function that has no program."""
+        return self._eager.run(function, minibatch, backward)
 
 
 class Compiled(Mode):
@@ -322,6 +341,8 @@ def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *
         how = "compiled and recorded" if fused else "recorded"
         _log.info("gradient steps are %s as CUDA graphs (mode=%r)", how, config.mode)
         return Graphed(config.strict, fused=fused)
+    if config.mode == "auto" and not on_cuda and alone and (switch := current_switch()) is not None:
+        return Switching(switch)
     if config.mode == "auto":
         why = "several processes learn together" if on_cuda else f"the parameters are on {device}"
         _log.info("gradient steps are eager: %s (mode='auto'; 'compiled' is faster in long runs)", why)

@@ -43,6 +43,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from striderl.execution.background import ProgramRequest, Switch
 from striderl.execution.modes import Evaluated, Function, as_written, evaluated
 from striderl.execution.parameter_groups import ParameterGroup, gradients_of
 
@@ -71,33 +72,53 @@ class StaleError(RefusedError):
     level = logging.WARNING
 
 
+class Trace:
+    """The graph of a function of the leaves of its inputs, with the tensors that it takes from elsewhere."""
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], leaves: list[Tensor]) -> None:
+        """Trace a function for leaves like these, or raise `RefusedError`."""
+        try:
+            # each an object of its own: one tensor in two places would become one input, also when they differ later
+            self.graph, used, self._captured = _traced(function, [leaf.detach() for leaf in leaves])
+        except Exception as error:  # tracing raises many kinds
+            raise _refused(error) from error
+        self._used = used if len(used) < len(leaves) else None
+
+    def inputs(self, leaves: list[Tensor]) -> list[Tensor]:
+        """Return what the graph reads."""
+        read = leaves if self._used is None else [leaves[number] for number in self._used]
+        return [*read, *self._captured]
+
+    def compiled(self, leaves: list[Tensor], backend: Backend) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+        """Compile the graph now, or raise `RefusedError`."""
+        try:
+            with torch.no_grad():
+                program = backend(self.graph, self.inputs(leaves))
+                program(*self.inputs(leaves))
+        except Exception as error:  # compiling raises many kinds
+            raise _refused(error) from error
+        return lambda inputs: program(*inputs)
+
+
+def _refused(error: Exception) -> RefusedError:
+    return RefusedError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+
+
 class Program:
     """A compiled function of the leaves of its inputs."""
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], leaves: list[Tensor], backend: Backend) -> None:
-        """Trace and compile a function for leaves like these, or raise `RefusedError`."""
+    def __init__(self, trace: Trace, compiled: Callable[[list[Tensor]], Sequence[Tensor]]) -> None:
+        """Take a trace and what it was compiled to."""
         self.num_runs = 0
-        try:
-            # each an object of its own: one tensor in two places would become one input, also when they differ later
-            graph, used, self._captured = _traced(function, [leaf.detach() for leaf in leaves])
-            self._used = used if len(used) < len(leaves) else None
-            with torch.no_grad():
-                self._compiled = backend(graph, self._inputs(leaves))
-                self._compiled(*self._inputs(leaves))
-        except Exception as error:  # tracing and compiling raise many kinds
-            raise RefusedError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
-
-    def _inputs(self, leaves: list[Tensor]) -> list[Tensor]:
-        read = leaves if self._used is None else [leaves[number] for number in self._used]
-        return [*read, *self._captured]
+        self._inputs, self._compiled = trace.inputs, compiled
 
     def __call__(self, leaves: list[Tensor]) -> Sequence[Tensor]:
         """Run it without autograd."""
         self.num_runs += 1
         if not torch.is_grad_enabled():
-            return self._compiled(*self._inputs(leaves))
+            return self._compiled(self._inputs(leaves))
         with torch.no_grad():
-            return self._compiled(*self._inputs(leaves))
+            return self._compiled(self._inputs(leaves))
 
     @property
     def is_due(self) -> bool:
@@ -232,17 +253,28 @@ def _check_pure(graph: fx.Graph) -> None:
 def inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
     """Compile with torch's compiler; what calls its kernels is compiled as well, where that works."""
     import torch._inductor  # a second to import, and only here
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     # sizes were checked when the inputs were flattened
     unchecked = {"size_asserts": False, "alignment_asserts": False}
-    compiled: Callable[..., Sequence[Tensor]]
+    # the instructions that the CPU reports are used without a test program for each: nine seconds of a first start
+    fast = {**unchecked, "cpp_wrapper": True, "cpp.vec_isa_ok": True}
+
+    def compiled_with(given: fx.GraphModule, options: dict[str, Any]) -> Callable[..., Sequence[Tensor]]:
+        # without an environment of symbolic shapes torch's cache on disk is passed by
+        with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+            found: Callable[..., Sequence[Tensor]] = torch._inductor.compile(given, [*inputs], options=options)
+        return found
+
     try:
         # of a small network's time a fifth is Python between two kernels; a copy, in case that it must be done again
-        compiled = torch._inductor.compile(copy.deepcopy(graph), [*inputs], options={**unchecked, "cpp_wrapper": True})
+        compiled = compiled_with(copy.deepcopy(graph), fast)
         compiled(*inputs)
     except Exception as error:  # noqa: BLE001  not every operation can be called so, and the reasons are of many kinds
         _log.debug("kernels are called by Python: %s", str(error).partition("\n")[0])
-        compiled = torch._inductor.compile(graph, [*inputs], options=unchecked)
+        compiled = compiled_with(graph, unchecked)
     return compiled
 
 
@@ -269,23 +301,71 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest + 1e-6, equal_nan=True)
 
 
+class ProgramMaker:
+    """Makes the programs of traced functions: at once, or compiled beside training until a switch."""
+
+    def __init__(self, backend: Backend | None, switch: Switch | None) -> None:
+        """Compile with `backend` at once, or with a switch in a process of its own."""
+        self.switch = switch
+        self._backend = backend or inductor
+        self._waiting: dict[Any, tuple[Trace, ProgramRequest]] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether functions run as written, whatever their inputs."""
+        return self.switch is not None and self.switch.idle
+
+    def program(
+        self,
+        key: Any,
+        function: Callable[..., tuple[Tensor, ...]],
+        leaves: list[Tensor],
+        wanted: Callable[[], Sequence[Tensor]],
+    ) -> Program | None:
+        """Return the program of a function for leaves like these, which agrees with the results that are wanted.
+
+        None where it is not compiled, or not yet; raises `RefusedError` where it cannot be.
+        """
+        if self.switch is None:
+            trace = Trace(function, leaves)
+            compiled = trace.compiled(leaves, self._backend)
+        else:
+            if key not in self._waiting:
+                trace = Trace(function, leaves)
+                self._waiting[key] = trace, self.switch.request(trace.graph, trace.inputs(leaves))
+            trace, request = self._waiting[key]
+            found = request.program()
+            if found is None:
+                return None
+            compiled = found
+        program = Program(trace, compiled)
+        check_agreement(program(leaves), wanted())
+        return program
+
+
 # -- without gradients -------------------------------------------------------------------------------------------------
 
 
 class PureFunction:
     """Runs a pure function as compiled programs, or as it is written where that does not work."""
 
-    def __init__(self, what: str, function: Callable[..., Any], backend: Backend | None = None) -> None:
-        """Compile nothing yet; `what` names the work in the log."""
+    def __init__(
+        self,
+        what: str,
+        function: Callable[..., Any],
+        backend: Backend | None = None,
+        switch: Switch | None = None,
+    ) -> None:
+        """Compile nothing yet; `what` names the work in the log, `switch` decides when programs are used."""
         self.what, self.function = what, function
         self.refusal = ""
         """Why the function runs as it is written; empty while it does not."""
-        self._backend = backend or inductor
+        self._maker = ProgramMaker(backend, switch)
         self._programs: dict[Any, tuple[Program, Any]] = {}
 
     def __call__(self, key: Hashable, *inputs: Any) -> Any:
         """Return function(*inputs)."""
-        if self.refusal:
+        if self.refusal or self._maker.idle:
             return self._as_written(*inputs)
         try:
             return self._run(key, inputs)
@@ -307,25 +387,26 @@ class PureFunction:
         place = tuple(layout)
         found = self._programs.get(place)
         if found is None:
-            found = self._programs[place] = self._compiled(inputs, leaves)
+            form = self._as_written(*inputs)
+            program = self._compiled(place, inputs, leaves, form)
+            if program is None:
+                return form
+            found = self._programs[place] = program, form
         program, form = found
         results = program(leaves)
         if program.is_due:
             check_agreement(results, _leaves(self._as_written(*inputs)), later=True)
         return rebuilt(form, iter(results))
 
-    def _compiled(self, inputs: tuple[Any, ...], leaves: list[Tensor]) -> tuple[Program, Any]:
-        """Return the program for inputs like these, and the form of what the function returns."""
+    def _compiled(self, place: Any, inputs: tuple[Any, ...], leaves: list[Tensor], form: Any) -> Program | None:
+        """Return the program for inputs like these, where there is one; `form` is what the function returns."""
         if len(self._programs) == MOST:
             raise RefusedError(f"inputs have come in more than {MOST} layouts")
-        form = self._as_written(*inputs)
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:
             return _leaves(self._as_written(*rebuilt(inputs, iter(given))))
 
-        program = Program(function, leaves, self._backend)
-        check_agreement(program(leaves), _leaves(form))
-        return program, form
+        return self._maker.program(place, function, leaves, lambda: _leaves(form))
 
 
 def _leaves(value: Any) -> tuple[Tensor, ...]:
@@ -343,20 +424,24 @@ __all__ = ["CHECK_EVERY", "MOST", "JointPrograms", "RefusedError"]
 class JointPrograms:
     """Runs functions of minibatches as joint programs and stores the gradients in the groups."""
 
-    def __init__(self, groups: Mapping[str, ParameterGroup], backend: Backend | None = None) -> None:
-        """Compile nothing yet."""
+    def __init__(
+        self, groups: Mapping[str, ParameterGroup], backend: Backend | None = None, switch: Switch | None = None
+    ) -> None:
+        """Compile nothing yet; `switch` decides when programs are used."""
         self._groups = list(groups.values())
         self._parameters = [each for group in self._groups for each in group.flat.parameters]
         self._grads = [group.flat.grad for group in self._groups]
-        self._backend = backend or inductor
+        self._maker = ProgramMaker(backend, switch)
         self._programs: dict[Any, tuple[tuple[str, ...], Program]] = {}
-        self._layouts: dict[Function, int] = {}
 
-    def run(self, function: Function, minibatch: Any) -> Evaluated:
+    def run(self, function: Function, minibatch: Any) -> Evaluated | None:
         """Put the gradients of the weighted losses in place of the last ones; return the metrics.
 
-        Raises `RefusedError` where the function cannot be compiled so; the gradients are what they were then.
+        None where the function runs as written, now or always. Raises `RefusedError` where it cannot be compiled; the
+        gradients are what they were then.
         """
+        if self._maker.idle:
+            return None
         leaves: list[Tensor] = []
         layout: list[Any] = [function]
         layout += [each.requires_grad for each in self._parameters]
@@ -364,7 +449,10 @@ class JointPrograms:
         key = tuple(layout)
         found = self._programs.get(key)
         if found is None:
-            found = self._programs[key] = self._compiled(function, minibatch, leaves)
+            found = self._compiled(key, function, minibatch, leaves)
+            if found is None:
+                return None
+            self._programs[key] = found
         names, program = found
         numbers, total, *grads = results = program(leaves)
         if program.is_due:
@@ -374,20 +462,25 @@ class JointPrograms:
                 place.copy_(grad)
         return Evaluated(names, total, numbers)
 
-    def _compiled(self, function: Function, minibatch: Any, leaves: list[Tensor]) -> tuple[tuple[str, ...], Program]:
-        count = self._layouts[function] = self._layouts.get(function, 0) + 1
+    def _compiled(
+        self, key: Any, function: Function, minibatch: Any, leaves: list[Tensor]
+    ) -> tuple[tuple[str, ...], Program] | None:
         if as_written(function):
             raise RefusedError("it is to be run as it is written")
-        if count > MOST:
+        if sum(each[0] is function for each in self._programs) == MOST:
             raise RefusedError(f"minibatches have come in more than {MOST} layouts")
-        names, wanted = self._as_written(function, minibatch)
+        names: tuple[str, ...] = ()
+
+        def wanted() -> tuple[Tensor, ...]:
+            nonlocal names
+            names, found = self._as_written(function, minibatch)
+            return found
 
         def joint(*inputs: Tensor) -> tuple[Tensor, ...]:
             return self._as_written(function, rebuilt(minibatch, iter(inputs)))[1]
 
-        program = Program(joint, leaves, self._backend)
-        check_agreement(program(leaves), wanted)
-        return names, program
+        program = self._maker.program(key, joint, leaves, wanted)
+        return None if program is None else (names, program)
 
     def _as_written(self, function: Function, minibatch: Any) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
         """Return the names of the metrics, and what a program returns."""

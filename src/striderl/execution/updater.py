@@ -106,7 +106,9 @@ class Updater:
             )
         self._names: dict[Any, tuple[str, ...]] = {}
         self._ends: dict[Any, Callable[[Tensor], Tensor]] = {}
-        self._joint = JointPrograms(self.groups) if device.type == "cpu" and reduce is None else None
+        self._joint = (
+            JointPrograms(self.groups, switch=self.mode.switch) if device.type == "cpu" and reduce is None else None
+        )
         self._refused: set[Function] = set()
         self._norm_names = tuple("grad_norm" if name == "policy" else f"{name}_grad_norm" for name in self.groups)
         owner: dict[int, str] = {}
@@ -232,7 +234,8 @@ class Updater:
         """Compute metrics and gradients: as one program where the mode and the function allow it."""
         if self.mode.joint and self._joint is not None and function not in self._refused:
             try:
-                return self._joint.run(function, minibatch)
+                if (found := self._joint.run(function, minibatch)) is not None:
+                    return found
             except RefusedError as refusal:
                 _log.log(refusal.level, "forward and backward are compiled apart: %s", refusal)
                 self._refused.add(function)

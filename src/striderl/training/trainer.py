@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from striderl._moved import renamed_arguments
+from striderl.execution.background import Switch
 from striderl.execution.interrupts import check_interrupt, deferred_interrupts
 from striderl.training.callbacks.callback import Callback
 from striderl.training.callbacks.chain import CallbackList
@@ -60,11 +61,13 @@ class Trainer:
         storage: Any = None,
         seed: int = 0,
         total_envs: int = 0,
+        switch: Switch | None = None,
     ) -> None:
         """Put the parts together, or raise naming those that do not fit; nothing is run yet.
 
         `collector` is the source of experience: a Collector, or for an OfflinePlan a filled Replay. `total_envs` is
-        how many envs all processes that learn together have, 0 for one process; env steps count those of all.
+        how many envs all processes that learn together have, 0 for one process; env steps count those of all. `switch`
+        is the one that the algorithm was built with, for programs that are compiled beside training.
         """
         self.loop: TrainLoop = loop_for(algorithm, collector, plan, storage=storage, seed=seed, total_envs=total_envs)
         check_callbacks(callbacks, collector)
@@ -77,6 +80,7 @@ class Trainer:
         """Why a callback ended the run; empty while none has."""
         self.record: Record | None = None
         """The newest record; callbacks may still add to it."""
+        self.switch = switch
         self._chain = CallbackList(callbacks)
         self._unreported = ""
         """The last phase, until its record or log_data was yielded."""
@@ -144,6 +148,8 @@ class Trainer:
             if phase == "consume":
                 self._consume()
                 return phase
+            if self.switch is not None and phase == self.loop.phases[0]:
+                self.switch.before_iteration(self.iteration)
             self.loop.run(phase, self.iteration)
         phases = self.loop.phases
         if phase == phases[-1]:
@@ -242,6 +248,7 @@ class Trainer:
             "stop_reason": self.stop_reason,
             "record": None if self.record is None else self.record.state_dict(),
             "consumers": self._chain.state_dict(),
+            **({} if self.switch is None else {"execution": self.switch.state_dict()}),
             **self.loop.state_dict(self.phase),
         }
 
@@ -249,6 +256,8 @@ class Trainer:
         """Load the state of a trainer built from parts of the same kind."""
         self.phase, self.stop_reason, self._unreported = str(state["phase"]), str(state["stop_reason"]), ""
         self.iteration = int(state["iteration"])
+        if self.switch is not None and "execution" in state:
+            self.switch.load_state_dict(state["execution"])
         self.loop.load_state_dict(state, self.phase, self.iteration)
         self._chain.load_state_dict(state["consumers"])
         self.record = None if state["record"] is None else Record.from_state(state["record"])
@@ -257,6 +266,8 @@ class Trainer:
         """Close the callbacks and the envs; calling it twice is fine."""
         self._chain.close()
         self.loop.close()
+        if self.switch is not None:
+            self.switch.close()
 
     def __enter__(self) -> Trainer:
         return self

@@ -95,8 +95,8 @@ class _Film:
     ) -> None:
         self._env, self._most_steps, self._whole_episode = env, most_steps, whole_episode
         self._collector = Collector(env, actor, CollectorConfig(seed=seed))
-        self._every = max(1, round(1.0 / (fps * env.step_dt))) if env.step_dt else 1
-        self.fps = 1.0 / (env.step_dt * self._every) if env.step_dt else fps
+        self._every = max(1, round(1.0 / (fps * env.shown_dt))) if env.shown_dt else 1
+        self.fps = 1.0 / (env.shown_dt * self._every) if env.shown_dt else fps
         self.num_steps = self.num_frames = self.episodes = 0
         self.total_reward = 0.0
 

@@ -1,194 +1,127 @@
-"""Model, Algorithm, Agent: one of our algorithms in four layers, of which the fourth is `Trainer`.
+"""Model, Algorithm, Agent: three layers of an algorithm, of which the fourth is `Trainer`.
 
 Model      value(x, a=None), action(x)             the networks and nothing else
 Algorithm  predict(obs), learn(data), sync_target()    tensors in, tensors out
 Agent      predict(obs), sample(obs), learn(data)      arrays in, arrays out; counts steps
 Trainer    _run_collect, _run_train, __call__          see trainer.py
 
-algorithm = Algorithm(DQN(q_policy(obs_spec, action_spec)))          or one made of a user's model: user_models.py
-agent = Agent(algorithm)
+One of our algorithms:
 
-Where a subclass overrides them, `Trainer` collects with `Agent.sample`, evaluates with `Agent.predict`, and both choose
-from what `Algorithm.predict` returns: Q-values [B, n] for DQN, or a distribution.
+    agent = Agent(Algorithm(DQN(q_policy(obs_spec, action_spec))))     or one made of a user's model: user_models.py
+
+    Where a subclass overrides them, `Trainer` collects with `Agent.sample`, evaluates with `Agent.predict`, and both
+    choose from what `Algorithm.predict` returns: Q-values [B, n] for DQN, or a distribution.
+
+One's own, any class with `predict` and `learn`, derived from `Algorithm` or not:
+
+    class Reinforce(Algorithm):
+        def __init__(self, **kwargs):  self.model, self.optimizer = …
+        def predict(self, obs):        return Categorical(logits=self.model.action(obs))
+        def learn(self, data):         …    data: BufferSamples; return {"loss": loss}
+
+    agent = Agent(Reinforce(…))                                        or Trainer(alg=Reinforce, env="CartPole-v1", …)
+
+    `Algorithm.predict` returns                      Agent.predict       Agent.sample
+    a distribution of torch or of ours               its mode            a sample of it
+    Q-values [B, n], real numbers of discrete choices    the best        the best, or with `epsilon` any
+    actions                                          they                they: override `sample` to explore
+
+    A tuple counts by its first item. An Agent of one's own is any class with `predict`, `sample` and `learn`.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from striderl.algorithms.value_based.dqn import DQN
 from striderl.collect.actors.base import ActorOutput, Noise, Obs
-from striderl.compat.parts import Player, checked_numbers, components
+from striderl.compat.generator.algorithm import (
+    Algorithm,
+    Model,
+    Rollout,
+    check_own,
+    core_of,
+    device_of,
+    predicted_policy,
+)
+from striderl.compat.generator.own_state import load_state, state_of
+from striderl.compat.generator.samples import BufferSamples, as_tensor, logged_numbers, plain
+from striderl.compat.parts import Player, as_actions, checked_numbers, components
 from striderl.data import tree
+from striderl.data.actions import ActionSpec
 from striderl.data.arena import Columns
 from striderl.data.batch import Batch
-from striderl.data.checked_fields import overridden, refuse_assignment, refuse_overrides
+from striderl.data.checked_fields import overridden, refuse_assignment
 from striderl.data.episode_ends import ends_of
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import torch_dtype
 from striderl.networks.distributions.base import Distribution
-from striderl.networks.distributions.deterministic import QValues
 from striderl.networks.heads.base import ActionClip
+from striderl.ops.ramps import Ramp
 from striderl.storage.replay.replay import ReplaySample
-from striderl.storage.rollout import RolloutStorage
-from striderl.training.protocols import OnPolicyAlgorithm, ReplayAlgorithm, UpdateNoise, order_generator
 
-
-class Rollout(NamedTuple):
-    """A full rollout with where it began and where it stopped: what PPO and A2C learn from."""
-
-    storage: RolloutStorage
-    initial_state: dict[str, Tensor]
-    last_obs: dict[str, Tensor]
-    last_state: dict[str, Tensor]
-
-
-class Model(nn.Module):
-    """The networks of an algorithm, as `value` and `action`."""
-
-    def __init__(self, algorithm: Any) -> None:
-        """Show the networks of an algorithm; they are not copied."""
-        super().__init__()
-        self.policy = algorithm.policy
-        replays: Any = algorithm if isinstance(algorithm, ReplayAlgorithm) else None
-        self.critic: Any = getattr(replays, "critic", None)
-        self.kind = "q" if isinstance(algorithm, DQN) else "critic" if self.critic is not None else "value"
-
-    def value(self, x: Any, a: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return DQN's Q-values [B, n]; the values [B] of (x, a) by each critic; or PPO's value [B]."""
-        obs = self._obs(x)
-        if self.kind == "critic":
-            if a is None:
-                raise ValueError("this model values actions: call value(x, a)")
-            return tuple(self.critic(obs, a).unbind(0))
-        if self.kind == "q":
-            return (self.action(x).params()["values"],)
-        like = next(iter(obs.values()))
-        stage_draws = self.policy.settled(like.new_zeros(like.shape[0]))
-        return (self.policy.value(obs, self.policy.initial_state(len(like), like.device), stage_draws)[0],)
-
-    def action(self, x: Any) -> Any:
-        """Return the distribution of actions; for DQN its mode is the greedy choice."""
-        obs = self._obs(x)
-        like = next(iter(obs.values()))
-        stage_draws = self.policy.settled(like.new_zeros(like.shape[0]))
-        return self.policy.act(obs, self.policy.initial_state(len(like), like.device), stage_draws)[0]
-
-    def _obs(self, x: Any) -> dict[str, Tensor]:
-        return components(x, self.policy.obs_spec, next(self.policy.parameters()).device)
-
-
-class Algorithm:
-    """Updates of a model, and what its outputs mean; tensors in, tensors out."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        refuse_overrides(
-            cls, {"sync_target": "learning moves the target by itself, by the algorithm's settings; override learn"}
-        )
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        refuse_assignment(self, name, parts=("core", "view", "model"))
-        super().__setattr__(name, value)
-
-    def __init__(self, core: Any, *, model: nn.Module | None = None, seed: int = 0) -> None:
-        """Take DQN, SAC, PPO or the like; `model` is the user's own where the networks were made of one."""
-        if not isinstance(core, (ReplayAlgorithm, OnPolicyAlgorithm)):
-            raise TypeError(f"Algorithm wants one of our algorithms, such as DQN or PPO, found {type(core).__name__}")
-        self.core: Any = core
-        self.view = model if isinstance(model, Model) else Model(core)
-        self.model: Any = self.view if model is None else model
-        self.on_policy = not isinstance(core, ReplayAlgorithm)
-        self.num_updates, self.seed = 0, seed
-        self._noise: dict[int, UpdateNoise] = {}
-
-    @property
-    def device(self) -> torch.device:
-        """Where the networks are."""
-        parameter: Tensor = next(self.core.policy.parameters())
-        return parameter.device
-
-    @torch.no_grad()
-    def predict(self, obs: Any) -> Any:
-        """Return Q-values [B, n] (DQN), or the distribution of actions."""
-        return self.view.value(obs)[0] if self.view.kind == "q" else self.view.action(obs)
-
-    def learn(self, data: Any) -> dict[str, Any]:
-        """Learn from a `ReplaySample`, or a dict of its columns, or a `Rollout`; return numbers.
-
-        The errors of the samples are among them as 'td_error' [B] where the algorithm tells them.
-        """
-        numbers = self._learn_rollout(data) if self.on_policy else self._learn_sample(data)
-        self.num_updates += 1
-        return {name: value.detach() for name, value in numbers.items()}
-
-    def _learn_sample(self, data: Any) -> dict[str, Tensor]:
-        columns = data.data if isinstance(data, ReplaySample) else data
-        if not isinstance(columns, Mapping) or "discount" not in columns:
-            raise TypeError(f"{self._name}: learn wants a ReplaySample or its columns, found {type(data).__name__}")
-        size = len(columns["rew"])
-        if size not in self._noise:
-            self._noise[size] = UpdateNoise(self.core.noise(), size, self.seed, self.device)
-        weight = data.weight if isinstance(data, ReplaySample) else columns.get("weight")
-        numbers: dict[str, Tensor] = dict(self.core.update(columns, weight, self._noise[size].at(self.num_updates)))
-        self.core.update_normalization(columns)
-        return numbers
-
-    def _learn_rollout(self, data: Any) -> dict[str, Tensor]:
-        if not isinstance(data, Rollout):
-            raise TypeError(f"{self._name}: learn wants a Rollout, found {type(data).__name__}")
-        prepared = self.core.prepare(
-            data.storage, initial_state=data.initial_state, last_obs=data.last_obs, last_state=data.last_state
-        )
-        numbers: dict[str, Tensor] = self.core.update(
-            prepared, order_generator(self.seed, self.num_updates, self.device)
-        )
-        self.core.update_normalization(data.storage.data)
-        return numbers
-
-    @property
-    def _name(self) -> str:
-        return type(self.core).__name__
-
-    def sync_target(self) -> None:
-        """Make the target network equal to the model; algorithms without one have nothing to do.
-
-        Learning moves targets by itself, as the algorithm's settings say.
-        """
-        target = getattr(self.core, "target", None)
-        if target is not None:
-            target.follow(1.0)
+__all__ = ["Agent", "AgentActor", "Algorithm", "Model", "OwnActor", "Rollout"]
 
 
 class Agent:
     """The algorithm on arrays: greedy in `predict`, exploring in `sample`."""
 
+    sample_step: int = 0
+    """Env steps for which actions were sampled."""
+    learn_step: int = 0
+    """How often `learn` was called."""
+    epsilon: float | Ramp = 0.1
+    """Own algorithms that return Q-values: how often `sample` takes any action, along `sample_step`."""
+    target_network_frequency: int = 0
+    """Own algorithms: env steps between two calls of `Algorithm.sync_target`; 0 where `learn` calls it, or nothing."""
+    act_space: Any = None
+    """Gymnasium's space of one env's action; `Trainer` sets it where it is None."""
+    seed: int = 0
+    """What `sample` draws."""
+    _memory: dict[str, Tensor] | None = None
+    _collecting: AgentActor | None = None
+
     def __setattr__(self, name: str, value: Any) -> None:
         refuse_assignment(self, name, parts=("alg", "player"))
         super().__setattr__(name, value)
+        if name == "alg":  # also where a subclass has a constructor of its own
+            self._take(value)
 
-    def __init__(self, alg: Algorithm, *, seed: int = 0) -> None:
-        """Take an `Algorithm`; `seed` decides what `sample` draws."""
-        if not isinstance(alg, Algorithm):
-            raise TypeError(f"Agent wants an Algorithm, found {type(alg).__name__}; wrap it: Agent(Algorithm(…))")
+    def __init__(
+        self,
+        alg: Any,
+        *,
+        seed: int = 0,
+        epsilon: float | Ramp = 0.1,
+        target_network_frequency: int = 0,
+        act_space: Any = None,
+    ) -> None:
+        """Take an `Algorithm`, or an object of one's own with `predict` and `learn`; the rest is described above."""
+        core = core_of(alg)
+        if core is not None and (epsilon != Agent.epsilon or target_network_frequency):
+            raise ValueError(
+                "epsilon and target_network_frequency are for algorithms of one's own; "
+                f"those of {type(core).__name__} are in its config"
+            )
+        self.seed, self.epsilon, self.act_space = seed, epsilon, act_space
+        self.target_network_frequency = target_network_frequency
         self.alg = alg
-        self.player = Player(alg.core, seed)
-        self._clip = ActionClip(alg.core.policy.action_spec)
+
+    def _take(self, alg: Any) -> None:
+        core = core_of(alg)
+        if core is None:
+            check_own(alg)
+            self._random = np.random.default_rng(self.seed)
+            return
+        self.player = Player(core, self.seed)
+        self._clip = ActionClip(core.policy.action_spec)
         if overridden(alg, Algorithm, "predict") or overridden(alg.view, Model, "value", "action"):
             policy = predicted_policy(alg)
             self.player.explorer.policy = self.player.greedy.policy = policy  # type: ignore[attr-defined]
-        self.sample_step = 0
-        """Env steps for which actions were sampled."""
-        self.learn_step = 0
-        """How often `learn` was called."""
-        self._memory: dict[str, Tensor] | None = None
-        self._collecting: AgentActor | None = None
 
     def predict(self, obs: Any) -> Any:
         """Return the actions for evaluation, for one observation or a batch of them."""
@@ -205,18 +138,109 @@ class Agent:
     def learn(self, data: Any) -> dict[str, Any]:
         """Learn from what `Algorithm.learn` takes, or from arrays; return floats, and 'td_error' as an array.
 
-        Arrays are a dict or Batch with obs, act, rew, obs_next and terminated (or done, beside which Gym's
-        'TimeLimit.truncated' in info is read) of B single steps.
+        Arrays are `BufferSamples`, or for our algorithms a dict or Batch with obs, act, rew, obs_next and terminated
+        (or done, beside which Gym's 'TimeLimit.truncated' in info is read) of B single steps.
         """
+        if core_of(self.alg) is None:
+            found = self.alg.learn(data.to_tensors(device_of(self.alg)) if isinstance(data, BufferSamples) else data)
+            self.learn_step += 1
+            return logged_numbers(found, f"{type(self.alg).__name__}.learn")
         if not isinstance(data, (ReplaySample, Rollout)):
             data = self._columns(data)
-        numbers = self.alg.learn(data)
+        numbers = dict(self.alg.learn(data))
         self.learn_step += 1
         error = numbers.pop("td_error", None)
         found = checked_numbers(numbers, "learn")
         return found if error is None else {**found, "td_error": error.cpu().numpy()}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the learned state, the counters, and what a subclass has put into its attributes."""
+        core = core_of(self.alg)
+        if core is None:
+            return {"own": state_of(self)}
+        return {
+            "algorithm": core.state_dict(),
+            "player": self.player.state_dict(),
+            "own": state_of(self, without=("alg", "player", "_clip", "_collecting")),
+            "own_algorithm": state_of(self.alg, without=("core", "view", "model", "_noise")),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state of an agent that was built in the same way."""
+        core = core_of(self.alg)
+        if core is not None:
+            core.load_state_dict(state["algorithm"])
+            self.player.load_state_dict(state["player"])
+            load_state(self.alg, state["own_algorithm"], without=("core", "view", "model", "_noise"))
+        load_state(self, state["own"])
+
+    # -- algorithms of one's own ---------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _own_act(self, obs: Any, *, exploring: bool) -> Any:
+        device = device_of(self.alg)
+        arrays = dict(obs.items()) if isinstance(obs, Batch) else obs
+        found = self.alg.predict(tree.map(lambda value: as_tensor(value, device), arrays))
+        actions = self._chosen(found[0] if isinstance(found, tuple) else found, exploring=exploring)
+        array = actions.cpu().numpy()
+        if exploring:
+            before = self.sample_step
+            dims = len(self.act_space.shape) if self.act_space is not None and self.act_space.shape else 0
+            self.sample_step += len(array) if array.ndim > dims else 1
+            every = self.target_network_frequency
+            if every and self.sample_step // every > before // every:
+                self.alg.sync_target()
+        return array
+
+    def _chosen(self, found: Any, *, exploring: bool) -> Tensor:
+        if isinstance(found, torch.distributions.Distribution):
+            chosen: Tensor = found.sample() if exploring else found.mode
+            return chosen
+        if isinstance(found, Distribution):
+            return self._of_ours(found) if exploring else found.mode()
+        if not isinstance(found, (Tensor, np.ndarray)):
+            raise TypeError(
+                f"{type(self.alg).__name__}.predict must return actions, Q-values [B, n] or a distribution, "
+                f"found {type(found).__name__}"
+            )
+        values = torch.as_tensor(found)
+        if not values.is_floating_point():
+            return values
+        if self.act_space is None:
+            raise ValueError(
+                f"{type(self.alg).__name__}.predict returned real numbers, which are actions or Q-values; give the "
+                "space of the actions: Agent(alg, act_space=env.action_space)"
+            )
+        if not hasattr(self.act_space, "n"):
+            return values
+        best = values.argmax(-1)
+        epsilon = self.epsilon.at(self.sample_step) if isinstance(self.epsilon, Ramp) else self.epsilon
+        if not exploring or not epsilon:
+            return best
+        anything = self._random.random(best.shape) < epsilon
+        other = self._random.integers(values.shape[-1], size=best.shape)
+        return torch.where(torch.as_tensor(anything, device=best.device), torch.as_tensor(other).to(best), best)
+
+    def _of_ours(self, found: Distribution[Any]) -> Tensor:
+        spec = found.noise_spec()
+        leading = found.entropy().shape
+        if not isinstance(spec, NoiseSpec):
+            raise TypeError(f"{type(self.alg).__name__}.predict: sample() takes one action, found a dict of parts")
+        draws: dict[str, Any] = {
+            "normal": self._random.standard_normal,
+            "uniform": self._random.random,
+            "exponential": self._random.standard_exponential,
+            "gumbel": lambda size: self._random.gumbel(size=size),
+        }
+        noise = as_tensor(draws[spec.kind]((*leading, *spec.shape)), device_of(self.alg))
+        sampled: Tensor = found.sample(noise)
+        return sampled
+
+    # -- our algorithms ------------------------------------------------------------------------------------------------
+
     def _act(self, obs: Any, *, exploring: bool) -> Any:
+        if core_of(self.alg) is None:
+            return self._own_act(obs, exploring=exploring)
         policy = self.alg.core.policy
         spec, arrays = policy.obs_spec, obs
         first = next(iter(spec.values()))
@@ -238,6 +262,14 @@ class Agent:
 
     def _columns(self, data: Any) -> dict[str, Any]:
         """Turn arrays of single steps into the columns of a sample."""
+        if isinstance(data, BufferSamples):
+            data = {
+                "obs": data.observations,
+                "act": data.actions,
+                "rew": data.rewards,
+                "obs_next": data.next_observations,
+                "terminated": data.dones,
+            }
         if self.alg.on_policy or not isinstance(data, (Mapping, Batch)):
             raise TypeError(
                 f"Agent.learn: wanted a {'Rollout' if self.alg.on_policy else 'sample'}, found {type(data)}"
@@ -303,8 +335,7 @@ class AgentActor:
         agent = self.agent
         self._given, self._acted = (obs, state, noise), None
         agent._collecting = self
-        arrays = {name: value.cpu().numpy() for name, value in obs.items()}
-        shown = next(iter(arrays.values())) if len(arrays) == 1 else arrays
+        shown = plain({name: value.cpu().numpy() for name, value in obs.items()})
         try:
             returned = agent.sample(shown) if self.exploring else agent.predict(shown)
             acted = self._acted or self.own(dict(obs))
@@ -319,27 +350,35 @@ class AgentActor:
         return acted._replace(actions=actions, columns=columns)
 
 
-def predicted_policy(alg: Algorithm) -> Any:
-    """Return the policy of an algorithm, with the same modules, that acts by what `alg.predict` returns."""
-    policy = alg.core.policy
-    shadow = copy.copy(policy)
+class OwnActor:
+    """Any agent's `sample` or `predict` as the actor of a collector."""
 
-    def distribution(obs: Mapping[str, Tensor]) -> Distribution[Any]:
-        found = alg.predict(next(iter(obs.values())) if len(obs) == 1 else dict(obs))
-        found = found[0] if isinstance(found, tuple) else found
-        if isinstance(found, Tensor) and alg.view.kind == "q":
-            return QValues.from_values(found)
-        if not isinstance(found, Distribution):
-            wanted = "Q-values [B, n] or a distribution" if alg.view.kind == "q" else "a distribution of actions"
-            raise TypeError(f"{type(alg).__name__}.predict must return {wanted}, found {type(found).__name__}")
-        return found
+    def __init__(self, agent: Any, action_spec: ActionSpec, *, exploring: bool) -> None:
+        """Act by `sample` when exploring, else by `predict`."""
+        self.agent, self.action_spec, self.exploring = agent, action_spec, exploring
 
-    def act(obs: Mapping[str, Tensor], state: Any, stage_draws: Any, *sequence: Any) -> Any:
-        _, after, aux = policy.act(obs, state, stage_draws, *sequence)
-        return distribution({name: obs[name] for name in policy.obs_spec}), after, aux
+    def columns(self) -> Columns:
+        """Return nothing: values and log-probs are computed again in `learn`."""
+        return {}
 
-    def forward(obs: Mapping[str, Tensor], state: Any, stage_draws: Any, *sequence: Any) -> Any:
-        return policy(obs, state, stage_draws, *sequence)._replace(distribution=distribution(obs))
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return nothing: the agent draws for itself."""
+        return {}
 
-    shadow.act, shadow.forward = act, forward
-    return shadow
+    def initial_state(self, num_envs: int, device: torch.device) -> Any:
+        """Return no memory."""
+        return ()
+
+    @torch.no_grad()
+    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
+        """Call the agent's method with arrays."""
+        first = next(iter(obs.values()))
+        shown = plain({name: value.cpu().numpy() for name, value in obs.items()})
+        returned = self.agent.sample(shown) if self.exploring else self.agent.predict(shown)
+        where = f"{type(self.agent).__name__}.{'sample' if self.exploring else 'predict'}"
+        if isinstance(returned, tuple) or returned is None:
+            raise TypeError(
+                f"{where} must return the actions of {len(first)} envs, found {type(returned).__name__}; values and "
+                "log-probs are computed again in learn, or override Trainer._run_collect and _run_train"
+            )
+        return ActorOutput(as_actions(returned, self.action_spec, len(first), first.device, where), state, {})

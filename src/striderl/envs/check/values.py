@@ -182,6 +182,19 @@ def check_tensor(
     rows: list[int] | None = None,
 ) -> bool:
     """Check type, shape, device, dtype and finite numbers (of some rows); return whether the first three are right."""
+    if not check_form(env, value, spec, recorder, step=step, field=field):
+        return False
+    if value.device.type != env.device.type or (env.device.index or 0) != (value.device.index or 0):
+        recorder.wrong(field, wanted=f"device {env.device}", found=f"{value.device}", step=step)
+        return False
+    if value.requires_grad:
+        recorder.wrong(field, wanted="no gradient", found="requires_grad=True", step=step, advice="Detach it.")
+    _check_finite(value, recorder, step=step, field=field, rows=rows)
+    return True
+
+
+def check_form(env: VecEnv, value: Any, spec: TensorSpec, recorder: Recorder, *, step: int, field: str) -> bool:
+    """Check type, shape and dtype; return whether the first two are right."""
     if not isinstance(value, Tensor):
         recorder.wrong(field, wanted="a torch tensor", found=type(value).__name__, step=step)
         return False
@@ -192,13 +205,37 @@ def check_tensor(
     if value.dtype != torch_dtype(spec.dtype):
         found = str(value.dtype).removeprefix("torch.")
         recorder.wrong(field, wanted=f"dtype {spec.dtype}", found=found, step=step)
-    if value.device.type != env.device.type or (env.device.index or 0) != (value.device.index or 0):
-        recorder.wrong(field, wanted=f"device {env.device}", found=f"{value.device}", step=step)
-        return False
-    if value.requires_grad:
-        recorder.wrong(field, wanted="no gradient", found="requires_grad=True", step=step, advice="Detach it.")
-    _check_finite(value, recorder, step=step, field=field, rows=rows)
     return True
+
+
+def check_first_step(env: VecEnv, step: Any) -> None:
+    """Raise ContractError for a first step of another form than the env declares.
+
+    Numbers are not read: the collector checks them in every step, and a GPU is not waited for.
+    """
+    recorder = Recorder(type(env).__name__, collect=False)
+    if not isinstance(step, Step):
+        recorder.wrong("step", wanted="a Step(obs, reward, terminated, …)", found=type(step).__name__, step=1)
+    _check_obs_form(env, step.obs, recorder, field="obs")
+    check_form(env, step.reward, TensorSpec(), recorder, step=1, field="reward")
+    for name, flags in (("terminated", step.terminated), ("truncated", step.truncated)):
+        check_form(env, flags, TensorSpec(dtype="bool"), recorder, step=1, field=name)
+    if step.final_obs is not None:
+        _check_obs_form(env, step.final_obs, recorder, field="final_obs")
+    info = step.info if isinstance(step.info, dict) else {}
+    for name in ("log", *env.info_spec):
+        if name not in info:
+            recorder.wrong("info", wanted=f"a dict with {name!r}", found=f"{sorted(map(str, info))}", step=1)
+        elif name != "log":
+            check_form(env, info[name], env.info_spec[name], recorder, step=1, field=f"info[{name!r}]")
+
+
+def _check_obs_form(env: VecEnv, obs: Any, recorder: Recorder, *, field: str) -> None:
+    if not isinstance(obs, dict) or any(name not in obs for name in env.obs_spec):
+        found = f"the components {list(obs)}" if isinstance(obs, dict) else type(obs).__name__
+        recorder.wrong(field, wanted=f"a dict with the components {list(env.obs_spec)}", found=found, step=1)
+    for name, spec in env.obs_spec.items():
+        check_form(env, obs[name], spec, recorder, step=1, field=f"{field}[{name!r}]")
 
 
 def _check_finite(value: Tensor, recorder: Recorder, *, step: int, field: str, rows: list[int] | None) -> None:

@@ -111,12 +111,15 @@ class GymnasiumEnv(EnvRows):
             device=torch.device(device),
             max_episode_length=max(backend.description.limits),
             step_dt=backend.description.step_dt,
+            render_fps=backend.description.render_fps,
             first_env_index=first_env_index,
             log_restarts=workers.on_failure == "restart",
             has_episode=bytearray(backend.num_envs),
             under_way=bytearray(backend.num_envs),
         )
         super().__init__(backend, facts, 0, backend.num_envs)
+        self.observation_space = backend.description.observation_space
+        """Gymnasium's space of one env's observation, with the bounds that `obs_spec` leaves out."""
         self._closer = weakref.finalize(self, _close_quietly, backend, os.getpid())
 
     def close(self) -> None:

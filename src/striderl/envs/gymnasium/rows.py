@@ -43,6 +43,7 @@ class EnvFacts:
     device: torch.device
     max_episode_length: int
     step_dt: float
+    render_fps: float
     first_env_index: int
     log_restarts: bool
     has_episode: bytearray
@@ -63,7 +64,7 @@ class EnvRows(AsyncVecEnv):
         self.action_spec = facts.action_spec
         self.info_spec = facts.info_spec
         self.max_episode_length = facts.max_episode_length
-        self.step_dt = facts.step_dt
+        self.step_dt, self.render_fps = facts.step_dt, facts.render_fps
         self.first_env_index = facts.first_env_index + start
         self._backend = backend
         self.runs_ahead = backend.runs_ahead

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from striderl.envs.workers.block import step_limit
+from striderl.envs.workers.block import render_fps_of, step_limit
 from striderl.envs.workers.convert import LeafWriter, ObservationWriter, leaf_paths, value_at
 from striderl.envs.workers.errors import ContractViolation, EnvRaised, Place, traceback_text
 from striderl.envs.workers.layout import Array, Description, Layout, Leaf, env_seeds
@@ -60,6 +60,7 @@ class VectorBackend:
             limits=_limits(env),
             render_mode=str(env.render_mode or ""),
             step_dt=0.0,
+            render_fps=render_fps_of(env),
         )
 
     # -- the back end ------------------------------------------------------------------------------------------------

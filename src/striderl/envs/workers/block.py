@@ -285,6 +285,7 @@ class EnvBlock:
             limits=tuple(step_limit(env) for env in self._envs),
             render_mode=str(getattr(first, "render_mode", None) or ""),
             step_dt=_step_seconds(first),
+            render_fps=render_fps_of(first),
         )
 
 
@@ -344,6 +345,12 @@ def step_limit(env: Any) -> int:
             limits.append(int(layer._max_episode_steps))
         layer = layer.env
     return min(limits, default=0)
+
+
+def render_fps_of(env: Any) -> float:
+    """Return how many steps a second the env is meant to be shown at; 0 where its metadata does not tell."""
+    fps = (getattr(env, "metadata", None) or {}).get("render_fps", 0.0)
+    return float(fps) if isinstance(fps, (int, float)) and not isinstance(fps, bool) and 0.0 < fps < 1e6 else 0.0
 
 
 def _step_seconds(env: Any) -> float:

@@ -50,6 +50,8 @@ class Description:
     """What `render` gives; empty when the envs draw nothing."""
     step_dt: float
     """Seconds of simulated time per step; 0 when unknown."""
+    render_fps: float
+    """The 'render_fps' of the envs' metadata; 0 when they have none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ term or loop is special-cased by its class.
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from striderl.data.naming import unknown
 from striderl.data.registry import TERMS
 from striderl.datasets.offline import load_dataset
 from striderl.envs.vec_env import VecEnv
+from striderl.execution.background import Switch, built_with
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.storage.replay.replay import Replay
@@ -36,6 +38,7 @@ from striderl.training.callbacks.ranks import together
 from striderl.training.distributed import Ranks
 from striderl.training.experiment.loading import build_context, teacher_of
 from striderl.training.experiment.run_config import RunConfig
+from striderl.training.plans import OffPolicyPlan, OnPolicyPlan, Plan
 from striderl.training.protocols import ReplayAlgorithm
 from striderl.training.trainer import Trainer
 
@@ -66,8 +69,10 @@ def build_learner(
     )
     if facts.loop == OFFLINE:
         _check_offline(config)
-    terms = build_terms(config, facts, context)
-    algorithm = facts.build.build(config.algorithm, context, terms)
+    switch = Switch(None) if _may_switch(config, ranks) else None
+    with built_with(switch):
+        terms = build_terms(config, facts, context)
+        algorithm = facts.build.build(config.algorithm, context, terms)
     if facts.loop == OFFLINE:
         source: Any = _dataset(config, env, algorithm)
     else:
@@ -76,9 +81,67 @@ def build_learner(
 
     def trainer(callbacks: Sequence[Callback]) -> Trainer:
         called = together(ranks, algorithm, callbacks) if facts.loop == ON_POLICY else callbacks
-        return Trainer(algorithm, source, config.plan, callbacks=called, seed=config.seed, total_envs=total_envs)
+        with built_with(switch):
+            made = Trainer(
+                algorithm, source, config.plan, callbacks=called, seed=config.seed, total_envs=total_envs, switch=switch
+            )
+        if switch is not None:
+            set_switch(switch, config, algorithm, made.remaining_iterations)
+        return made
 
     return Learner(policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
+
+
+# -- compiling beside training -----------------------------------------------------------------------------------------
+
+
+def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
+    own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
+    auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
+    return auto and ranks.world_size == 1 and config.device == "cpu"
+
+
+def set_switch(switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_iterations: int | None) -> None:
+    """Decide from the config when compiled programs take over; a short run, or one with memory, stays eager."""
+    if config.switch_at == "ready":
+        return
+    if config.switch_at != "auto":
+        switch.at = int(config.switch_at)
+        return
+    iteration = switch_iteration(config.plan, config.env.num_envs, algorithm)
+    if num_iterations is not None and num_iterations < _WORTH_IT * iteration:
+        switch.given_up = "the run is too short to gain from compiling"
+    elif algorithm.policy.state_spec():
+        switch.given_up = "a program of a recurrent network takes minutes to compile"
+    switch.at = iteration
+
+
+def switch_iteration(plan: Plan, num_envs: int, algorithm: Any) -> int:
+    """Return the iteration in which compiling should be over, from sizes alone: the same on every machine.
+
+    An estimate of the seconds that an iteration takes as written on one core; a wrong one costs time, nothing else.
+    """
+    warmup = 0
+    num_parameters: int = sum(each.numel() for each in algorithm.policy.parameters())
+    if isinstance(plan, OnPolicyPlan):
+        num_steps, num_updates = plan.num_steps_per_env, int(algorithm.num_updates_per_rollout)
+        batch_size = num_steps * num_envs // max(1, getattr(algorithm.config, "num_mini_batches", 1))
+    elif isinstance(plan, OffPolicyPlan):
+        num_steps, batch_size = plan.num_steps_per_env, plan.batch_size
+        num_updates = num_steps // plan.train_every * plan.num_updates_per_round
+        warmup = plan.learning_starts // (num_steps * num_envs)
+    else:
+        num_steps, num_updates, batch_size = 0, plan.num_updates_per_iteration, plan.batch_size
+    seconds = num_steps * (_STEP + num_envs * _ENV) + num_updates * (_UPDATE + _SAMPLE * num_parameters * batch_size)
+    return warmup + max(3, math.ceil(_COMPILING / seconds))
+
+
+_STEP, _ENV, _UPDATE, _SAMPLE = 3e-4, 1e-5, 1.5e-3, 3e-10
+"""Seconds of a step of all envs, of one env in it, of a gradient step, and of one parameter for one sample of it."""
+_COMPILING = 15.0
+"""Seconds that tracing and compiling take, on one core beside training."""
+_WORTH_IT = 3
+"""A run of fewer than so many times the iterations before the switch stays eager."""
 
 
 def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: BuildContext) -> list[Term]:

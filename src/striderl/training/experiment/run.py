@@ -227,7 +227,7 @@ class Run:
                 self.folder.videos,
                 loggers=self.log.loggers,
                 every=settings.video_every,
-                num_steps=num_video_steps(settings.video_seconds, self.env.step_dt),
+                num_steps=num_video_steps(settings.video_seconds, self.env.shown_dt),
                 seed=self.config.evaluation.seed,
             )
         ]
@@ -450,9 +450,9 @@ class Run:
             self.lock.release()
 
 
-def num_video_steps(seconds: float, step_dt: float) -> int:
-    """Convert seconds to steps; where the task has no time unit, 25 steps are a second."""
-    return max(1, round(seconds / (step_dt or 0.04)))
+def num_video_steps(seconds: float, shown_dt: float) -> int:
+    """Convert seconds to steps; where the env has neither a time unit nor `render_fps`, 25 steps are a second."""
+    return max(1, round(seconds / (shown_dt or 0.04)))
 
 
 def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -257,7 +257,11 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     """Threads of torch on the CPU; 1 is fastest for small networks, 0 leaves torch's own choice."""
     mode: str = "auto"
     """How updates are run: 'eager'; 'compiled', faster in long runs, after tens of seconds of compiling; 'graphed', as
-    CUDA graphs; or 'auto', which is graphed on a CUDA device and eager elsewhere, unless the algorithm has a mode."""
+    CUDA graphs; or 'auto': graphed on a CUDA device; on the CPU eager at first and compiled after `switch_at`."""
+    switch_at: str = "auto"
+    """With mode 'auto' on the CPU: the iteration from which on compiled programs run, which are compiled beside
+    training until then; 'auto' takes it from the sizes of the run and leaves short runs eager; 'ready' is as soon as
+    possible, and then two runs with one seed may differ in their last bits; 'never'."""
     tf32: bool = False
     """Let matrix products on a GPU round their factors to TF32, which has 10 bits where float32 has 23: about twice as
     fast. A switch of torch for the whole process; False leaves it as it is."""
@@ -271,6 +275,10 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         if self.mode not in MODES:
             raise ConfigError(unknown("mode", self.mode, MODES, where="RunConfig"))
         self._check_mode()
+        if self.switch_at not in ("auto", "ready", "never") and not self.switch_at.isdecimal():
+            raise ConfigError(
+                f"switch_at is 'auto', 'ready', 'never' or the number of an iteration, found {self.switch_at!r}"
+            )
         if self.collector.seed not in (0, self.seed):
             raise ValueError(f"collector.seed={self.collector.seed} has no effect: set the seed of the run")
         if self.collector.previous_step:
