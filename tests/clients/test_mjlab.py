@@ -118,6 +118,7 @@ def test_our_own_launcher(tmp_path):
         "1.0",
     ]
     words += ["--plan.learning-starts", "1024", "--plan.batch-size", "64", "--plan.num-updates-per-round", "1"]
+    words += ["--evaluation.every", "0", "--evaluation.at-end", "False"]
     striderl("train", task, "--algorithm", "fast_sac", *words)
 
 
