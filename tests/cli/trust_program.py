@@ -226,6 +226,11 @@ def reader_cases(run, files):
         recorded = {"pretrain_iterations": 1, "pretrain_dataset": {"data_dir": str(files / "recordings")}}
         return kind(env, {**train_cfg, **(recorded if staged else {})}).load(files / "hostile.pt")
 
+    def distillation_load():
+        model = {"hidden_dims": [4], "distribution_cfg": {"class_name": "GaussianDistribution"}}
+        cfg = {"student": dict(model), "teacher": dict(model), "algorithm": {}, "num_steps_per_env": 4}
+        return training.DistillationRunner(env, cfg).load(files / "hostile.pt")
+
     def resumed():
         config = training.read_run_config(run)
         return training.Run(config, training.RunFolder(run)).restore()
@@ -240,6 +245,7 @@ def reader_cases(run, files):
         "training.Agent.load": lambda: training.Agent.load(run),
         "training.OnPolicyRunner.load": lambda: runner_load(training.OnPolicyRunner),
         "training.TwoStageRunner.load": lambda: runner_load(training.TwoStageRunner),
+        "training.DistillationRunner.load": distillation_load,
         "training.Run.restore": resumed,
         "training.RunStudents": lambda: student(run),
         "training.RunStudents runner": lambda: student(files / "runner"),

@@ -45,7 +45,7 @@ class WandbLogger(Logger):
         name: the name that is shown; the id without one.
         """
         if mode not in ("offline", "online", ""):
-            raise ValueError(f"WandbLogger: mode is 'offline' or 'online', or empty for WANDB_MODE, found {mode!r}")
+            raise ValueError(f"WandbLogger: mode is empty (WANDB_MODE), 'offline' or 'online', found {mode!r}")
         self.folder, self.project, self.mode = Path(folder), project, mode
         self.entity, self.run_id = entity, run_id or run_id_of(self.folder)
         self.run_name = name or self.run_id
