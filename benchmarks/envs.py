@@ -14,8 +14,9 @@ Where an episode has ended, SyncVectorEnv, AsyncVectorEnv and envpool spend thei
 default), striderl and Stable-Baselines3 reset at once and return a real transition from every call. Tianshou's envs are
 reset by its collector, which is done here too.
 
-    python benchmarks/envs.py                    both benchmarks of this file
+    python benchmarks/envs.py                    all benchmarks of this file
     python benchmarks/envs.py --only quadruped   how striderl's quadruped scales with envs and threads
+    python benchmarks/envs.py --only collect     a policy and a buffer in Tianshou's words, beside stepping alone
 """
 
 from __future__ import annotations
@@ -237,5 +238,93 @@ ENVS = Benchmark(
     starts=1,
 )
 
+# -- a policy and a buffer in Tianshou's words -------------------------------------------------------------------------
+
+COLLECT_TITLE = "`Collector.collect` with an MLP, CartPole-v1"
+STEPS_PER_SAMPLE = 4000
+
+
+@contextmanager
+def prepare_collect(contender: str, table: str, row: str) -> Iterator[Callable[[], Sample]]:
+    """Build the envs of one row, with a policy of 64 units and a `ReplayBuffer`, or to be stepped alone."""
+    num_envs = int(row.split()[0])
+    take = collected_steps(num_envs) if contender == "striderl" else plain_steps(num_envs)
+    take()
+
+    def sample() -> Sample:
+        found: list[int] = []
+        whole = timed_block(lambda: found.append(take()), 1)
+        return Sample(*(each / found[0] for each in whole))
+
+    yield sample
+
+
+def collected_steps(num_envs: int) -> Callable[[], int]:
+    """Return a call that collects whole episodes and returns how many steps they had."""
+    import torch
+
+    from striderl.compat.tianshou.data import Batch, Collector, ReplayBuffer
+    from striderl.compat.tianshou.env import DummyVectorEnv
+    from striderl.compat.tianshou.policy import BasePolicy
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+
+    class Acting(BasePolicy):
+        """A small MLP; with this seed its episodes have about thirty steps."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+
+        def forward(self, batch: Batch, state: Any = None, **kwargs: Any) -> Batch:
+            return Batch(act=self.net(torch.from_numpy(batch.obs)).argmax(-1))
+
+        def learn(self, batch: Batch, **kwargs: Any) -> dict[str, float]:
+            return {}
+
+    collector = Collector(Acting(), DummyVectorEnv([_make_plain("CartPole-v1")] * num_envs), ReplayBuffer(50_000))
+    return lambda: int(collector.collect(n_step=STEPS_PER_SAMPLE)["n/st"])
+
+
+def plain_steps(num_envs: int) -> Callable[[], int]:
+    """Return a call that steps the envs one after the other with random actions, and resets them."""
+    envs = [_make_plain("CartPole-v1")() for _ in range(num_envs)]
+    for env in envs:
+        env.reset(seed=0)
+    actions = actions_for("CartPole-v1")
+
+    def take() -> int:
+        for call in range(STEPS_PER_SAMPLE // num_envs):
+            for env, action in zip(envs, actions[call % NUM_ACTIONS]):
+                _, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    env.reset()
+        return STEPS_PER_SAMPLE // num_envs * num_envs
+
+    return take
+
+
+COLLECT = Benchmark(
+    name="collect",
+    contenders={
+        "striderl": Contender(name="striderl", needs=("striderl", "gymnasium", "torch"), role="subject"),
+        "gymnasium": Contender(name="Gymnasium, stepping alone", needs=("gymnasium",)),
+    },
+    tables=[
+        Table(
+            title=COLLECT_TITLE,
+            rows=("1 env", "8 envs"),
+            contenders=("striderl", "gymnasium"),
+            unit="steps/s",
+            ratio_title="stepping alone / collect",
+        )
+    ],
+    prepare=prepare_collect,
+    also_report=("numpy", "torch"),
+    rounds=8,
+    starts=1,
+)
+
 if __name__ == "__main__":
-    sys.exit(main([ENVS, quadruped_scaling.QUADRUPED], __file__))
+    sys.exit(main([ENVS, quadruped_scaling.QUADRUPED, COLLECT], __file__))

@@ -78,6 +78,15 @@ def test_parts_of_ones_own_are_trained_with(monkeypatch):
     assert text.startswith("best mean return while collecting: -") and text.count("the policy acts [") == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "steps", "wanted"), [("rlpyt_recurrent.py", "4000", 0.9), ("rlpyt_images.py", "4500", 0.8)]
+)
+def test_programs_in_rlpyts_words_learn(name, steps, wanted):
+    text = run(name, "--steps", steps)  # chance is 0.5 for the first, and -0.6 for the second
+    assert float(text.strip().splitlines()[-1].split()[-1]) >= wanted
+
+
 # -- learning from more than reward: a few steps of each, which learn nothing ----------------------------------------
 
 QUICK = ("teacher_student.py", "visual_student.py", "estimator.py", "two_skills.py", "motion_prior.py", "two_stage.py")

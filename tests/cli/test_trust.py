@@ -141,7 +141,7 @@ def test_flags_about_a_folder_have_no_effect_without_one(flag, capsys):
     assert "no effect without --resume" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["evaluate", "play", "record", "export", "dataset", "resume"])
+@pytest.mark.parametrize("command", ["evaluate", "play", "record", "export", "dataset", "resume", "report", "doctor"])
 def test_help_explains_trust(command, capsys):
     assert main([command, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())

@@ -189,6 +189,10 @@ def command_cases(run, files, out):
         "record": ([run, "--seconds", "0.2", "--output", f"{out}.gif"], True),
         "export": ([run, "--output", out, "--formats", "torch"], None),  # builds no env: nothing to import
         "plot": ([run], False),
+        "report": ([run, "--output", f"{out}.html"], False),  # read as data, refused parts named on the page
+        "compare": ([run], False),
+        "diff": ([run, run], False),
+        "doctor": ([run, "--seconds", "0.2", "--num-envs", "2"], True),
         "dataset": ([run, out, "--num-steps", "8", "--num-envs", "2"], True),
         "clips trot": ([f"{out}.npz"], False),
         "clips record": ([run, out], True),

@@ -277,14 +277,14 @@ def test_episodic_return_of_neither_form_names_both(arguments: tuple[Any, ...]) 
 def test_exactly_so_many_steps_with_one_env():
     buffer = ReplayBuffer(20)
     collector = Collector(Fixed(), Counter(), buffer)
-    result = collector.collect(n_step=7)
+    result = collector.collect(n_step=7, whole_episodes=False)
     # episodes of three steps with rewards 1 + 2 + 3
     assert (result["n/st"], result["n/ep"], result["rew"], result["len"]) == (7, 2, 6.0, 3.0)
     assert set(result) == {"n/ep", "n/st", "v/st", "v/ep", "rew", "len"}
     assert buffer.obs[:7, 1].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert buffer.obs_next[:7, 1].tolist() == [1, 2, 3, 1, 2, 3, 1]  # where it really ended, not the next start
     assert buffer.terminated[:7].tolist() == [False, False, True, False, False, True, False]
-    collector.collect(n_step=2)
+    collector.collect(n_step=2, whole_episodes=False)
     assert buffer.obs[:9, 1].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
 
 
@@ -315,7 +315,7 @@ def test_several_envs_and_one_ring_want_whole_episodes():
     buffer = ReplayBuffer(60)
     collector = Collector(Fixed(), Counter(2), buffer)
     with pytest.raises(ValueError, match="VectorReplayBuffer"):
-        collector.collect(n_step=4)
+        collector.collect(n_step=4, whole_episodes=False)
     assert collector.collect(n_episode=3)["n/ep"] == 3
     lengths = np.diff(np.flatnonzero(np.append(True, buffer.done[: len(buffer)])))
     assert sorted(lengths.tolist()) == [3, 3, 4]
@@ -323,12 +323,12 @@ def test_several_envs_and_one_ring_want_whole_episodes():
         assert buffer.obs[start, 1] == 0
 
 
-def test_whole_episodes_gives_at_least_and_goes_on():
+def test_one_ring_gets_at_least_so_many_steps_in_whole_episodes_and_goes_on():
     buffer = ReplayBuffer(60)
     collector = Collector(Fixed(), Counter(2), buffer)
-    first = collector.collect(n_step=4, whole_episodes=True)
+    first = collector.collect(n_step=4)
     assert (first["n/st"], first["n/ep"]) == (7, 2)  # after four steps: episodes of 3 and of 4
-    second = collector.collect(n_step=1, whole_episodes=True)
+    second = collector.collect(n_step=1)
     # env 0 had begun a second episode, of which one step was waiting: it is not lost
     assert (second["n/st"], second["len"]) == (3, 3.0)
     assert buffer.obs[7:10].tolist() == [[0, 0], [0, 1], [0, 2]]
@@ -411,12 +411,12 @@ def test_an_error_of_the_policy_starts_anew():
     env = Counter()
     buffer = ReplayBuffer(30)
     collector = Collector(policy, env, buffer)
-    collector.collect(n_step=2)
+    collector.collect(n_step=2, whole_episodes=False)
     policy.make_result = lambda n: None
     with pytest.raises(TypeError):
-        collector.collect(n_step=1)
+        collector.collect(n_step=1, whole_episodes=False)
     policy.make_result = None
-    collector.collect(n_step=2)
+    collector.collect(n_step=2, whole_episodes=False)
     assert buffer.obs[:4, 1].tolist() == [0, 1, 0, 1]
     assert buffer.next(1) == 1  # what was under way is not followed by the new episode
 
@@ -466,7 +466,7 @@ def test_offpolicy_trainer_counts_and_calls():
     assert modes == [(1, 9, False, False), (2, 18, False, False)]
     assert (result["best_reward"], result["best_epoch"], result["test_episode"]) == (6.0, 1, 4)
     assert result["duration"] > 0 and result["train_speed"] > 0
-    assert ("test/rew", 6.0, 9) in writer.rows and ("train/loss", 1.0, 3) in writer.rows
+    assert ("test/rew", 6.0, 9) in writer.rows and ("loss", 1.0, 3) in writer.rows
 
 
 def test_stop_fn_is_confirmed_by_a_test():

@@ -18,5 +18,5 @@ def test_every_loop_says_where_the_order_is_drawn():
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "order_generator"
     ]
-    assert len(calls) >= 6  # trainer, loops by hand, four other libraries' ways
+    assert len(calls) >= 5  # trainer, loops by hand, three other libraries' ways; rlpyt's shuffles by torch's seed
     assert all(given == 3 for _, given in calls), f"seed, iteration and device are given, found {calls}"

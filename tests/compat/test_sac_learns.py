@@ -16,9 +16,7 @@ from striderl.algorithms.actor_critic.sac import SACConfig
 from striderl.collect.samplers.samplers import SerialSampler
 from striderl.compat.generator.agent import Agent, Algorithm
 from striderl.compat.generator.trainer import Trainer, TrainerConfig
-from striderl.compat.rlpyt.agents import SacAgent
-from striderl.compat.rlpyt.algorithms import SAC
-from striderl.compat.rlpyt.runner import MinibatchRlEval
+from striderl.compat.rlpyt import SAC, MinibatchRlEval, SacAgent
 from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
 from striderl.compat.tianshou.collector import Collector
 from striderl.compat.tianshou.trainers import offpolicy_trainer
@@ -104,9 +102,9 @@ def test_model_algorithm_agent_and_trainer():
 class Mu(nn.Module):
     """rlpyt's policy: mean and log of the deviation."""
 
-    def __init__(self, observation_shape: tuple[int, ...], output_size: int) -> None:
+    def __init__(self, observation_shape: tuple[int, ...], action_size: int) -> None:
         super().__init__()
-        self.net = layers(observation_shape[0], 2 * output_size)
+        self.net = layers(observation_shape[0], 2 * action_size)
 
     def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any) -> tuple[Tensor, ...]:
         return self.net(observation).chunk(2, dim=-1)
@@ -115,12 +113,12 @@ class Mu(nn.Module):
 class Q(nn.Module):
     """rlpyt's critic."""
 
-    def __init__(self, observation_shape: tuple[int, ...], output_size: int, action_size: int = 0) -> None:
+    def __init__(self, observation_shape: tuple[int, ...], action_size: int) -> None:
         super().__init__()
-        self.net = layers(observation_shape[0] + action_size, output_size)
+        self.net = layers(observation_shape[0] + action_size, 1)
 
     def forward(self, observation: Tensor, prev_action: Any, prev_reward: Any, action: Tensor) -> Tensor:
-        return self.net(torch.cat([observation, action], -1))
+        return self.net(torch.cat([observation, action], -1)).squeeze(-1)
 
 
 @pytest.mark.slow
@@ -136,7 +134,15 @@ def test_sampler_algorithm_agent_and_runner():
         eval_max_trajectories=40,
     )
     runner = MinibatchRlEval(
-        algo=SAC(CONFIG, batch_size=32, min_steps_learn=160, replay_ratio=2.0),
+        algo=SAC(
+            discount=0.9,
+            target_update_tau=0.05,
+            learning_rate=1e-2,
+            fixed_alpha=0.05,
+            batch_size=32,
+            min_steps_learn=160,
+            replay_ratio=2.0,
+        ),
         agent=SacAgent(Mu, Q),
         sampler=sampler,
         n_steps=2400,

@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -362,11 +363,13 @@ def test_in_place_arithmetic_reaches_views():
 
 def test_to_torch_and_back():
     batch = Batch(a=np.arange(3), b={"c": np.ones(2, np.float32)}, s="text", n=None)
+    address = batch.a.__array_interface__["data"][0]
+    other = batch.to("cpu", torch.float16)
+    assert other.a.dtype is torch.float16 and isinstance(batch.a, np.ndarray)  # `to` leaves the batch as it was
+    assert batch.to_torch() is batch and batch.a.data_ptr() == address  # in place, with shared memory
     tensors = batch.to_torch(dtype=torch.float64)
     assert tensors.a.dtype is torch.float64 and tensors.b.c.dtype is torch.float64 and tensors.s == "text"
-    assert batch.to_torch().a.data_ptr() == batch.a.__array_interface__["data"][0]  # shared memory
-    assert batch.to("cpu", torch.float16).a.dtype is torch.float16
-    assert isinstance(tensors.to_numpy().b.c, np.ndarray)
+    assert isinstance(tensors.to_numpy().b.c, np.ndarray) and tensors.to_numpy() is batch
     assert Batch(a=torch.ones(1, dtype=torch.bfloat16)).to_numpy().a.dtype == np.float32
     assert Batch(a=np.arange(3)[::-1]).to_torch().a.tolist() == [2, 1, 0]
 
@@ -456,9 +459,10 @@ def test_cat_fills_a_reserved_key_that_another_batch_has():
     assert Batch.stack([Batch(a=Batch()), Batch(a={"q": 1.0})]).a.q.tolist() == [0, 1]
 
 
-def test_split_refuses_leaves_of_different_lengths():
-    with pytest.raises(ValueError, match="leading dimensions differ: 'a' has"):
-        list(Batch(a=np.zeros(3), b=np.zeros(4)).split(2))
+def test_split_goes_as_far_as_iteration_and_warns_of_rows_that_are_left_out():
+    with pytest.warns(UserWarning, match=r"rows beyond the shortest leaf: lengths are \{'a': 3, 'b': 4\}"):
+        parts = list(Batch(a=np.zeros(3), b=np.arange(4)).split(2, shuffle=False))
+    assert [part.b.tolist() for part in parts] == [[0, 1], [2]]
     with pytest.raises(TypeError, match="a number of rows, found str"):
         list(Batch(a=np.zeros(3)).split("a"))
 
@@ -528,3 +532,77 @@ def test_none_is_not_written_over_numbers():
     batch[0] = {"c": None, "a": 7}
     assert objects(batch.c) == [None, "y"] and batch.a.tolist() == [7, 2]
     assert batch.b.tolist() == [0, 1] and batch.d.e.tolist() == [0, 6]  # not given
+
+
+# -- rules of Tianshou's own Batch -------------------------------------------------------------------------------------
+
+
+def test_batches_without_rows_yield_none() -> None:
+    for batch in (Batch(), Batch(a=1), Batch(a=Batch(), b=Batch(c=Batch())), Batch(a=[1, 2], b=3)):
+        assert list(batch) == []
+    assert [row.a for row in Batch(a=[1, 2, 3], b=[4, 5])] == [1, 2]
+
+
+def test_empty_batches_keep_shapes_and_dtypes() -> None:
+    batch = Batch(
+        a=[False, True], b={"c": np.array([2.0, "st"], object), "e": [2.0, np.nan]}, t=torch.ones(2, 3), n=None
+    )
+    empty = Batch.empty(batch)
+    assert empty.a.tolist() == [False, False] and empty.b.c.tolist() == [None, None] and empty.b.e.tolist() == [0, 0]
+    assert empty.t.shape == (2, 3) and not empty.t.any() and empty.n is None
+    assert batch.a.tolist() == [False, True] and bool(batch.t.all())  # a copy was emptied
+    batch[1] = Batch.empty(batch[0])
+    assert batch.b.c.tolist() == [2.0, None] and batch.b.e.tolist() == [2, 0] and batch.t.tolist() == [[1] * 3, [0] * 3]
+    assert batch.empty_([0]) is batch and not batch.t.any() and batch.b.c.tolist() == [None, None]
+    row = Batch(a=np.arange(3), t=torch.ones(3))[1]
+    assert row.empty_().a == 0 and isinstance(row.a, np.integer)
+    with pytest.raises(IndexError, match="'a' has shape"):
+        Batch(a=np.zeros(2)).empty_(7)
+    assert Batch().empty_().is_empty()
+
+
+def test_cat_fills_empty_parts_to_the_rows_of_their_batch() -> None:
+    one = Batch(a=Batch(a=np.ones((3, 2))), b=np.ones(3))
+    two = Batch(a=Batch(a=Batch(), t=Batch()), b=np.zeros(2))
+    joined = Batch.cat([one, two, one])
+    assert joined.a.a[:, 0].tolist() == [1, 1, 1, 0, 0, 1, 1, 1] and joined.a.t.is_empty()
+    only = Batch.cat([Batch(a=Batch(a=np.ones((3, 2)))), Batch(a=Batch(a=Batch())), Batch()])
+    assert only.a.a.shape == (3, 2)  # without leaves there are no rows
+    partly = Batch.cat([Batch(c={"x": [1, 2], "y": [3, 4]}), Batch(c={"x": [5]}), Batch(b=[7.0], c=Batch())])
+    assert partly.c.x.tolist() == [1, 2, 5, 0] and partly.c.y.tolist() == [3, 4, 0, 0] and partly.b[-1] == 7
+
+
+@pytest.mark.parametrize(
+    ("join", "parts", "text"),
+    [
+        (
+            Batch.cat,
+            [{"e": [4, 5], "d": 6}, {"e": [4, 6]}],
+            r"'d' cannot be joined \(cat\): array\(6\) is a single value",
+        ),
+        (Batch.cat, [{"n": {"d": 6}}, {"e": [4, 6]}], "'n/d' cannot be joined"),
+        (Batch.stack, [{"m": torch.ones(2)}, {"m": np.array(["a", None], object)}], "'m' cannot be joined"),
+        (
+            Batch.cat,
+            [{"m": torch.ones(2)}, {"m": np.array(["a", None], object)}],
+            "'m' cannot be joined",
+        ),
+    ],
+)
+def test_joins_that_fail_name_the_key(join: Any, parts: list[Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        join(parts)
+
+
+def test_errors_that_programs_for_tianshou_catch() -> None:
+    with pytest.raises(AssertionError):
+        Batch({1: 2})
+    with pytest.raises(AssertionError):
+        list(Batch(a=np.arange(3)).split(0))
+
+
+def test_to_torch_takes_numbers_too() -> None:
+    batch = Batch(a=np.float64(1.0), b=Batch(c=np.ones(1, np.float32)))
+    batch.b.__dict__["e"] = 1
+    batch.to_torch()
+    assert batch.a.dtype is torch.float64 and batch.b.c.dtype is torch.float32 and batch.b.e.dtype is torch.int64

@@ -45,9 +45,8 @@ from striderl.collect.teacher import Teacher
 from striderl.compat.generator.agent import Agent, Algorithm
 from striderl.compat.generator.trainer import Trainer as GeneratorTrainer
 from striderl.compat.generator.trainer import TrainerConfig
-from striderl.compat.rlpyt.agents import PgAgent
-from striderl.compat.rlpyt.algorithms import PPO as RLPYT_PPO
-from striderl.compat.rlpyt.runner import MinibatchRl
+from striderl.compat.rlpyt import PPO as RLPYT_PPO
+from striderl.compat.rlpyt import MinibatchRl, PgAgent
 from striderl.compat.st_rl.ppo import PPO as LOOP_PPO
 from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
 from striderl.compat.tianshou.collector import Collector as TianshouCollector
@@ -522,7 +521,7 @@ def rlpyt(scratch: Path) -> Iterator[State]:
             return result
 
     MinibatchRl(
-        algo=Kept(PPOConfig(**PPO_SETTINGS)),
+        algo=Kept(epochs=2, minibatches=2, ratio_clip=0.2, gae_lambda=0.95),
         agent=agent,
         sampler=sampler,
         n_steps=UPDATES * 32,

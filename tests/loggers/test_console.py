@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from striderl.loggers.console_logger import ConsoleLogger, clock, plain_line, short_number
+from striderl.loggers.console_logger import ConsoleLogger, clock, dashboard, plain_line, short_number
 
 NUMBERS = {
     "collect/return_mean": 182.4321,
@@ -88,3 +88,35 @@ def test_without_a_limit_there_is_no_bar():
     logger.log(64, {"train/kl": 1.0})
     logger.close()
     assert "%" not in stream.getvalue() and "kl" in stream.getvalue()
+
+
+def shown_on(width, height, numbers):
+    """The lines of the live table on a terminal of this size."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    console.print(dashboard("gymnasium:SomeEnv-v3", 12288, numbers, width=width, height=height))
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 12), (200, 50)])
+def test_the_live_table_fits_the_terminal_with_the_return_first(width, height):
+    many = {
+        **{f"train/loss_number_{number}": float(number) for number in range(40)},
+        **NUMBERS,
+        "collect/length_mean": 55.5,
+        **{f"collect/reward/a_term_with_a_very_long_name_{number}": 0.1 for number in range(30)},
+        "evaluate/return_mean": 195.5,
+    }
+    lines = shown_on(width, height, many)
+    assert len(lines) <= height - 1 and max(map(len, lines)) <= width
+    assert "iteration 64/100" in lines[1]
+    assert lines[2].startswith("return 182.4   length 55.50   evaluatio")
+    table = "\n".join(lines[3:])
+    assert table.index("evaluate") < table.index("return_mean")
+    assert ("more in metrics.csv" in table) == (width < 200)
+
+
+def test_a_small_table_leaves_nothing_out():
+    text = "\n".join(shown_on(80, 24, NUMBERS))
+    assert "value_loss" in text and "more in" not in text

@@ -63,6 +63,8 @@ def test_tensorboard(tmp_path):
     assert picture.step == 64 and picture.encoded_image_string[:4] == b"GIF8"
     assert (picture.height, picture.width) == (64, 96)
     assert events.Tensors("stopped")[0].tensor_proto.string_val == [b"budget is used up"]
+    where = events.Tensors("files/policy.onnx")[0].tensor_proto.string_val
+    assert where == [str(tmp_path / "policy.onnx").encode()]
     assert '"clip": 0.2' in events.Tensors("config")[0].tensor_proto.string_val[0].decode()
 
 
@@ -117,6 +119,9 @@ for step, numbers in ROWS.items():
     logger.log(step, numbers)
 logger.video(64, "video/episode", film(Path(sys.argv[1]) / "step_64.mp4"))
 logger.text("stopped", "budget is used up")
+page = Path(sys.argv[1]) / "report.html"
+page.write_text("<p>a page")
+logger.file(page)
 logger.close()
 again = TrackioLogger("cartpole", "seed3")
 again.config(CONFIG)
@@ -145,6 +150,8 @@ def test_trackio(tmp_path, monkeypatch):
     copies = list((tmp_path / "store").rglob(Path(video["file_path"]).name))
     assert copies and copies[0].read_bytes() == (tmp_path / "step_64.mp4").read_bytes()
     assert json.loads(settings)["ppo.clip"] == 0.2 and "budget is used up" in str(rows)
+    kept = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert any(path.read_bytes() == b"<p>a page" for path in kept)
 
 
 # -- MLflow ------------------------------------------------------------------------------------------------------------

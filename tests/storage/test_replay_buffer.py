@@ -353,8 +353,8 @@ def test_errors_say_what_is_wrong() -> None:
     buf.add(obs=0, act=0, rew=0.0, done=True)
     with pytest.raises(IndexError, match="holds no step"):
         buf[2]
-    with pytest.raises(TypeError, match="PrioritizedReplayBuffer"):
-        buf.update_weight([0], [1.0])
+    with pytest.raises(AttributeError, match="PrioritizedReplayBuffer"):
+        buf.update_weight([0], [1.0])  # hasattr(buf, "update_weight") tells the two apart
     with pytest.raises(AttributeError, match=r"no key 'acts'\. Did you mean 'act'"):
         _ = buf.acts
     with pytest.raises(ValueError, match="size of at least 1"):
@@ -530,3 +530,87 @@ def test_a_cut_of_some_envs() -> None:
     with pytest.raises(IndexError, match="numbered from 0 to 1, found \\[2\\]"):
         buf.cut([2])
     ReplayBuffer(3).cut()  # nothing is under way in an empty buffer
+
+
+# -- whole episodes, last frames, other rewards ------------------------------------------------------------------------
+
+
+KEYS = ("obs", "act", "rew", "done", "terminated", "truncated", "obs_next")
+
+
+def rows(start: int, count: int, *, done: bool = True, late: bool = False) -> Batch:
+    """Steps of one episode with observations start, start + 1 and so on."""
+    obs = np.arange(start, start + count, dtype=np.float64)
+    ends = np.zeros(count, np.bool_)
+    ends[-1] = done
+    flags = {"done": ends, "terminated": ends & (not late), "truncated": ends & late}
+    return Batch(obs=obs, act=obs, rew=obs, **flags, obs_next=obs + 0.5, info=Batch(), policy=Batch())
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_extend_is_add_step_by_step(stored: bool) -> None:
+    one, two = (ReplayBuffer(7, ignore_obs_next=not stored) for _ in range(2))
+    for part in (rows(0, 3), rows(10, 3, late=True), rows(20, 4), rows(30, 12)):
+        index = one.extend(part)
+        kept = [two.add(**{key: part[key][i] for key in KEYS}) for i in range(len(part.obs))]
+        assert index.tolist() == kept[-7:]
+        assert one[:] == two[:] and len(one) == len(two)
+        order = one.sample_index(0)
+        assert order.tolist() == two.sample_index(0).tolist()
+        assert (
+            one.next(order).tolist() == two.next(order).tolist()
+            and one.prev(order).tolist() == two.prev(order).tolist()
+        )
+
+
+def test_extend_does_not_continue_what_was_under_way() -> None:
+    buf = ReplayBuffer(20)
+    buf.extend(rows(0, 2, done=False))
+    buf.add(obs=5.0, act=5.0, rew=5.0, done=False, obs_next=6.0)
+    buf.extend(rows(10, 2))
+    assert [buf.next(i) for i in range(5)] == [1, 1, 2, 4, 4]
+    with pytest.raises(TypeError, match="vector buffer"):
+        VectorReplayBuffer(4, 2).extend(rows(0, 1))
+
+
+def test_the_last_frame_is_stored_however_steps_come() -> None:
+    frames = [np.full(2, i, np.float32) for i in range(3)]
+    added, updated, extended = (ReplayBuffer(4, save_only_last_obs=True) for _ in range(3))
+    added.add([None, None, frames[1]], 0, 1.0, True, [None, frames[2]])  # only the last one is looked at
+    source = ListReplayBuffer()
+    source.add(np.stack(frames[:2]), 0, 1.0, True, np.stack(frames[1:]))
+    updated.update(source)
+    part = Batch(obs=np.stack(frames[:2])[None], act=[0], rew=[1.0], done=[True], terminated=[True], truncated=[False])
+    extended.extend(Batch(part, obs_next=np.stack(frames[1:])[None], info=Batch(), policy=Batch()))
+    for buf in (added, updated, extended):
+        assert buf.obs[0].tolist() == [1, 1] and buf.obs_next[0].tolist() == [2, 2]
+    again = ReplayBuffer(4, save_only_last_obs=True)
+    again.update(added)  # its observations are last frames already
+    assert again.obs[0].tolist() == [1, 1]
+
+
+def test_other_rewards_the_number_of_frames_and_the_size() -> None:
+    buf = ReplayBuffer(4)
+    buf.extend(rows(0, 3))
+    view = buf.with_rew(np.full(4, 9.0))
+    assert view[np.arange(3)].rew.tolist() == [9, 9, 9] and buf[np.arange(3)].rew.tolist() == [0, 1, 2]
+    assert view.obs is buf.obs and len(view) == 3
+    assert ReplayBuffer(1e5).maxsize == 100_000
+    with pytest.raises(ValueError, match=r"a whole number of steps, found 2\.5"):
+        ReplayBuffer(2.5)
+    with pytest.raises(ValueError, match="a row for each of 4 places"):
+        buf.with_rew(np.zeros(3))
+    buf.stack_num = 2
+    assert buf[2].obs.tolist() == [1, 2]
+    with pytest.raises(AssertionError, match="stack_num is at least 1, found 0"):
+        buf.stack_num = 0
+
+
+def test_keys_with_dots_come_back_from_a_file(tmp_path: Path) -> None:
+    buf = ReplayBuffer(4)
+    info = {"TimeLimit.truncated": True, "100%": {"a.b%2E": 3}}
+    buf.add(obs=1.0, act=0, rew=1.0, done=True, obs_next=2.0, info=info)
+    buf.save(tmp_path / "buffer.zip")
+    other = ReplayBuffer(4)
+    other.restore(tmp_path / "buffer.zip")
+    assert other[:] == buf[:] and other.info["100%"]["a.b%2E"][0] == 3

@@ -8,6 +8,7 @@ import logging
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from poison import (
@@ -23,13 +24,15 @@ from poison import (
 from poisoned_envs import Injection, Poisoned
 from run_cases import folder_at, tiny
 
+from striderl.cli.report import page_of
 from striderl.collect.collector import Collector
 from striderl.collect.quarantine import Fault, Healthy, Outcome, Quarantine
+from striderl.collect.trace import SUFFIX, EnvTrace, read_trace
 from striderl.envs import tasks
 from striderl.execution import parameter_groups
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_folder import RunFolder
-from striderl.training.guard import DivergedError, FaultReport, Guard, read_faults
+from striderl.training.guard import MAX_TRACES, DivergedError, FaultReport, Guard, read_faults
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +163,51 @@ def test_a_run_reports_component_env_step_and_value(tmp_path, monkeypatch, caplo
     rows = [json.loads(line) for line in RunFolder(tmp_path / "run").json_lines.read_text().splitlines()]
     assert [row["faults/bad_samples"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
     assert [row["faults/rollbacks"] for row in rows] == [0.0] * 4
+
+
+@pytest.mark.parametrize(("place", "value"), [("obs", math.inf), ("reward", math.nan)])
+def test_the_last_second_before_a_fault_is_kept(tmp_path, monkeypatch, place, value):
+    run = poisoned_run(tmp_path / "run", monkeypatch, Injection(place, 2, 13, value))
+    run.drive()
+    (path,) = (tmp_path / "run" / "faults").iterdir()
+    assert path.name == f"{place}_env2_step13{SUFFIX}"
+    trace = read_trace(path)
+    # the bad number came in the 14th step of the env; what followed it is not in the trace
+    assert trace.obs["obs"].shape == (14, 4) and trace.actions["action"].shape == (14,)
+    last = trace.obs["obs"][-1, 0] if place == "obs" else trace.reward[-1]
+    assert str(last) == str(value)
+    assert np.isfinite(trace.obs["obs"][:-1]).all() and np.isfinite(trace.reward[:-1]).all()
+    assert {name: trace.facts[name] for name in ("component", "env", "step", "value")} == {
+        "component": place,
+        "env": 2,
+        "step": 13,
+        "value": str(value),
+    }
+    page = page_of([tmp_path / "run"])
+    assert f"before the fault: component {place}, env 2, step 13" in page
+
+
+def test_traces_are_few_and_the_oldest_make_place(tmp_path):
+    report = FaultReport()
+    report.write_to(tmp_path / "faults.jsonl")
+    trace = EnvTrace(obs={}, actions={}, reward=np.zeros(3), done=np.zeros(3, bool))
+    for step in range(MAX_TRACES + 5):
+        report.add([Fault("../obs", 0, step, math.nan, 1, trace)], env_steps=step, num_updates=0)
+    names = {path.name for path in (tmp_path / "faults").iterdir()}
+    assert len(names) == MAX_TRACES and f".._obs_env0_step{MAX_TRACES + 4}{SUFFIX}" in names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["faults", "faults.jsonl"]
+
+
+def test_an_env_that_is_always_bad_costs_few_traces():
+    env = tasks.make("cartpole", num_envs=8)
+
+    class AlwaysBad(Poisoned):
+        def after(self, step):
+            step.reward[:] = math.nan
+
+    bad = AlwaysBad(env, Injection("start", 0, 0, 0.0))
+    collected = Collector(bad, config_actor(env)).collect(n_step=400)
+    assert len(collected.faults) == 8 and sum(fault.trace is not None for fault in collected.faults) == 4
 
 
 def test_a_run_without_faults_has_no_report(tmp_path, monkeypatch):

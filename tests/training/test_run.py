@@ -212,7 +212,8 @@ def test_videos_and_trackers(tmp_path):
     config = tiny(iterations=4, logging=settings)
     folder = folder_at(tmp_path / "run", config)
     assert Run(config, folder).drive().exit_code == 0
-    assert sorted(path.name for path in folder.videos.iterdir()) == ["step_128.mp4", "step_64.mp4"]
+    names = [f"step_{step}{suffix}" for step in (128, 64) for suffix in (".mp4", ".trace.npz")]
+    assert sorted(path.name for path in folder.videos.iterdir()) == names  # the steps of each lie beside it
     assert list((folder.path / "tensorboard").glob("events*"))
 
 

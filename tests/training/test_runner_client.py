@@ -155,17 +155,20 @@ def test_it_prints_what_rsl_rl_prints(tmp_path, capsys):
 
 
 def test_the_tracker_gets_the_clients_names(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
     cfg = read_train_config({**config(), "algorithm": {}, "logger": "wandb", "wandb_project": "mjlab", "run_name": "a"})
     logger = make_writer(cfg, tmp_path).logger
     assert isinstance(logger, WandbLogger)
-    assert (logger.project, logger.run_name, logger.mode) == ("mjlab", "a", "")
+    assert (logger.project, logger.run_name, logger.mode) == ("mjlab", "a", "online")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert make_writer(cfg, tmp_path).logger.mode == "offline"
     opened: dict[str, Any] = {}
     fake = SimpleNamespace(init=lambda **given: opened.update(given) or SimpleNamespace(log=lambda *a, **k: None))
     fake.Settings = lambda **given: given
     monkeypatch.setitem(sys.modules, "wandb", fake)
     logger.log(1, {"a": 1.0})
     assert (opened["project"], opened["entity"], opened["name"]) == ("mjlab", None, "a")
-    assert opened["mode"] is None, "WANDB_MODE, else online"
+    assert opened["mode"] == "online"
     given = {"class_name": "rsl_rl.utils:WandbLogWriter", "project_name": "walk", "entity": "team"}
     cfg = read_train_config({**config(), "algorithm": {}, "logger": given})
     assert (cfg.logger, cfg.wandb_project, cfg.wandb_entity) == ("wandb", "walk", "team")

@@ -1,7 +1,8 @@
 """Read checkpoints of rsl_rl, all generations, into one description; nothing in them is run.
 
     generation 1 to 3   model_state_dict         actor.0.weight, memory_a.rnn.weight_ih_l0, std | log_std,
-                                                 critic.0.weight, memory_c.rnn.weight_ih_l0
+                                                 critic.0.weight, memory_c.rnn.weight_ih_l0;
+                                                 of parkour and st_rl also encoders.0.…, state_estimator.…, memory_s.…
                2      + obs_norm_state_dict      _mean, _std, count; and critic_ or privileged_obs_norm_state_dict
                3      + in model_state_dict      actor_obs_normalizer._mean, critic_obs_normalizer._mean
                4        actor_state_dict         mlp.0.weight, rnn.rnn.weight_ih_l0, obs_normalizer._mean, std | log_std
@@ -61,6 +62,18 @@ class ForeignNormalizer:
     """How many samples they are from."""
 
 
+FURTHER = (
+    "encoders.",
+    "critic_encoders.",
+    "visual_encoder.",
+    "state_estimator.",
+    "memory_s.",
+    "state_adaptor.",
+    "memory_adaptor.",
+)
+"""How the names of parkour's and st_rl's encoders, estimators and adaptors begin."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ForeignPolicy:
     """A policy that another library saved, with library-independent names."""
@@ -79,6 +92,8 @@ class ForeignPolicy:
     """Normaliser of the actor's observation."""
     critic_normalizer: ForeignNormalizer | None = None
     """Normaliser of the critic's observation."""
+    further: Weights = field(default_factory=dict)
+    """Weights of parkour's and st_rl's further parts under their own names, such as 'encoders.0.model.0.weight'."""
     optimizer: Mapping[str, Any] | None = None
     """The optimiser's state dict as it was; its parameters are numbered in the order of the source."""
     iteration: int = 0
@@ -123,6 +138,7 @@ def _one_module(content: Mapping[str, Any], path: Path) -> ForeignPolicy:
         std_type=std_type,
         actor_normalizer=_normalizer(inside["actor"] or outside["actor"], path),
         critic_normalizer=_normalizer(inside["critic"] or (outside["critic"] if who == "actor" else None), path),
+        further={name: value for name, value in model.items() if who == "actor" and name.startswith(FURTHER)},
         optimizer=content.get("optimizer_state_dict"),
         iteration=_iteration(content),
         left_out=_others(content),

@@ -11,7 +11,7 @@ import tyro
 
 from striderl.cli.options import Trust, parse
 from striderl.cli.runs import env_of, find_run, load
-from striderl.cli.terminal import UsageError, message_of, say
+from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:
     from striderl.envs.vec_env import VecEnv
@@ -113,7 +113,7 @@ def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, An
     from striderl.collect.actors.base import Actor, RandomActor
     from striderl.data.naming import unknown
     from striderl.envs.tasks import make
-    from striderl.recipes.offline import KINDS, record_steps, train_behaviours
+    from striderl.recipes.offline import KINDS, train_behaviours
 
     kind = options.kind or "mix"
     if kind not in KINDS:
@@ -125,12 +125,15 @@ def _of_task(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, An
             actors: list[Actor] = [RandomActor(env.action_spec)]
         else:
             say(f"training a learner of {options.source} for {options.train_steps:,} steps …")
-            behaviours = train_behaviours(options.source, total_steps=options.train_steps, seed=options.seed)
+            with showing_progress("training") as progress:
+                behaviours = train_behaviours(
+                    options.source, total_steps=options.train_steps, seed=options.seed, progress=progress
+                )
             about |= {"train_steps": options.train_steps, "returns": dict(behaviours.returns)}
             actors = behaviours.actors(kind)
     except (ImportError, KeyError, ValueError, RuntimeError) as error:
         raise UsageError(message_of(error)) from error
-    return options.source, record_steps(env, actors, options.num_steps, seed=options.seed), env, about
+    return options.source, _recorded(env, actors, options), env, about
 
 
 def _of_run(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any]]:
@@ -138,14 +141,20 @@ def _of_run(options: DatasetOptions) -> tuple[str, Replay, VecEnv, dict[str, Any
     loaded = load(options.source, options.checkpoint, trust=options.trust)
 
     from striderl.collect.actors.behaviours import BehaviourActor, Sample
-    from striderl.recipes.offline import record_steps
 
     if options.kind:
         raise UsageError("--kind is for a task; a run has one policy, which --checkpoint chooses")
     env, task = env_of(loaded, num_envs=options.num_envs), loaded.env.task
-    replay = record_steps(env, [BehaviourActor(loaded.policy, Sample())], options.num_steps, seed=options.seed)
+    replay = _recorded(env, [BehaviourActor(loaded.policy, Sample())], options)
     about = {"task": task, "run": loaded.folder.path.name, "step": loaded.step, "seed": options.seed}
     return task, replay, env, about
+
+
+def _recorded(env: VecEnv, actors: list[Any], options: DatasetOptions) -> Replay:
+    from striderl.recipes.offline import record_steps
+
+    with showing_progress("recording") as progress:
+        return record_steps(env, actors, options.num_steps, seed=options.seed, progress=progress)
 
 
 def _save(folder: str, replay: Replay, env: VecEnv, about: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """`make demo`: the built-in quadruped learns to walk in about five minutes on two cores, with everything around it.
 
-    train ─▶ evaluate ─▶ video ─▶ plot ─▶ export, checked with onnxruntime ─▶ where everything is
+    train ─▶ evaluate ─▶ video ─▶ plot ─▶ export, checked with onnxruntime ─▶ report ─▶ where everything is
 
 `python -m striderl.cli.demo [--steps N] [--envs N] [--runs FOLDER]`; a picture that cannot be drawn is reported, the
 rest continues.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from striderl.cli.options import parse
-from striderl.cli.terminal import UsageError, be_patient, complain, say
+from striderl.cli.terminal import UsageError, acknowledge, be_patient, complain, say
 from striderl.training.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -43,15 +43,20 @@ class DemoOptions:
 
 def demo(words: list[str]) -> int:
     """Run all steps, print where the results are, and return the exit code."""
+    from striderl.cli.report import report_at_end
+    from striderl.training.experiment.run_folder import RunFolder
+
     be_patient()
     options = parse(DemoOptions, words, command="demo", description="Teach the built-in quadruped to walk.")
     began = time.perf_counter()
-    with StopSignals() as signals:
+    with StopSignals(acknowledge) as signals:
         code, folder = _train(options, signals)
     if code:
         return code
     _show(folder, options)
     say(f"\nall of it took {time.perf_counter() - began:.0f} s")
+    for path in report_at_end(RunFolder(folder)):
+        say(f"report: {path}")
     return 0
 
 
@@ -130,7 +135,8 @@ def _video(loaded: LoadedRun, seconds: float) -> Path:
     ahead = CommandConfig(forward=(0.8, 0.8), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing=0.0)
     with make(loaded.env.task, num_envs=1, settings={"commands": ahead}) as env:
         steps = num_video_steps(seconds, env.step_dt)
-        return record_video(env, GreedyActor(loaded.policy), loaded.folder.videos / "walk.mp4", steps, 7).path
+        path = loaded.folder.videos / "walk.mp4"
+        return record_video(env, GreedyActor(loaded.policy), path, steps, 7, trace=True).path
 
 
 def _exported(loaded: LoadedRun) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from striderl.cli.options import Env, Run, Trust, parse
 from striderl.cli.runs import env_of, load
-from striderl.cli.terminal import UsageError, say
+from striderl.cli.terminal import UsageError, say, showing_progress
 
 
 @dataclass(frozen=True)
@@ -62,5 +62,6 @@ def _play(loaded: Any, options: EvaluateOptions) -> dict[str, float]:
     from striderl.training.evaluation import evaluate
 
     built = env_of(loaded, options.env, num_envs=min(options.num_envs, options.episodes))
-    with built:
-        return evaluate(built, GreedyActor(loaded.policy), options.episodes, options.seed).numbers()
+    with built, showing_progress("evaluate") as progress:
+        actor = GreedyActor(loaded.policy)
+        return evaluate(built, actor, options.episodes, options.seed, progress=progress).numbers()

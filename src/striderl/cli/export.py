@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from striderl.cli.options import Run, Trust, parse
 from striderl.cli.runs import load
-from striderl.cli.terminal import UsageError, message_of, say
+from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:
     from striderl.export.bundle import Bundle
@@ -42,7 +42,8 @@ def export_run(words: list[str]) -> int:
     )
     loaded = load(options.run, options.checkpoint, trust=options.trust)
     folder = Path(options.output) if options.output else loaded.folder.export
-    bundle = export_loaded(loaded, folder, formats=options.formats, overwrite=options.overwrite)
+    with showing_progress(f"export to {' and '.join(options.formats)}"):
+        bundle = export_loaded(loaded, folder, formats=options.formats, overwrite=options.overwrite)
     for name, path in bundle.files.items():
         say(f"{path}: differs from the policy by {max(bundle.parity[name].values()):.2g} at most ({name})")
     return 0

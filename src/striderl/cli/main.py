@@ -3,6 +3,10 @@
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
     striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
     striderl plot RUN …                                                      learning curves as a picture
+    striderl report RUN …                                                    everything about runs on one HTML page
+    striderl compare RUN …                                                   scores over seeds, with intervals
+    striderl diff A B                                                        the first step and tensor that differ
+    striderl doctor ENV | RUN                                                what is wrong with an env or a run
     striderl dataset TASK | RUN FOLDER                                       record what offline algorithms learn from
     striderl import-trajectories OLD NEW                                     convert recordings of pickle files
     striderl clips trot | record | import | export | show …                  motion clips
@@ -23,7 +27,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from striderl import __version__
-from striderl.cli.terminal import UsageError, be_patient, complain, message_of, rank_of_torchrun, say
+from striderl.cli.terminal import (
+    UsageError,
+    be_patient,
+    complain,
+    leave_closed_terminal,
+    message_of,
+    rank_of_torchrun,
+    say,
+)
 from striderl.data.naming import suggestion
 
 
@@ -69,6 +81,30 @@ def _plot(words: list[str]) -> int:
     return plot(words)
 
 
+def _report(words: list[str]) -> int:
+    from striderl.cli.report import report
+
+    return report(words)
+
+
+def _compare(words: list[str]) -> int:
+    from striderl.cli.compare import compare
+
+    return compare(words)
+
+
+def _diff(words: list[str]) -> int:
+    from striderl.cli.diff import diff
+
+    return diff(words)
+
+
+def _doctor(words: list[str]) -> int:
+    from striderl.cli.doctor import doctor
+
+    return doctor(words)
+
+
 def _dataset(words: list[str]) -> int:
     from striderl.cli.dataset import record_dataset
 
@@ -111,6 +147,12 @@ COMMANDS: dict[str, Command] = {
     "record": Command(summary="write a video of a run's policy", run=_record),
     "export": Command(summary="write a run's policy as ONNX and torch files that need no striderl", run=_export),
     "plot": Command(summary="draw the learning curves of one or several runs", run=_plot),
+    "report": Command(summary="write one HTML page about one or several runs", run=_report),
+    "compare": Command(
+        summary="compare runs over their seeds: what is better, what is not distinguishable", run=_compare
+    ),
+    "diff": Command(summary="find the first step and tensor at which two runs part", run=_diff),
+    "doctor": Command(summary="watch an env or a run and name what is wrong with it", run=_doctor),
     "dataset": Command(summary="record a dataset for algorithms that learn from one", run=_dataset),
     "clips": Command(summary="make, record, convert and look at motion clips", run=_clips),
     "import-trajectories": Command(
@@ -158,6 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return 130
+    except BrokenPipeError:  # 'striderl list runs | head' has seen enough
+        leave_closed_terminal()
+        return 141
 
 
 def overview() -> str:

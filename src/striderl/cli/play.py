@@ -14,7 +14,7 @@ import numpy as np
 
 from striderl.cli.options import Env, Run, Trust, parse
 from striderl.cli.runs import env_of, load
-from striderl.cli.terminal import UsageError, message_of, say
+from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:
     from striderl.training.experiment.loading import LoadedRun
@@ -76,9 +76,17 @@ def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
 
     path = Path(options.output) if options.output else loaded.folder.videos / f"{name}_{loaded.step}.mp4"
     try:
-        with env_of(loaded, options.env, filmed=True) as env:
+        with env_of(loaded, options.env, filmed=True) as env, showing_progress(name) as progress:
             steps = num_video_steps(options.seconds, env.shown_dt)
-            video = record_video(env, GreedyActor(loaded.policy), path, steps, options.seed)
+            video = record_video(
+                env,
+                GreedyActor(loaded.policy),
+                path,
+                steps,
+                options.seed,
+                trace=not options.output,
+                progress=progress,
+            )
     except (ImportError, RuntimeError, OSError) as error:
         raise UsageError(f"no video: {message_of(error)}") from error
     say(f"{video.path}: {video.num_frames} frames, {video.num_steps} steps, sum of rewards {video.total_reward:.4g}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from striderl.cli.options import Runs, parse
 from striderl.cli.runs import find_run
-from striderl.cli.terminal import UsageError, message_of, say
+from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,24 @@ def plot(words: list[str]) -> int:
         raise UsageError("name at least one run: striderl plot RUN …")
     folders = [find_run(run) for run in options.runs]
     path = Path(options.output) if options.output else folders[0] / "plots" / "curves.png"
-    draw(folders, path, options.metrics)
+    with showing_progress("plot"):
+        draw(folders, path, options.metrics)
     say(str(path))
+    if len(folders) > 1:
+        say_comparison(folders)
     return 0
+
+
+def say_comparison(folders: list[Path]) -> None:
+    """Print which of the drawn groups their seeds separate; runs that cannot be compared are only drawn."""
+    from striderl.loggers.comparison import compare_runs, sentence
+
+    try:
+        found = compare_runs(folders)
+    except (ValueError, KeyError):
+        return
+    for pair in found.pairs:
+        say(sentence(pair))
 
 
 def draw(folders: list[Path], path: Path, metrics: tuple[str, ...] = ()) -> Path:

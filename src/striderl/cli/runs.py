@@ -17,6 +17,8 @@ CONFIG = "config.json"
 """What makes a folder the folder of a run."""
 ROOT = Path("runs")
 """Where runs are looked for when one is not found."""
+SEED = "seed_"
+"""How the folders of runs that `--seeds` started begin."""
 CHECKPOINTS = ("best", "last")
 """Which checkpoints have a name; all have a number."""
 
@@ -38,7 +40,7 @@ def find_run(name: str | Path) -> Path:
         return path
     inside = known_runs(path)
     if inside:
-        return max(inside, key=lambda run: run.name)
+        return max(inside, key=_age)
     for found in known_runs(ROOT):
         if found.name == str(name):
             return found
@@ -46,11 +48,22 @@ def find_run(name: str | Path) -> Path:
     raise UsageError(f"the run {str(name)!r} {what}. {_near(str(name))}")
 
 
+def find_runs(name: str | Path) -> list[Path]:
+    """Return all runs in a folder such as runs/cartpole, or the one run that the name leads to."""
+    inside = [] if (Path(name) / CONFIG).is_file() else known_runs(Path(name))
+    return inside or [find_run(name)]
+
+
 def known_runs(root: Path) -> list[Path]:
-    """Return the runs in a folder, at most two levels down, in order."""
+    """Return the runs in a folder, at most three levels down (runs/TASK/GROUP/seed_0), in order."""
     if not root.is_dir():
         return []
-    return sorted(found.parent for depth in ("*", "*/*") for found in root.glob(f"{depth}/{CONFIG}"))
+    return sorted(found.parent for depth in ("*", "*/*", "*/*/*") for found in root.glob(f"{depth}/{CONFIG}"))
+
+
+def _age(run: Path) -> tuple[str, str]:
+    """Return what sorts runs by time: names are times; those that were started together are in a folder named so."""
+    return (run.parent.name if run.name.startswith(SEED) else run.name, run.name)
 
 
 def load(run: str | Path, checkpoint: str, *, trust: bool = False) -> LoadedRun:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 
 class UsageError(Exception):
@@ -43,6 +47,17 @@ def complain(text: str) -> None:
             raise
 
 
+def acknowledge(name: str) -> None:
+    """Write that a signal has come, from its handler: straight to the descriptor, as any buffer may be in use."""
+    if rank_of_torchrun()[0]:
+        return  # rank 0 writes it
+    begin = "\n" if sys.stderr.isatty() else ""
+    with contextlib.suppress(OSError, ValueError):
+        os.write(
+            sys.stderr.fileno(), f"{begin}striderl: {name}: finishing this phase, saving; again to stop now\n".encode()
+        )
+
+
 def leave_closed_terminal() -> None:
     """Discard output for a closed terminal; else the interpreter would fail at its exit."""
     for stream in (sys.stdout, sys.stderr):
@@ -59,3 +74,93 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror.lower()}: {str(error.filename)!r}"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+QUIET_SECONDS = 2.0
+"""On a terminal, a command that is done sooner shows no progress."""
+LINE_SECONDS = 15.0
+"""Elsewhere a line is written this often, so that a log stays short."""
+_REDRAW_SECONDS = 0.2
+
+
+class CommandProgress:
+    """Show how far a command is and how long it will still take, on the standard error.
+
+    On a terminal one line is redrawn; elsewhere a line is written every 15 seconds.
+    """
+
+    def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Name what is done."""
+        self._title, self._clock = title, clock
+        self._began = clock()
+        self._live = sys.stderr.isatty()
+        self._shown = self._began + (QUIET_SECONDS if self._live else LINE_SECONDS)
+        self._drawn = False
+        self._share = 0.0
+
+    def __call__(self, share: float) -> None:
+        """Take that this share, from 0 to 1, is done; 0 where the end is not known."""
+        self._share = share
+        self.show()
+
+    def show(self) -> None:
+        """Show the last share, if it is time."""
+        now, live = self._clock(), self._live
+        if now < self._shown:
+            return
+        self._shown = now + (_REDRAW_SECONDS if live else LINE_SECONDS)
+        text = progress_text(self._title, self._share, now - self._began)
+        with contextlib.suppress(OSError, ValueError):  # a closed terminal must not end the command
+            sys.stderr.write(f"\r\x1b[K{text[: _columns()]}" if live else f"{text}\n")
+            sys.stderr.flush()
+        self._drawn = self._drawn or live
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._drawn:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def showing_progress(title: str) -> Iterator[CommandProgress]:
+    """Show the progress of what is done inside, from its third second on; the time also goes on while it is silent."""
+    progress, over = CommandProgress(title), threading.Event()
+
+    def tick() -> None:
+        while not over.wait(_REDRAW_SECONDS):
+            progress.show()
+
+    ticker = threading.Thread(target=tick, name="striderl-progress", daemon=True)
+    ticker.start()
+    try:
+        yield progress
+    finally:
+        over.set()
+        ticker.join()
+        progress.close()
+
+
+def progress_text(title: str, share: float, seconds: float) -> str:
+    """Return 'evaluate: 40 %, 0:06, 0:09 to go'."""
+    spent = _minutes(seconds)
+    if not share > 0.0:
+        return f"{title}: {spent}"
+    left = seconds * (1.0 - min(share, 1.0)) / min(share, 1.0)
+    return f"{title}: {100.0 * min(share, 1.0):.0f} %, {spent}, {_minutes(left)} to go"
+
+
+def _minutes(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 60}:{whole % 60:02}"
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns - 1
+    except (OSError, ValueError):
+        return 79

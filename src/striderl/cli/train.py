@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import logging
 import math
+import shlex
 import shutil
 import textwrap
 from collections.abc import Callable
@@ -18,9 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.clients import train_client
+from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
-from striderl.cli.terminal import UsageError, complain, leave_closed_terminal, message_of, rank_of_torchrun, say
-from striderl.cli.train_flags import overridden, take
+from striderl.cli.terminal import (
+    UsageError,
+    acknowledge,
+    complain,
+    leave_closed_terminal,
+    message_of,
+    rank_of_torchrun,
+    say,
+)
+from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
 from striderl.envs.clients import client_of
 from striderl.recipes.table import recipe, task_names
 from striderl.training.signals import StopSignals
@@ -34,8 +44,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RANK_TIMEOUT = "--rank-timeout"
-OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", _RANK_TIMEOUT)
+OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", SEEDS, JOBS, _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
+SETTING_FLAGS = ("--seed", "--steps", "--terms")
+"""Settings whose flags look like those of the command."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
 """Flags about the folder of a run, without a value."""
 RUNNER_FLAGS = ("--max-iterations", "--env", "--device")
@@ -45,69 +57,18 @@ RANK_SECONDS = 600.0
 
 Result = TypeVar("Result")
 
-TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …] [--SETTING VALUE] …
-       striderl train --resume RUN [--SETTING VALUE] …
-
-Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
-
-  TASK                  {tasks},
-                        any id of Gymnasium (gymnasium:LunarLander-v3), an env of your own (my_pkg.envs:PointRobot), or
-                        a simulator's task with its own settings: mjlab:TASK, isaaclab:TASK, legged_gym:TASK,
-                        playground:TASK, genesis:MODULE ('striderl train mjlab:TASK --help' lists them)
-  --algorithm NAME      another algorithm than the usual one ('striderl list algorithms'), or my_pkg.trpo:TRPO
-  --terms NAME …        what is learned beside it ('striderl list terms'), or my_pkg.terms:MyTerm
-  --steps 1000000       how long, in steps over all envs
-  --num-envs 64         how many envs learn together
-  --seed 1              another seed
-  --device cuda         where to train
-  --name first_try      the name of the run's folder, instead of the time
-  --runs FOLDER         where the folder of the run is made (default: runs)
-  --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
-                        'striderl resume' has them
-  --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)
-  --SETTING VALUE       any setting by its place in the config; the most useful:
-      --env.NAME VALUE                  a setting of the task itself, such as --env.reward-weights.alive 0.2
-      --env.settings.NAME VALUE         … of an env of Gymnasium or of your own
-      --algorithm.learning-rate 3e-4    settings of the algorithm
-      --terms.rnd.weight 0.5            settings of a term
-      --policy.kind lstm                a policy with memory
-      --teacher.run RUN                 what tppo, estimator_tppo, atppo, dagger and the term distill learn from
-      --expert.source FOLDER            what appo, atppo, gail and the terms motion_prior and adversarial imitate
-      --dataset FOLDER                  what bc, td3_bc, cql, iql and bcq learn from ('striderl dataset' makes one)
-      --logging.trackers tensorboard    further loggers
-
-'striderl train TASK [--algorithm NAME] [--terms NAME …] --help' lists every setting with its meaning and value.
-
-'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes (ppo, a2c, reinforce), and with
-'resume RUN' goes on with it. --num-envs and --steps are those of all processes together, not of each: the run learns
-what one process with as many envs would, from minibatches with samples of every process.
-
-The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM, Ctrl-C and
-a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on
-exactly there."""
-
-RESUME_HELP = """usage: striderl resume RUN [--trust] [--accept-changes] [--SETTING VALUE] …
-
-Go on with a run from its newest good checkpoint, as if it had never been stopped.
-
-  RUN                   the folder of a run, or of several (runs/cartpole: the newest of them)
-  --trust               {trust}
-  --accept-changes      {accept_changes}
-  --SETTING VALUE       change a setting from here on, such as --plan.total-steps 2000000 for a run that has ended
-
-The log_dir of a runner (OnPolicyRunner and the others) is a run as well:
-
-  --max-iterations N    how many iterations there are in all; those of its train_cfg unless given
-  --env NAME            the env, where the folder cannot name it: a task, or what makes one, my_pkg.envs:make_env
-  --device cuda         where to train"""
-
 
 def train(words: list[str]) -> int:
     """Start a run, or resume one with --resume; returns the exit code."""
     # what a policy does with images and discrete observations by itself is shown where it is decided
     logging.getLogger("striderl.policies.component_defaults").setLevel(logging.INFO)
-    with StopSignals() as signals:
+    with StopSignals(acknowledge) as signals:
+        typed = shlex.join(["striderl", "train", *words])
         words, given = take(words, *OWN_FLAGS)
+        words, tags = take_list(words, TAGS)
+        for flag in (SEEDS, JOBS):
+            if flag in given and ("--resume" in given or (flag == JOBS and SEEDS not in given)):
+                raise UsageError(f"{flag} has no effect here; it belongs to striderl train TASK {SEEDS} N")
         if "--resume" in given:
             return _resume_one(given["--resume"], words, given, signals)
         for flag in RESUME_FLAGS:
@@ -126,15 +87,20 @@ def train(words: list[str]) -> int:
         except (KeyError, TypeError, ValueError, ImportError) as error:
             raise UsageError(message_of(error)) from error
         _check_plain_flags(words[1:])
-        return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks))
+        if SEEDS in given and "--help" not in words:
+            from striderl.cli.seeds import train_several
+
+            return train_several(config, words, given, tags or [], signals)
+        labels = {"tags": tuple(tags or ()), "command": typed}
+        return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks, labels))
 
 
 def _check_plain_flags(words: list[str]) -> None:
     """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
     for word in words:
         flag = word.partition("=")[0]
-        near = difflib.get_close_matches(flag, (*OWN_FLAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
-        if near and "." not in flag:
+        near = difflib.get_close_matches(flag, (*OWN_FLAGS, TAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
+        if near and "." not in flag and flag not in SETTING_FLAGS:
             raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
 
 
@@ -144,7 +110,7 @@ def resume(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
         return 0 if words else 2
-    with StopSignals() as signals:
+    with StopSignals(acknowledge) as signals:
         words, given = take(words, _RANK_TIMEOUT)
         if not words:
             raise UsageError("name the run: striderl resume RUN")
@@ -239,7 +205,12 @@ def _wrapped(text: str) -> str:
 
 
 def _start(
-    usual: RunConfig[Any, Any], words: list[str], given: dict[str, str], signals: StopSignals, ranks: Ranks
+    usual: RunConfig[Any, Any],
+    words: list[str],
+    given: dict[str, str],
+    signals: StopSignals,
+    ranks: Ranks,
+    labels: dict[str, Any],
 ) -> int:
     def wanted() -> RunConfig[Any, Any]:
         config = overridden(usual, words[1:], prog=f"striderl train {words[0]}")
@@ -252,11 +223,14 @@ def _start(
     config = _in_all(ranks, wanted)
     _check_same_config(config, ranks)
 
-    from striderl.training.experiment.run_folder import RunFolder, new_run_folder
+    from striderl.training.experiment.run_folder import RunFolder, RunLabels, new_run_folder
 
     def new_folder() -> str:
+        name = given.get("--name", "")
         try:
-            return str(new_run_folder(config, Path(given.get("--runs", "runs")), given.get("--name", "")).path)
+            made = new_run_folder(config, Path(given.get("--runs", "runs")), name)
+            made.write_labels(RunLabels(**labels, group=name.rpartition("/")[0]))
+            return str(made.path)
         except (OSError, ValueError) as error:
             raise UsageError(f"no folder for the run: {message_of(error)}") from error
 
@@ -361,6 +335,7 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
     from striderl.checkpoint.errors import CheckpointError
     from striderl.envs.tasks import make
     from striderl.training.experiment.log_dir import read_log_dir
+    from striderl.training.experiment.run_folder import RunFolder
     from striderl.training.rsl_rl.build import resume_runner
 
     try:
@@ -387,6 +362,8 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
         complain(f"{signals.name}: saved; 'striderl resume {path}' goes on")
         return signals.exit_code
     say(f"ended after {runner.current_learning_iteration} iterations")
+    for page in report_at_end(RunFolder(path)):
+        say(f"report: {page}")
     return 0
 
 
@@ -459,7 +436,9 @@ def _build(
     def build() -> Run:
         try:
             where = ranks.at(config.device) if ranks.world_size > 1 else ranks
-            return Run(config, folder, signals=signals, accept_changes=accept_changes, ranks=where)
+            return Run(
+                config, folder, signals=signals, accept_changes=accept_changes, ranks=where, at_end=report_at_end
+            )
         # a dataset that is damaged, or of another task, is a CheckpointError
         except (KeyError, ValueError, TypeError, ImportError, RuntimeError, OSError, CheckpointError) as error:
             _log.debug("while building the run", exc_info=True)
@@ -478,6 +457,7 @@ def _drive(run: Run) -> int:
     folder = run.folder.path
     if not run.ranks.is_main:
         return outcome.exit_code or int(not outcome.saved)
+    report = run.folder.report if run.folder.report.exists() else None
     if outcome.exit_code:
         saved = "saved" if outcome.saved else "the last save failed"
         complain(f"{outcome.reason}: {saved}; 'striderl resume {folder}' goes on")
@@ -490,5 +470,7 @@ def _drive(run: Run) -> int:
     if not outcome.saved:
         complain(f"the end of the run could not be saved to {folder}; the errors above say why")
         return 1
-    say(f"next: striderl play {folder}   |   record, evaluate, export, plot")
+    say(f"next: striderl play {folder}   |   record, evaluate, export, plot, compare")
+    if report is not None:
+        say(f"report: {report}")
     return 0

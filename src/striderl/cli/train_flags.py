@@ -14,6 +14,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
+import shlex
 import textwrap
 import typing
 from collections.abc import Mapping
@@ -30,6 +32,67 @@ from striderl.cli.terminal import UsageError, message_of
 if TYPE_CHECKING:
     from striderl.training.experiment.run_config import RunConfig
 
+TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …] [--SETTING VALUE] …
+       striderl train --resume RUN [--SETTING VALUE] …
+
+Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
+
+  TASK                  {tasks},
+                        any id of Gymnasium (gymnasium:LunarLander-v3), an env of your own (my_pkg.envs:PointRobot), or
+                        a simulator's task with its own settings: mjlab:TASK, isaaclab:TASK, legged_gym:TASK,
+                        playground:TASK, genesis:MODULE ('striderl train mjlab:TASK --help' lists them)
+  --algorithm NAME      another algorithm than the usual one ('striderl list algorithms'), or my_pkg.trpo:TRPO
+  --terms NAME …        what is learned beside it ('striderl list terms'), or my_pkg.terms:MyTerm
+  --steps 1000000       how long, in steps over all envs
+  --num-envs 64         how many envs learn together
+  --seed 1              another seed
+  --device cuda         where to train
+  --seeds 5             train so many seeds, side by side in a process each; compared at the end
+  --jobs 2              how many of them at a time (default: as many as there are cores)
+  --name first_try      the name of the run's folder, instead of the time
+  --tags WORD …         words to find the run by: 'striderl list runs --tags WORD'
+  --runs FOLDER         where the folder of the run is made (default: runs)
+  --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
+                        'striderl resume' has them
+  --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)
+  --SETTING VALUE       any setting by its place in the config; the most useful:
+      --env.NAME VALUE                  a setting of the task itself, such as --env.reward-weights.alive 0.2
+      --env.settings.NAME VALUE         … of an env of Gymnasium or of your own
+      --algorithm.learning-rate 3e-4    settings of the algorithm
+      --terms.rnd.weight 0.5            settings of a term
+      --policy.kind lstm                a policy with memory
+      --teacher.run RUN                 what tppo, estimator_tppo, atppo, dagger and the term distill learn from
+      --expert.source FOLDER            what appo, atppo, gail and the terms motion_prior and adversarial imitate
+      --dataset FOLDER                  what bc, td3_bc, cql, iql and bcq learn from ('striderl dataset' makes one)
+      --logging.trackers tensorboard    further loggers
+
+'striderl train TASK [--algorithm NAME] [--terms NAME …] --help' lists every setting with its meaning and value.
+
+'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes (ppo, a2c, reinforce), and with
+'resume RUN' goes on with it. --num-envs and --steps are those of all processes together, not of each: the run learns
+what one process with as many envs would, from minibatches with samples of every process.
+
+The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM, Ctrl-C and
+a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on
+exactly there."""
+
+RESUME_HELP = """usage: striderl resume RUN [--trust] [--accept-changes] [--SETTING VALUE] …
+
+Go on with a run from its newest good checkpoint, as if it had never been stopped.
+
+  RUN                   the folder of a run, or of several (runs/cartpole: the newest of them)
+  --trust               {trust}
+  --accept-changes      {accept_changes}
+  --SETTING VALUE       change a setting from here on, such as --plan.total-steps 2000000 for a run that has ended
+
+The log_dir of a runner (OnPolicyRunner and the others) is a run as well:
+
+  --max-iterations N    how many iterations there are in all; those of its train_cfg unless given
+  --env NAME            the env, where the folder cannot name it: a task, or what makes one, my_pkg.envs:make_env
+  --device cuda         where to train"""
+
+SEEDS, JOBS, TAGS = "--seeds", "--jobs", "--tags"
+"""Flags of `striderl train` for several runs."""
 SHORT = {"--steps": "--plan.total-steps", "--num-envs": "--env.num-envs"}
 """Short flags for what everyone sets; --seed, --device and --name are short already."""
 _SETTING = "--env.settings."
@@ -69,6 +132,36 @@ def overridden(config: RunConfig[Any, Any], words: list[str], *, prog: str) -> R
         return flags.changed(found)
     except (ValueError, TypeError) as error:
         raise UsageError(message_of(error)) from error
+
+
+def command_of(config: RunConfig[Any, Any], usual: RunConfig[Any, Any]) -> str:
+    """Return the command line that trains this config, where `usual` is the recipe of its task and algorithm."""
+    words = ["striderl", "train", config.env.task, "--algorithm", config.algorithm_name]
+    if list(config.terms) != list(usual.terms):
+        words += ["--terms", *config.terms]
+        usual = replace(usual, terms=_terms(list(config.terms), usual))
+    wanted, known = config.to_dict(), usual.to_dict()
+    settings = {name: value for name, value in wanted["env"].pop("settings").items()}
+    before = known["env"].pop("settings")
+    words += _changed_flags(wanted, known, "--")
+    for name, value in settings.items():
+        if name not in before or before[name] != value:
+            words += [f"{_SETTING}{name}", json.dumps(value)]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def _changed_flags(wanted: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> list[str]:
+    """Return the flags of the settings that differ, by their place; lists as several words."""
+    words: list[str] = []
+    for name, value in wanted.items():
+        # a term of one's own is 'module:Class', whose flags have '-' for ':' and '.'
+        flag = f"{prefix}{name.replace(':', '_').replace('.', '_').replace('_', '-')}"
+        before = known.get(name)
+        if isinstance(value, Mapping):
+            words += _changed_flags(value, before if isinstance(before, Mapping) else {}, f"{flag}.")
+        elif value != before or type(value) is not type(before):
+            words += [flag, *map(str, value if isinstance(value, list) else [value])]
+    return words
 
 
 def _terms(names: list[str], config: RunConfig[Any, Any]) -> dict[str, Any]:

@@ -324,7 +324,9 @@ class Collector:
     def _recorded(self, n_step: int, storage: Storage | None) -> bool:
         """Take the steps by captured graphs, where mode, actor and storage allow it; return whether it did."""
         num_steps, rest = divmod(n_step, self.env.num_envs)
-        if rest or self.config.schedule != "together" or self._surplus.num_waiting or self.schedule.busy:
+        # compiled before capture, these did not agree with eager steps on a GPU; captured as written they do
+        unproved = self.mode.fuses and (self.config.wait_reset or self.config.previous_step)
+        if rest or unproved or self.config.schedule != "together" or self._surplus.num_waiting or self.schedule.busy:
             return False
         return self._recorder.play(self.mode, self._groups[0], self.statistics, storage, num_steps)
 
@@ -392,7 +394,7 @@ class Collector:
         return groups
 
     def _faults(self) -> list[Fault]:
-        return [fault for group in self._groups for fault in group.quarantine.faults()]
+        return [fault for group in self._groups for fault in group.take_faults()]
 
     def _heal(self) -> list[Fault]:
         """Reset the envs in quarantine or waiting, and return the faults; once per call of `collect`."""

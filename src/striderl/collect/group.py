@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from striderl.collect.actors.base import Actor, ActorOutput, Noise
-from striderl.collect.quarantine import Healthy, Outcome, Quarantine, all_true, any_true
+from striderl.collect.quarantine import Fault, Healthy, Outcome, Quarantine, all_true, any_true
+from striderl.collect.trace import EnvTrace, TracedStep, TraceRecorder
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec, draw_all
 from striderl.data.specs import TensorSpec, torch_dtype
@@ -147,6 +149,9 @@ class EnvGroup:
         self._acted: ActorOutput | None = None
         self.info_names = tuple(name for name in env.info_spec if name != "valid")
         """The keys of the env's info that are stored."""
+        self._recent = TraceRecorder(_num_recent(env)) if env.device.type == "cpu" else None
+        """The last second, for the trace of a fault; on a GPU looking for one would need a sync in every step."""
+        self._traces: dict[int, EnvTrace] = {}
         # on the CPU checking whether a step is quiet costs less than the work it saves; on a GPU it would need a sync
         self._looks = env.device.type == "cpu" and not wait_reset and not previous
         self._nowhere, self._everywhere = torch.zeros_like(self.waiting), torch.ones_like(self.waiting)
@@ -187,12 +192,16 @@ class EnvGroup:
         if self._unchecked:
             check_first_step(self.env, step)
             self._unchecked = False
+        if self._recent is not None:
+            self._recent.add(TracedStep(step.obs, acted.actions, step.reward, step.terminated, step.truncated))
         self.quiet = self._looks and self._is_quiet(step)
         if self.quiet:
             return self._settle_quiet(step, acted)
         valid = step.info["valid"] if "valid" in step.info else torch.ones_like(step.terminated)
+        counted = valid & ~self.waiting & ~self.quarantine.sick
         outcome = Outcome(step.reward, step.terminated, step.truncated, valid & ~self.waiting, step.obs, step.final_obs)
         healthy = self.quarantine.check(self.obs, outcome, self.step)
+        self._keep_traces(counted & (self.quarantine.sick | ~healthy.valid))
         info = {name: step.info[name] for name in self.info_names}
         (self.obs, self.state, self.waiting), transition, self.cut = finish_step(
             self.rule, StepState(self.obs, self.state, self.waiting), acted, outcome, healthy, info
@@ -200,6 +209,20 @@ class EnvGroup:
         self.step += 1
         self._acted = None
         return transition
+
+    def _keep_traces(self, bad: Tensor) -> None:
+        """Copy the last second of envs whose numbers have just turned bad, of a few between two reports."""
+        if self._recent is None or len(self._traces) >= _MOST_TRACES or not any_true(bad):
+            return
+        for row in bad.nonzero().flatten().tolist()[:_MOST_TRACES]:
+            if row not in self._traces:
+                self._traces[row] = self._recent.trace(row, step_dt=self.env.step_dt)
+
+    def take_faults(self) -> list[Fault]:
+        """Return the first fault of each env and component since the last call, with its trace."""
+        traces, self._traces = self._traces, {}
+        first = self.quarantine.first_env_index
+        return [replace(fault, trace=traces.get(fault.env - first)) for fault in self.quarantine.faults()]
 
     def _is_quiet(self, step: Step) -> bool:
         if any_true(step.terminated) or any_true(step.truncated):
@@ -254,6 +277,18 @@ class EnvGroup:
         self.obs, self.state, self.step = tree.copy(state["obs"]), tree.copy(state["state"]), int(state["step"])
         # saved by itself: it does not follow from the observation, which was replaced by zeros
         self.quarantine.sick = state["sick"].clone()
+
+
+_RECENT_STEPS, _RECENT_BYTES, _MOST_TRACES = 50, 64_000_000, 4
+"""Steps of a second in envs without time, the most that they may take of the memory, and traces of a report."""
+
+
+def _num_recent(env: VecEnv) -> int:
+    """Return how many steps are a second, as far as they fit into some memory."""
+    second = round(1.0 / env.step_dt) if env.step_dt else _RECENT_STEPS
+    sizes = [part.size * int(torch_dtype(part.dtype).itemsize) for part in env.obs_spec.values()]
+    step_bytes = env.num_envs * sum(sizes)
+    return max(2, min(second, 4 * _RECENT_STEPS, _RECENT_BYTES // max(1, step_bytes)))
 
 
 # -- its random numbers ------------------------------------------------------------------------------------------------

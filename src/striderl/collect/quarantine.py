@@ -15,11 +15,13 @@ names component, env, step and value. There is no GPU sync before the report is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from striderl.collect.trace import EnvTrace
 
 Obs = dict[str, Tensor]
 
@@ -38,6 +40,8 @@ class Fault:
     """The magnitude of the worst number in that env's row: nan, inf, or how large it was."""
     count: int = 1
     """How often this component of this env was bad since the last report, this time included."""
+    trace: EnvTrace | None = field(default=None, compare=False, repr=False)
+    """The steps of the env up to its first bad number since the last report, where they were kept."""
 
     def __str__(self) -> str:
         return f"{self.component} of env {self.env} was {self.value} at step {self.step}"
@@ -61,7 +65,7 @@ class Quarantine:
         self.limit = limit
         self.sick = torch.zeros(num_envs, dtype=torch.bool, device=device)
         """Which envs are waiting for a reset."""
-        self._first = first_env_index
+        self.first_env_index = first_env_index
         self._on_cpu = device.type == "cpu"
         self._names: tuple[str, ...] = ()
         self._notes = torch.zeros(0, num_envs, 3, dtype=torch.float64, device=device)
@@ -123,7 +127,7 @@ class Quarantine:
             return []
         where = self._notes[..., 0].nonzero()
         found = [
-            Fault(self._names[component], self._first + env, int(step), value, int(count))
+            Fault(self._names[component], self.first_env_index + env, int(step), value, int(count))
             for (component, env), (count, step, value) in zip(where.tolist(), self._notes[where.unbind(1)].tolist())
         ]
         self._notes = torch.zeros_like(self._notes)

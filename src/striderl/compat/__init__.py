@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from striderl.compat.generator.samples import BufferSamples as BufferSamples
     from striderl.compat.generator.trainer import Trainer as Trainer
     from striderl.compat.generator.trainer import TrainerConfig as TrainerConfig
-    from striderl.compat.rlpyt.agents import DqnAgent as DqnAgent
+    from striderl.compat.rlpyt.actor_critic_agents import SacAgent as SacAgent
     from striderl.compat.rlpyt.agents import PgAgent as PgAgent
-    from striderl.compat.rlpyt.agents import SacAgent as SacAgent
     from striderl.compat.rlpyt.algorithms import PolicyGradientAlgo as PolicyGradientAlgo
     from striderl.compat.rlpyt.algorithms import RlAlgorithm as RlAlgorithm
+    from striderl.compat.rlpyt.q_agents import DqnAgent as DqnAgent
     from striderl.compat.rlpyt.runner import MinibatchRl as MinibatchRl
     from striderl.compat.rlpyt.runner import MinibatchRlEval as MinibatchRlEval
     from striderl.compat.rlpyt.runner import logger_context as logger_context
@@ -40,8 +40,10 @@ __getattr__, __dir__, __all__ = lazy(
         "generator.algorithm": ["Algorithm", "Model", "Rollout"],
         "generator.samples": ["BufferSamples"],
         "generator.trainer": ["Trainer", "TrainerConfig"],
-        "rlpyt.agents": ["DqnAgent", "PgAgent", "SacAgent"],
+        "rlpyt.agents": ["PgAgent"],
+        "rlpyt.actor_critic_agents": ["SacAgent"],
         "rlpyt.algorithms": ["PolicyGradientAlgo", "RlAlgorithm"],
+        "rlpyt.q_agents": ["DqnAgent"],
         "rlpyt.runner": ["MinibatchRl", "MinibatchRlEval", "logger_context"],
         "st_rl.ppo": ["PPO"],
         "tianshou.algorithm_policy": ["AlgorithmPolicy"],

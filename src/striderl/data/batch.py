@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,10 +31,12 @@ from striderl.data.batch_ops import (
     mapping_of,
     merge,
     missing_key,
+    num_rows,
     overwrite,
     parse,
     write_rows,
 )
+from striderl.data.naming import AssertedTypeError, AssertedValueError
 
 _new = object.__new__
 _PLAIN_INDICES = (int, slice, np.ndarray)
@@ -172,7 +175,12 @@ class Batch:
         write_rows(self, loc if loc.__class__ in _PLAIN_INDICES else leaf.plain_index(loc), value)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (self[position] for position in range(len(self)))
+        """Yield the rows; a batch without keys, or with a single value that has no rows, yields none."""
+        try:
+            length = len(self)
+        except TypeError:
+            length = 0
+        return (self[position] for position in range(length))
 
     def __len__(self) -> int:
         lengths = []
@@ -198,15 +206,17 @@ class Batch:
         """Yield batches of this many rows (-1: all), in random order unless shuffle=False.
 
         The rest that does not fill a batch comes last, or is added to the batch before it with merge_last=True. The
-        order is drawn from numpy's global generator, so `np.random.seed` fixes it. Leaves must have equal lengths: rows
-        beyond the shortest would be lost silently.
+        order is drawn from numpy's global generator, so `np.random.seed` fixes it. Where leaves have different lengths,
+        the rows beyond the shortest are left out, with a warning.
         """
-        tree.leading_dims(self)
         length = len(self)
+        if any(leaf.shape_of(value)[0] != length for _, value in tree.items(self)):
+            lengths = {path: leaf.shape_of(value)[0] for path, value in tree.items(self)}
+            warnings.warn(f"split leaves out rows beyond the shortest leaf: lengths are {lengths}", stacklevel=2)
         if not isinstance(size, int):
             raise TypeError(f"split wants a number of rows, found {type(size).__name__} {size!r}")
         if size != -1 and size < 1:
-            raise ValueError(f"split wants a size of at least 1, or -1 for everything, found {size}")
+            raise AssertedValueError(f"split wants a size of at least 1, or -1 for everything, found {size}")
         size = length if size == -1 else size
         order = np.random.permutation(length) if shuffle else np.arange(length)
         starts = list(range(0, length, size))
@@ -245,24 +255,45 @@ class Batch:
     # -- conversion ----------------------------------------------------------------------------------------------------
 
     def to_torch(self, dtype: Any = None, device: Any = None) -> Batch:
-        """Return a batch whose numbers are tensors of this dtype and device; memory is shared where possible."""
-        return _batch(tree.to_torch(self, dtype=dtype, device=device))
+        """Turn the numbers of this batch, and of every batch inside it, into tensors in place, and return it.
+
+        Tensors have this dtype and device, where given; memory is shared where possible. `to` returns another batch.
+        """
+        _convert_in_place(self, lambda value: leaf.to_tensor(_numbers(value), dtype=dtype, device=device))
+        return self
 
     def to_numpy(self) -> Batch:
-        """Return a batch whose tensors are numpy arrays; memory is shared if possible."""
-        return _batch(tree.to_numpy(self))
+        """Turn the tensors of this batch, and of every batch inside it, into numpy arrays in place, and return it."""
+        _convert_in_place(self, leaf.to_array)
+        return self
 
     def to(self, device: Any = None, dtype: Any = None) -> Batch:
-        """Return a batch whose numbers are tensors on this device; the same as `to_torch`, in torch's order."""
-        return self.to_torch(dtype=dtype, device=device)
+        """Return a batch whose numbers are tensors of this dtype on this device; this batch stays as it is."""
+        return _batch(tree.to_torch(self, dtype=dtype, device=device))
 
     def to_torch_(self, dtype: Any = None, device: Any = None) -> None:
-        """Turn the numbers of this batch, and of every batch inside it, into tensors in place."""
-        _convert_in_place(self, lambda value: leaf.to_tensor(value, dtype=dtype, device=device))
+        """Turn the numbers into tensors in place, as `to_torch`."""
+        self.to_torch(dtype, device)
 
     def to_numpy_(self) -> None:
-        """Turn the tensors of this batch, and of every batch inside it, into numpy arrays in place."""
-        _convert_in_place(self, leaf.to_array)
+        """Turn the tensors into numpy arrays in place, as `to_numpy`."""
+        self.to_numpy()
+
+    # -- emptying ------------------------------------------------------------------------------------------------------
+
+    def empty_(self, index: Any = None) -> Batch:
+        """Set all numbers to 0 and all objects to None, in these rows or everywhere, in place; return the batch."""
+        for key, value in self.__dict__.items():
+            if value.__class__ is Batch:
+                value.empty_(index)
+            elif value is not None:
+                self.__dict__[key] = leaf.emptied(value, index, repr(key))
+        return self
+
+    @staticmethod
+    def empty(batch: Batch, index: Any = None) -> Batch:
+        """Return a copy with 0 for numbers and None for objects, in these rows or everywhere."""
+        return batch.copy().empty_(index)
 
     def copy(self) -> Batch:
         """Return a batch with memory of its own."""
@@ -330,7 +361,7 @@ _RESERVED = frozenset(dir(Batch))
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str):
-        raise TypeError(f"the keys of a Batch are strings, found {key!r} of type {type(key).__name__}")
+        raise AssertedTypeError(f"the keys of a Batch are strings, found {key!r} of type {type(key).__name__}")
     if key in _RESERVED:
         raise KeyError(f"the key {key!r} would hide Batch.{key}; choose another name, such as '{key.strip('_')}_value'")
 
@@ -340,10 +371,17 @@ def _batch(value: Any) -> Batch:
     return value
 
 
+def _numbers(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, (bool, int, float, complex)) else value
+
+
 def _joined(batches: Sequence[Any], axis: int, join: Join) -> Batch:
     if any(batch is None for batch in batches):
         raise TypeError("wanted batches or mappings to join, found None; Batch() stands for a row without values")
     parts = [batch if isinstance(batch, Batch) else Batch(batch) for batch in batches]
+    if join is leaf.concatenated:
+        parts = [part for part in parts if part.__dict__]
+        return merge(parts, axis, "", join, [num_rows(part) for part in parts]) if parts else Batch()
     return merge(parts, axis, "", join) if parts else Batch()
 
 

@@ -70,8 +70,22 @@ def is_gap(value: Any, kind: type) -> bool:
 # -- joins -------------------------------------------------------------------------------------------------------------
 
 
-def merge(batches: list[BatchT], axis: int, path: str, join: Join) -> BatchT:
-    """Join batches key by key in the order in which keys first appear."""
+def num_rows(batch: Nested) -> int:
+    """Return how many rows a batch has in a join: those of its shortest leaf, 0 where there are no leaves."""
+    rows: list[int] = []
+    for path, value in tree.items(batch):
+        shape = leaf.shape_of(value)
+        if not shape and value is not None:
+            raise ValueError(f"{path!r} cannot be joined (cat): {value!r} is a single value without rows; use stack")
+        rows += shape[:1]
+    return min(rows, default=0)
+
+
+def merge(batches: list[BatchT], axis: int, path: str, join: Join, counts: Sequence[int] | None = None) -> BatchT:
+    """Join batches key by key in the order in which keys first appear.
+
+    `counts` are the rows of each batch, which gaps are filled to when batches are joined along an existing axis.
+    """
     kind = batches[0].__class__
     stores = [batch.__dict__ for batch in batches]
     first = stores[0].keys()
@@ -81,13 +95,15 @@ def merge(batches: list[BatchT], axis: int, path: str, join: Join) -> BatchT:
     return from_store(
         kind,
         {
-            key: _merge_key([store.get(key, MISSING) for store in stores], axis, path + key, join, batches)
+            key: _merge_key([store.get(key, MISSING) for store in stores], axis, path + key, join, batches, counts)
             for key in keys
         },
     )
 
 
-def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested]) -> Any:
+def _merge_key(
+    values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested], counts: Sequence[int] | None
+) -> Any:
     kinds = {value.__class__ for value in values}
     batch_kind = batches[0].__class__
     if len(kinds) == 1:
@@ -95,13 +111,13 @@ def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: Seq
         if kind is _ndarray or kind is getattr(sys.modules.get("torch"), "Tensor", None):
             return _join_alike(values, axis, path, join)
         if kind is batch_kind and all(value.__dict__ for value in values):
-            return merge(values, axis, f"{path}.", join)
+            return merge(values, axis, f"{path}.", join, counts)
         kinds = {kind}
     if type(None) in kinds:
         return _merge_with_none(values, axis, path, join, batches)
     if Missing not in kinds and batch_kind not in kinds:
-        return join(values, axis, path)
-    return _merge_with_gaps(values, axis, path, join, batches)
+        return join(values, axis, repr(path))
+    return _merge_with_gaps(values, axis, path, join, batches, counts)
 
 
 def _join_alike(values: list[Any], axis: int, path: str, join: Join) -> Any:
@@ -120,7 +136,7 @@ def _join_alike(values: list[Any], axis: int, path: str, join: Join) -> Any:
                 return np.array(values)
     except (RuntimeError, ValueError, IndexError, TypeError):
         pass
-    return join(values, axis, path)
+    return join(values, axis, repr(path))
 
 
 def _merge_with_none(values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested]) -> Any:
@@ -137,13 +153,15 @@ def _merge_with_none(values: list[Any], axis: int, path: str, join: Join, batche
     if unfit is not None:
         found = "a Batch" if isinstance(unfit, kind) else f"{type(unfit).__name__} of shape {leaf.shape_of(unfit)}"
         raise ValueError(f"{path!r} is None in some batches and {found} in others; {_LEAVE_OUT}")
-    return join(filled, axis, path)
+    return join(filled, axis, repr(path))
 
 
 _LEAVE_OUT = "leave the key out where there is no value, then it is filled with 0 (None for objects)"
 
 
-def _merge_with_gaps(values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested]) -> Any:
+def _merge_with_gaps(
+    values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested], counts: Sequence[int] | None
+) -> Any:
     """Join values of which some are missing (or an empty Batch), filling the gaps with 0, or None for objects."""
     kind = batches[0].__class__
     present = [value for value in values if not is_gap(value, kind)]
@@ -153,22 +171,22 @@ def _merge_with_gaps(values: list[Any], axis: int, path: str, join: Join, batche
         raise ValueError(f"{path!r} is missing in some batches; gaps can be filled along axis 0 only, not {axis}")
     if len({value.__class__ is kind for value in present}) > 1:
         raise ValueError(f"{path!r} is a Batch in some batches and a leaf in others")
+    rows: Sequence[int | None] = [None] * len(values) if counts is None else counts
     filled = [
-        value if not is_gap(value, kind) else _gap(present[0], batch, path, join)
-        for value, batch in zip(values, batches)
+        value if not is_gap(value, kind) else _gap(present[0], count) for value, count in zip(values, rows, strict=True)
     ]
-    return merge(filled, axis, f"{path}.", join) if present[0].__class__ is kind else join(filled, axis, path)
+    return (
+        merge(filled, axis, f"{path}.", join, counts)
+        if present[0].__class__ is kind
+        else join(filled, axis, repr(path))
+    )
 
 
-def _gap(example: Any, batch: Nested, path: str, join: Join) -> Any:
-    """Return what fills a missing place: like the example when stacking, with the rows of its batch when joining."""
-    if join is leaf.stacked:
+def _gap(example: Any, count: int | None) -> Any:
+    """Return what fills a missing place: like the example when stacking, else `count` rows like its rows."""
+    if count is None:
         return tree.map(leaf.empty_value, example)
-    rows = [leaf.shape_of(value)[:1] for _, value in tree.items(batch)]
-    if not rows or not all(rows):
-        raise ValueError(f"{path!r} is missing in a batch that has no rows to fill")
-    count = min(row[0] for row in rows)
-    return tree.map(lambda item: leaf.empty_value(item[np.zeros(count, dtype=np.int64)]), example)
+    return tree.map(lambda item: leaf.empty_rows(item, count), example)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -290,9 +308,13 @@ def _parse_sequence(values: list[Any], key: str, kind: type[Nested]) -> Any:
     try:
         array = np.asarray(values)
     except ValueError:
-        sizes = [leaf.shape_of(value) or (len(value) if hasattr(value, "__len__") else 1) for value in values]
+        sizes = [leaf.shape_of(value) if leaf.is_array(value) else _size(value) for value in values]
         raise TypeError(f"{key!r} is ragged: wanted items of one shape, found sizes {sizes[:8]}") from None
     return array if array.dtype.kind in leaf.NUMERIC else array.astype(object)
+
+
+def _size(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 1
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -81,6 +81,28 @@ def empty_value(value: Any) -> Any:
     return None
 
 
+def empty_rows(value: Any, count: int) -> Any:
+    """Return `count` rows of zeros, or of None for objects, in the form of this array's rows."""
+    shape = (count, *value.shape[1:])
+    if is_tensor(value):
+        return value.new_zeros(shape)
+    return np.zeros(shape, value.dtype) if value.dtype.kind in NUMERIC else np.full(shape, None, dtype=object)
+
+
+def emptied(value: Any, index: Any, where: str) -> Any:
+    """Write zeros, or None for objects, over these rows of a leaf in place (None: all) and return it.
+
+    A number or an object by itself has no place to write to; its empty value is returned.
+    """
+    if not (isinstance(value, np.ndarray) or is_tensor(value)):
+        return value.dtype.type(0) if isinstance(value, np.generic) else None
+    loc = ... if index is None else plain_index(index)
+    nothing = 0 if is_numeric(value) else None
+    target = selected_shape(value, loc, where)
+    write(value, index_for(value, loc), checked(np.zeros((), np.bool_) if nothing == 0 else None, target, value, where))
+    return value
+
+
 def shape_of(value: Any) -> tuple[int, ...]:
     """Return a leaf's shape; everything that is no array has shape ()."""
     return tuple(value.shape) if is_array(value) else ()
@@ -220,8 +242,8 @@ def _joined(values: Sequence[Any], axis: int, where: str, how: str) -> Any:
         if any(array.dtype.kind == "O" for array in arrays):
             arrays = [array.astype(object) for array in arrays]
         return np.stack(arrays, axis) if how == "stack" else np.concatenate(arrays, axis)
-    except (ValueError, RuntimeError, IndexError) as error:
-        shapes = ", ".join(str(shape_of(value)) for value in values[:8])
+    except (ValueError, RuntimeError, IndexError, TypeError) as error:
+        shapes = ", ".join(f"{type(value).__name__} {shape_of(value)}" for value in values[:8])
         raise ValueError(f"{where} cannot be joined ({how}, axis {axis}), shapes are {shapes}: {error}") from None
 
 

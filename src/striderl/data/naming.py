@@ -31,3 +31,11 @@ def saved_name(part: object) -> str:
     random streams as they are. A subclass does not inherit it: its state is another one.
     """
     return str(vars(type(part)).get("SAVED_NAME", type(part).__name__))
+
+
+class AssertedValueError(ValueError, AssertionError):
+    """A value that cannot be used, where programs written for Tianshou expect an AssertionError."""
+
+
+class AssertedTypeError(TypeError, AssertionError):
+    """A type that cannot be used, where programs written for Tianshou expect an AssertionError."""

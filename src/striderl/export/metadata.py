@@ -203,13 +203,22 @@ def _finite(number: Any) -> float | None:
 
 def current_commit(folder: str | Path = ".") -> str:
     """Return the commit of the git checkout that a folder lies in; '' where there is none, or no git."""
+    return (_git(folder, "rev-parse", "HEAD") or "").strip()
+
+
+def uncommitted_files(folder: str | Path = ".") -> int | None:
+    """Return how many tracked files of the git checkout differ from its commit; None where there is no checkout."""
+    found = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return None if found is None else len(found.splitlines())
+
+
+def _git(folder: str | Path, *words: str) -> str | None:
+    """Return what git prints; None where there is no git, no checkout, or an error."""
     git = shutil.which("git")
     if git is None:
-        return ""
+        return None
     try:
-        found = subprocess.run(
-            [git, "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10.0, check=False
-        )
+        found = subprocess.run([git, *words], cwd=folder, capture_output=True, text=True, timeout=10.0, check=False)
     except (OSError, subprocess.TimeoutExpired):  # a git that hangs or cannot start must not stop an export
-        return ""
-    return found.stdout.strip() if found.returncode == 0 else ""
+        return None
+    return found.stdout if found.returncode == 0 else None

@@ -2,10 +2,14 @@
 
 cartpole ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╸━━━━━━━━━━━━━━━━━━━━ 64 %
 iteration 64/100   12,288 steps   9,120 steps/s   0:07   0:04 to go
+return 182.4   length 182.4   evaluation 195.5   kl 0.009100
 
-collect                   train
-return_mean    182.4      kl            0.0091
-length_mean    182.4      value_loss     12.41
+evaluate                               train
+return_mean    195.5                   kl            0.0091
+collect                                value_loss     12.41
+return_mean    182.4
+
+It fits the terminal: what does not, after evaluations, episodes and losses, is counted in its last line.
 
 Also here: short numbers, times, and the line for terminals without a live table.
 """
@@ -23,7 +27,6 @@ from striderl.loggers.logger import Logger
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
-    from rich.table import Table
 
 
 class ConsoleLogger(Logger):
@@ -43,7 +46,9 @@ class ConsoleLogger(Logger):
         if stream.isatty() if self._live_wanted is None else self._live_wanted:
             # rare metrics, such as evaluations, keep their place: a table that jumps cannot be read
             self._shown.update(numbers)
-            self._open(stream).update(dashboard(self.title, step, self._shown))
+            live = self._open(stream)
+            size = live.console.size
+            live.update(dashboard(self.title, step, self._shown, width=size.width, height=size.height))
         else:
             stream.write(f"{plain_line(self.title, step, numbers)}\n")
             stream.flush()
@@ -79,50 +84,66 @@ class ConsoleLogger(Logger):
         return self._live
 
 
-def dashboard(title: str, step: int, numbers: Mapping[str, float]) -> RenderableType:
-    """Return the progress bar, the line below it, and one table per group of names."""
-    from rich.columns import Columns
+def dashboard(
+    title: str, step: int, numbers: Mapping[str, float], *, width: int = 80, height: int = 24
+) -> RenderableType:
+    """Return the progress bar, the main metrics, and the groups of names in as many columns and rows as there are."""
     from rich.console import Group
-    from rich.padding import Padding
+    from rich.table import Table
     from rich.text import Text
 
-    groups: dict[str, dict[str, float]] = {}
+    shown = [f"{label} {short_number(numbers[name])}" for name, label in _IN_THE_LINE.items() if name in numbers]
+    parts: list[RenderableType] = [
+        _bar(title, numbers, width),
+        Text("   ".join(progress_parts(step, numbers)), overflow="ellipsis", no_wrap=True),
+        Text("   ".join(shown), style="bold", overflow="ellipsis", no_wrap=True),
+        Text(""),
+    ]
+    room = max(3, height - len(parts) - 2)  # a line for the cursor, one for what is left out
+    number = max(1, (width + _GAP) // (_CELL + _GAP))
+    lines = table_lines(numbers)
+    cells, left_out = lines[: room * number], sum(1 for line in lines[room * number :] if line[1])
+    grid = Table.grid(padding=(0, _GAP, 0, 0))
+    columns = [cells[start : start + room] for start in range(0, len(cells), room)]
+    grid.add_row(*(Group(*(Text(text, style="" if value else "bold") for text, value in each)) for each in columns))
+    parts.append(grid)
+    if left_out:
+        parts.append(Text(f"and {left_out} more in metrics.csv", style="dim"))
+    return Group(*parts)
+
+
+def table_lines(numbers: Mapping[str, float]) -> list[tuple[str, bool]]:
+    """Return the lines of the table, (text, whether it is a metric): a heading per group, evaluations first."""
+    groups: dict[str, dict[str, float]] = {name: {} for name in _GROUPS}
     for name, value in numbers.items():
         group, _, rest = name.rpartition("/")
         groups.setdefault(group, {})[rest] = value
     groups.pop("progress", None)
-    tables = [_table(group, values) for group, values in groups.items()]
-    return Group(
-        _bar(title, numbers),
-        Text("   ".join(progress_parts(step, numbers))),
-        Padding(Columns(tables, padding=(0, 3)), (1, 0, 0, 0)),
-    )
+    lines: list[tuple[str, bool]] = []
+    for group, values in groups.items():
+        lines += [(group[:_CELL], False)] if group and values else []
+        for name, value in values.items():
+            text = short_number(value)
+            left = _CELL - len(text) - 1
+            lines.append((f"{name if len(name) <= left else name[: left - 1] + '…':<{left}} {text}", True))
+    return lines
 
 
-def _bar(title: str, numbers: Mapping[str, float]) -> RenderableType:
+def _bar(title: str, numbers: Mapping[str, float], width: int) -> RenderableType:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     total, done = numbers.get(TOTAL_ITERATIONS, 0.0), numbers.get(ITERATION, 0.0)
     if not total:
-        return Text(title, style="bold")
+        return Text(title, style="bold", overflow="ellipsis", no_wrap=True)
     line = Table.grid(padding=(0, 1))
+    short = title if len(title) <= width // 3 else title[: width // 3 - 1] + "…"
+    room = max(5, min(60, width - len(short) - 9))
     line.add_row(
-        Text(title, style="bold"), ProgressBar(total=total, completed=done, width=60), f"{100.0 * done / total:.0f} %"
+        Text(short, style="bold"), ProgressBar(total=total, completed=done, width=room), f"{100.0 * done / total:.0f} %"
     )
     return line
-
-
-def _table(group: str, values: Mapping[str, float]) -> Table:
-    from rich.table import Table
-
-    table = Table(title=group or None, title_justify="left", title_style="bold", box=None, show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for name, value in values.items():
-        table.add_row(name, short_number(value))
-    return table
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -138,6 +159,8 @@ REMAINING_SECONDS = "progress/remaining_seconds"
 """The name of the time that is left, where there is a limit."""
 STEPS_PER_SECOND = "time/steps_per_second"
 """The name of the speed."""
+_GROUPS = ("evaluate", "collect", "train")
+_CELL, _GAP = 36, 4
 _IN_THE_LINE = {
     "collect/return_mean": "return",
     "collect/length_mean": "length",

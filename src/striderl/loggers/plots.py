@@ -81,7 +81,7 @@ def plot_runs(run_dirs: Iterable[str | Path], out_png: str | Path, metrics: Sequ
     groups = group_runs(run_dirs)
     if not groups:
         raise ValueError("plot_runs wants at least one run folder")
-    names = list(metrics) if metrics else _usual_names(groups)
+    names = list(metrics) if metrics else usual_names(groups)
     available = sorted({name for group in groups for run in group.runs for name in run.columns})
     missing = [name for name in names if name not in available]
     if missing or not names:
@@ -129,11 +129,16 @@ def _warn_of_copies(groups: Sequence[RunGroup]) -> None:
                 _log.warning("%s have the same settings and the same seed %s: they count as one seed", names, seed)
 
 
-def _usual_names(groups: Sequence[RunGroup]) -> list[str]:
-    """Return the first metric of each usual panel that some run has numbers for."""
+def usual_names(groups: Sequence[RunGroup]) -> list[str]:
+    """Return what is drawn unless metrics are named: the first of each usual panel that some run has numbers for."""
     there = {name for group in groups for run in group.runs for name in run.columns if len(run.curve(name)[0])}
     found = (next((name for name in choices if name in there), "") for choices in _USUAL)
     return [name for name in found if name]
+
+
+def title_of(name: str) -> tuple[str, str]:
+    """Return the title and the unit of a metric's panel; those without words of their own keep their names."""
+    return _TITLES.get(name, (name, name.rpartition("/")[2]))
 
 
 def _figure(groups: Sequence[RunGroup], names: Sequence[str]) -> Figure:
@@ -192,7 +197,7 @@ def _limit(panel: Axes, values: Numbers) -> None:
 def _dress(panel: Axes, name: str) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    title, unit = _TITLES.get(name, (name, name.rpartition("/")[2]))
+    title, unit = title_of(name)
     panel.set_title(title, fontsize=10, loc="left")
     panel.set_ylabel(unit, fontsize=9)
     panel.set_xlabel("env steps", fontsize=9)
@@ -226,6 +231,8 @@ def legend_of(group: RunGroup) -> str:
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 _NOT_SETTINGS = {"seed", "folder", "run_dir", "log_dir", "run_name", "name", "time", "created"}
+_NOT_LEARNING = ("logging.",)
+"""Settings that change what is shown of a run, and nothing of what it learns."""
 _MOST_DIFFERENCES = 3
 
 
@@ -239,6 +246,8 @@ class RunMetrics:
     """The env steps of the rows, growing. Shape: [R]."""
     columns: Mapping[str, Numbers]
     """Each metric, not a number in rows that do not have it. Shape: [R]."""
+    share: float = 1.0
+    """The share of the logged rows that were read."""
 
     def curve(self, name: str) -> tuple[Numbers, Numbers]:
         """Return the steps and values of a metric in the rows that have it; both empty where none has."""
@@ -257,6 +266,8 @@ class RunGroup:
     """The runs, in the order in which they were given."""
     seeds: tuple[str, ...]
     """The seed of each run; of one whose settings have none, its folder."""
+    task: str = ""
+    """What they were trained on."""
 
     def by_seed(self) -> dict[str, list[RunMetrics]]:
         """Return the runs of each seed: several of one seed repeat each other, and do not show how seeds differ."""
@@ -266,14 +277,19 @@ class RunGroup:
         return found
 
 
-def read_metrics(run_dir: str | Path) -> RunMetrics:
+def read_metrics(run_dir: str | Path, *, max_rows: int = 0) -> RunMetrics:
     """Read metrics.jsonl, or metrics.csv where there is none, with the parts that were set aside before it.
 
-    A step that was written twice counts as last written.
+    A step that was written twice counts as last written. With `max_rows`, about so many rows of a longer metrics.jsonl
+    are read, evenly spread, and every row with an evaluation.
     """
-    folder = Path(run_dir)
+    folder, share = Path(run_dir), 1.0
     if parts := parts_of(folder / "metrics.jsonl"):
-        rows = [row for part in parts for row in _read_jsonl(part)]
+        lines = [(line, part) for part in parts for line in read_lines(part)]
+        every = -(-len(lines) // max_rows) if max_rows else 1
+        few = [each for number, each in enumerate(lines, 1) if number % every == 0 or b'"evaluate/' in each[0]]
+        share = len(few) / len(lines) if lines else 1.0
+        rows = _read_jsonl(few)
     elif parts := parts_of(folder / "metrics.csv"):
         rows = [row for part in parts for row in _read_csv(part)]
     else:
@@ -284,12 +300,13 @@ def read_metrics(run_dir: str | Path) -> RunMetrics:
     steps = sorted(by_step)
     names = dict.fromkeys(name for step in steps for name in by_step[step] if name != "step")
     columns = {name: np.array([by_step[step].get(name, math.nan) for step in steps]) for name in names}
-    return RunMetrics(folder=folder, steps=np.array(steps, dtype=np.float64), columns=columns)
+    return RunMetrics(folder=folder, steps=np.array(steps, dtype=np.float64), columns=columns, share=share)
 
 
-def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
-    """Read runs and group those whose settings differ in nothing but the seed."""
-    folders = [Path(run_dir) for run_dir in run_dirs]
+def group_runs(run_dirs: Iterable[str | Path], *, max_rows: int = 0) -> list[RunGroup]:
+    """Read runs and group those whose settings differ in nothing but the seed; `max_rows` as for `read_metrics`."""
+    # a folder that is named twice, or once by a link to it, is one run
+    folders = list({Path(run_dir).resolve(): Path(run_dir) for run_dir in run_dirs}.values())
     settings = [_settings(folder) for folder in folders]
     members: dict[str, list[int]] = {}
     for index, (folder, values) in enumerate(zip(folders, settings)):
@@ -299,23 +316,25 @@ def group_runs(run_dirs: Iterable[str | Path]) -> list[RunGroup]:
     return [
         RunGroup(
             label=label,
-            runs=tuple(read_metrics(folders[index]) for index in group),
+            runs=tuple(read_metrics(folders[index], max_rows=max_rows) for index in group),
             seeds=tuple(_seed(folders[index]) for index in group),
+            task=_task(folders[group[0]], settings[group[0]]),
         )
         for label, group in zip(labels, members.values())
     ]
 
 
-def _read_jsonl(path: Path) -> list[dict[str, float]]:
-    rows, damaged = [], 0
-    for line in read_lines(path):
+def _read_jsonl(lines: Sequence[tuple[bytes, Path]]) -> list[dict[str, float]]:
+    rows, damaged = list[dict[str, float]](), dict[Path, int]()
+    for line, path in lines:
         try:
             row = decode_json(line, path)
             found = {name: math.nan if value is None else float(value) for name, value in row.items()}
             rows.append({**found, "step": int(row["step"])})
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            damaged += 1
-    _warn_of(damaged, path)
+            damaged[path] = damaged.get(path, 0) + 1
+    for path, count in damaged.items():
+        _warn_of(count, path)
     return rows
 
 
@@ -345,7 +364,11 @@ def _settings(folder: Path) -> dict[str, Any] | None:
     flat = _all_settings(folder)
     if flat is None:
         return None
-    return {name: value for name, value in flat.items() if name.rpartition(".")[2] not in _NOT_SETTINGS}
+    return {
+        name: value
+        for name, value in flat.items()
+        if name.rpartition(".")[2] not in _NOT_SETTINGS and not name.startswith(_NOT_LEARNING)
+    }
 
 
 def _seed(folder: Path) -> str:
@@ -380,7 +403,8 @@ def _labels(groups: Sequence[tuple[Path, dict[str, Any] | None]]) -> list[str]:
 
 
 def _task(folder: Path, values: dict[str, Any] | None) -> str:
-    return str((values or {}).get("task") or folder.absolute().parent.name)
+    flat = values or {}
+    return str(flat.get("task") or flat.get("env.task") or folder.absolute().parent.name)
 
 
 def _differences(values: Mapping[str, Any], rivals: Sequence[Mapping[str, Any] | None]) -> list[str]:

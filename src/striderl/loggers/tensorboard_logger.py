@@ -58,6 +58,10 @@ class TensorBoardLogger(Logger):
         )
         self._add(step, [{"tag": name, "image": picture}])
 
+    def file(self, path: Path) -> None:
+        """Write where a file is as a text 'files/NAME': event files hold no others."""
+        self.text(f"files/{path.name}", str(path.absolute()))
+
     def resume_at(self, step: int) -> None:
         """Begin a new file that invalidates later steps of the older ones."""
         self.close()

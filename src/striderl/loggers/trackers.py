@@ -1,6 +1,6 @@
 """Loggers for the trackers people use: Weights & Biases, Trackio, MLflow, Neptune. Each package is imported when used.
 
-    WandbLogger      online or offline
+    WandbLogger      offline, or online with the variable WANDB_MODE=online
     TrackioLogger    Trackio's local store, shown by `trackio show`; no account, no network
     MlflowLogger     an MLflow run in a local SQLite file, or at any tracking server
     NeptuneLogger    the offline mode of Neptune's client, whose hosted service ended in March 2026
@@ -12,6 +12,7 @@ variable NEPTUNE_DATA_DIRECTORY moves it), which self-hosted servers can be sent
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,18 +35,19 @@ class WandbLogger(Logger):
         *,
         project: str = "striderl",
         run_id: str = "",
-        mode: Literal["offline", "online", ""] = "offline",
+        mode: Literal["", "offline", "online", "disabled"] = "",
         entity: str = "",
         name: str = "",
     ) -> None:
-        """Name folder, project and id (made from the folder's name unless given).
+        """Name folder, project and id (made from the folder's name unless given); mode 'online' needs a log-in.
 
-        mode: 'online' needs a log-in; empty is what WANDB_MODE has, else online.
+        mode: without one the variable WANDB_MODE chooses it, and where that is not set nothing is sent: 'offline'.
         entity: the user or the team; the one that is logged in without it.
         name: the name that is shown; the id without one.
         """
-        if mode not in ("offline", "online", ""):
-            raise ValueError(f"WandbLogger: mode is empty (WANDB_MODE), 'offline' or 'online', found {mode!r}")
+        mode = mode or os.environ.get("WANDB_MODE", "") or "offline"  # type: ignore[assignment]
+        if mode not in ("offline", "online", "disabled"):
+            raise ValueError(f"WandbLogger: mode (or WANDB_MODE) is 'offline' or 'online', found {mode!r}")
         self.folder, self.project, self.mode = Path(folder), project, mode
         self.entity, self.run_id = entity, run_id or run_id_of(self.folder)
         self.run_name = name or self.run_id
@@ -97,7 +99,7 @@ class WandbLogger(Logger):
                 id=self.run_id,
                 name=self.run_name,
                 dir=str(self.folder),
-                mode=self.mode or None,
+                mode=self.mode,
                 resume="allow",
                 settings=wandb.Settings(silent=True, console="off", init_timeout=60),
             )
@@ -148,6 +150,11 @@ class TrackioLogger(Logger):
             import trackio
 
             run.log({name: trackio.Video(str(path), caption=name)}, step=step)
+
+    def file(self, path: Path) -> None:
+        """Keep a copy of a file as an artifact of the run; a later one of its name is a new version."""
+        name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in f"{self.run}-{path.name}")
+        self._open().log_artifact(str(path), name=name, type="file")
 
     def resume_at(self, step: int) -> None:
         """Reopen the run and read its last step."""

@@ -41,7 +41,7 @@ class Spaces:
     critic: tuple[str, ...]
     """The components that the critic reads."""
     critic_names: Mapping[str, str]
-    """The critic's name of a segment to its component: 'proprioception' to 'critic/proprioception'."""
+    """The critic's name of a segment to its component: 'proprioception' to 'critic/proprioception', also of specs."""
 
     def for_actor(self, names: str | Sequence[str], what: str) -> tuple[str, ...]:
         """Return the actor's components of these names."""
@@ -136,7 +136,8 @@ def _side_stream(actor: ObsSpec, critic: ObsSpec, *, own: bool) -> tuple[ObsSpec
     for name in critic:
         if name in actor and actor[name] != critic[name]:
             raise ValueError(f"{name!r} is {actor[name]} for the actor and {critic[name]} for the critic; rename one")
-    return critic, dict(zip(critic, critic))
+    short = {name.removeprefix("critic/"): name for name in critic}
+    return critic, {**short, **dict(zip(critic, critic))}
 
 
 def _masks(action: ActionSpec) -> tuple[str, ...]:

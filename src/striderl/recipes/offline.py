@@ -16,7 +16,7 @@ ten at random by DQN's, as they did while they learned. Half way is meant in ret
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from striderl.data import tree
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec
-from striderl.data.transition import transition_columns
+from striderl.data.transition import Transition, transition_columns
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.ops.ramps import Ramp
@@ -88,8 +88,10 @@ def exploring(policy: ActorPolicy) -> Actor:
     return BehaviourActor(policy, Sample())
 
 
-def train_behaviours(task: str = "pendulum", *, total_steps: int = 8_000, seed: int = 0) -> Behaviours:
-    """Train SAC, or DQN where actions are choices, and keep policies on the way."""
+def train_behaviours(
+    task: str = "pendulum", *, total_steps: int = 8_000, seed: int = 0, progress: Callable[[float], None] | None = None
+) -> Behaviours:
+    """Train SAC, or DQN where actions are choices, and keep policies on the way; `progress` gets the share done."""
     env = make(task, num_envs=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -103,6 +105,8 @@ def train_behaviours(task: str = "pendulum", *, total_steps: int = 8_000, seed: 
     for _ in trainer:
         weights: dict[str, Any] = tree.copy(dict(policy.state_dict()))
         seen.append((_returns(task, exploring(policy)), weights))
+        if progress is not None:
+            progress(trainer.env_steps / total_steps)
     trainer.close()
     return _chosen(task, policy, seen, _returns(task, RandomActor(policy.action_spec)))
 
@@ -150,8 +154,15 @@ def generate(behaviours: Behaviours, kind: str, num_steps: int, *, seed: int = 0
     return replay
 
 
-def record_steps(env: VecEnv, actors: Sequence[Actor], num_steps: int, *, seed: int = 0) -> Replay:
-    """Record at least so many steps, the same number of each actor and env.
+def record_steps(
+    env: VecEnv,
+    actors: Sequence[Actor],
+    num_steps: int,
+    *,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Replay:
+    """Record at least so many steps, the same number of each actor and env; `progress` gets the share done.
 
     Episodes that are under way when an actor is finished are truncated.
     """
@@ -160,8 +171,23 @@ def record_steps(env: VecEnv, actors: Sequence[Actor], num_steps: int, *, seed: 
     per_env = -(-num_steps // (env.num_envs * len(actors)))
     columns = transition_columns(env.obs_spec, env.action_spec, {}, {})
     replay = Replay(columns, per_env * env.num_envs * len(actors), env.num_envs)
+    storage = replay if progress is None else _Watched(replay, per_env * len(actors), progress)
     for number, actor in enumerate(actors):
         collector = Collector(env, actor, CollectorConfig(seed=1_000 * seed + number))
-        collector.collect(n_step=per_env * env.num_envs, storage=replay)
+        collector.collect(n_step=per_env * env.num_envs, storage=storage)
         replay.cut()
     return replay
+
+
+class _Watched:
+    """Pass transitions on to a replay and report how many of the wanted steps it has."""
+
+    def __init__(self, replay: Replay, num_steps: int, progress: Callable[[float], None]) -> None:
+        self.replay, self.balanced, self._wanted, self._progress = replay, replay.balanced, num_steps, progress
+        self._taken = 0
+
+    def add(self, transition: Transition, envs: slice | None = None) -> None:
+        """Store one step of all envs."""
+        self.replay.add(transition, envs)
+        self._taken += 1
+        self._progress(self._taken / self._wanted)

@@ -8,6 +8,7 @@ an Actor                                                                        
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,6 +22,7 @@ from striderl.data.checked_fields import overridden
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
+from striderl.envs.wrap_env import wrap_env
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.mutex.facade import StatefulMutex
@@ -29,6 +31,11 @@ from striderl.policies.policy import Policy
 
 CRITIC = "critic"
 """The group of components that only a critic sees."""
+
+ACTING = ("policy", "actor", "state")
+"""Groups that a policy reads; the first that an env has is taken."""
+CRITIC_ARGUMENTS = ("critic_obs", "critic_observations", "privileged_obs", "privileged_observations")
+"""What the second argument of an old-style policy's method is called where it wants the critic's observations."""
 
 _OWN = (Policy, ActorPolicy, MutexPolicy, StatefulPolicy, StatefulMutex)
 
@@ -84,10 +91,11 @@ class LabelActor:
 class FlatActor:
     """Act by an old-style policy, which keeps its own memory; the saver resets it where episodes ended."""
 
-    def __init__(self, policy: FlatPolicy, spec: ObsSpec, *, sample: bool) -> None:
-        """Flatten the components of a spec into one vector for the policy."""
-        self.policy, self._spec = policy, spec
-        self._call: Callable[[Tensor], Any] = policy.act if sample else policy.act_inference
+    def __init__(self, policy: FlatPolicy, spec: ObsSpec, *, sample: bool, critic: ObsSpec | None = None) -> None:
+        """Flatten the components of a spec into one vector for the policy, and those of the critic where it asks."""
+        self.policy, self._spec, self._critic = policy, spec, critic
+        self._call: Callable[..., Any] = policy.act if sample else policy.act_inference
+        self._asks_critic = critic is not None and _takes_critic(self._call)
 
     def columns(self) -> Columns:
         """Return nothing."""
@@ -103,7 +111,10 @@ class FlatActor:
 
     def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Call the policy."""
-        actions = self._call(self._spec.flatten(obs))
+        shown = [self._spec.flatten(obs)]
+        if self._asks_critic and self._critic is not None:
+            shown.append(self._critic.flatten(obs))
+        actions = self._call(*shown)
         return ActorOutput(actions.detach() if isinstance(actions, Tensor) else actions, state, {})
 
 
@@ -126,7 +137,9 @@ def demonstrator(policy: Any, env: VecEnv, *, use_critic_obs: bool, sample: bool
         _require_plain("an actor", use_critic_obs, sample)
         return policy
     if isinstance(policy, FlatPolicy):
-        return FlatActor(policy, flat_spec(env.obs_spec, critic=use_critic_obs), sample=sample)
+        spec = env.obs_spec
+        shown, seen = flat_spec(spec, critic=use_critic_obs), flat_spec(spec, critic=True)
+        return FlatActor(policy, shown, sample=sample, critic=seen)
     if callable(policy):
         _require_plain("a function", use_critic_obs, sample)
         return ScriptedActor(policy)
@@ -147,19 +160,34 @@ def bound_teacher(policy: Any, env: VecEnv, *, use_critic_obs: bool) -> BoundTea
     return teacher.bound(Sight(env.obs_spec, visible, use_critic_obs), env.action_spec, env.device)
 
 
-def require_vec_env(env: Any, who: str) -> None:
-    """Raise unless an env is a VecEnv."""
-    if not isinstance(env, VecEnv):
+def as_vec_env(env: Any, who: str) -> VecEnv:
+    """Return a VecEnv as it is, and any other env wrapped; raise for what is no env."""
+    if isinstance(env, VecEnv):
+        return env
+    if not callable(getattr(env, "step", None)):
         raise TypeError(
-            f"{who} wants a VecEnv, found {type(env).__name__}; wrap a Gymnasium env in GymnasiumEnv, an rsl_rl env in "
-            "RslRlEnv, or take runner.vec_env"
+            f"{who} wants a VecEnv, found {type(env).__name__}; a Gymnasium vector env or an env of rsl_rl is wrapped"
         )
+    return wrap_env(env, device=getattr(env, "device", None) or "cpu")
 
 
 def flat_spec(spec: ObsSpec, *, critic: bool) -> ObsSpec:
-    """Return the components of an old-style policy's, or its critic's, vector."""
-    theirs = [name for name, part in spec.items() if (part.group == CRITIC) == critic]
+    """Return the components of an old-style policy's vector, or of its critic's; motions are neither."""
+    acting = next(([group] for group in ACTING if group in spec.groups), None)
+    if critic:
+        theirs = [name for name, part in spec.items() if part.group == CRITIC]
+        theirs = theirs or [name for name, part in spec.items() if acting is None or part.group in acting]
+    elif acting is not None:
+        theirs = [name for name, part in spec.items() if part.group in acting]
+    else:
+        theirs = [name for name, part in spec.items() if part.group != CRITIC]
     return spec.select(theirs) if theirs else spec
+
+
+def _takes_critic(call: Callable[..., Any]) -> bool:
+    """Return whether a method takes the critic's observations as its second argument."""
+    names = list(inspect.signature(call).parameters)
+    return len(names) > 1 and names[1] in CRITIC_ARGUMENTS
 
 
 def _require_plain(what: str, use_critic_obs: bool, sample: bool) -> None:

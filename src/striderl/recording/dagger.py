@@ -44,7 +44,7 @@ from striderl.ops.ramps import TeacherSchedule
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.stage import inner, outer
-from striderl.recording.actors import CRITIC, bound_teacher, require_vec_env
+from striderl.recording.actors import CRITIC, as_vec_env, bound_teacher
 from striderl.recording.demonstrations import DemonstrationSaver, SaverProgress, reduced
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class DaggerSaver(DemonstrationSaver):
 
     def __init__(
         self,
-        env: VecEnv,
+        env: Any,
         policy: Any,
         save_dir: str | Path,
         rollout_storage_length: int = 64,
@@ -93,7 +93,7 @@ class DaggerSaver(DemonstrationSaver):
             by samples of its own distribution.
         log_to_tensorboard: write the env's episode numbers to 'tensorboard' in the folder, by the student's iteration.
         """
-        require_vec_env(env, type(self).__name__)
+        env = as_vec_env(env, type(self).__name__)
         if load_student is None:
             raise TypeError(
                 "DaggerSaver wants load_student, which reads students from training_policy_logdir; for the folder of a "

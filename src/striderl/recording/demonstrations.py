@@ -42,7 +42,7 @@ from striderl.datasets.trajectories.spec import TrajectoryError, TrajectorySpec
 from striderl.datasets.trajectories.store import TrajectoryStore
 from striderl.datasets.trajectories.writer import TrajectoryWriter
 from striderl.envs.vec_env import Step, VecEnv
-from striderl.recording.actors import FlatActor, demonstrator, flat_spec, require_vec_env
+from striderl.recording.actors import FlatActor, as_vec_env, demonstrator, flat_spec
 from striderl.recording.episodes import EpisodeWriter, SavedStep, SaverBuffer
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class DemonstrationSaver:
 
     def __init__(
         self,
-        env: VecEnv,
+        env: Any,
         policy: Any,
         save_dir: str | Path,
         rollout_storage_length: int = 64,
@@ -78,6 +78,7 @@ class DemonstrationSaver:
     ) -> None:
         """Prepare to record; the folder is made by `init_traj_handlers`, or with the first step.
 
+        env: a VecEnv, a Gymnasium vector env, or an env of any rsl_rl generation.
         policy: a policy of this library, an Agent, an actor, a function of the observation, or an old-style object.
         rollout_storage_length: steps of each env between two visits to the disk.
         min_timesteps, min_episodes: recording stops when the folder holds both.
@@ -91,7 +92,7 @@ class DemonstrationSaver:
         log_interval: rollouts between two lines of progress.
         progress: called with the numbers of each such line.
         """
-        require_vec_env(env, type(self).__name__)
+        env = as_vec_env(env, type(self).__name__)
         for name, value in (
             ("rollout_storage_length", rollout_storage_length),
             ("max_trajectory_length", max_trajectory_length),
@@ -99,7 +100,8 @@ class DemonstrationSaver:
         ):
             if value < 1:
                 raise ValueError(f"{name} is at least 1, found {value}")
-        self.env, self.policy, self.save_dir = env, policy, Path(save_dir)
+        self.env: VecEnv = env
+        self.policy, self.save_dir = policy, Path(save_dir)
         self.rollout_storage_length = rollout_storage_length
         self.min_timesteps, self.min_episodes = min_timesteps, min_episodes
         self.success_traj_only, self.use_critic_obs = success_traj_only, use_critic_obs

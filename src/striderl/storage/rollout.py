@@ -90,6 +90,15 @@ class RolloutStorage:
     keeps_rollouts = False
     """Whether rollouts before the last one are still there."""
 
+    def __new__(cls, *args: Any, **settings: Any) -> RolloutStorage:
+        """Name the class that rsl_rl's and st_rl's arguments are for, where they are given."""
+        if args and isinstance(args[0], int):
+            raise TypeError(
+                f"{cls.__name__} takes columns, steps and envs; with (num_envs, num_transitions_per_env, obs_shape, …) "
+                f"use striderl.compat.st_rl.{cls.__name__}"
+            )
+        return super().__new__(cls)
+
     def __init__(
         self,
         columns: Columns,

@@ -33,7 +33,7 @@ from striderl.envs.vec_env import VecEnv
 from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
-from striderl.policies.transfer.load import load_exactly
+from striderl.policies.transfer.rsl_rl_names import with_weights
 from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
 from striderl.recording.dagger import Student, StudentPolicy
 from striderl.training.experiment.config_json import ConfigError
@@ -48,6 +48,15 @@ from striderl.training.rsl_rl.config_generations import read_train_config, witho
 _log = logging.getLogger(__name__)
 
 _NUMBERED = re.compile(r"model_(\d+)(\.pt)?")
+_OF_THE_ENV = (
+    "num_actor_obs",
+    "num_critic_obs",
+    "num_actions",
+    "obs_segments",
+    "critic_obs_segments",
+    "privileged_obs_segments",
+)
+"""Settings of a saved policy that describe its env."""
 _NOT_NOW = (CheckpointError, OSError, ConfigError)
 """Errors that reading a folder may raise while it is being written to."""
 
@@ -107,7 +116,7 @@ class RunStudents:
             for who in (ACTOR, CRITIC):
                 layout.load(who, state[f"{who}_state_dict"])
         elif isinstance(policy, Policy):
-            load_exactly(policy, weights_in(state))
+            policy = with_weights(policy, path, weights_in(state))
         else:
             policy.load_state_dict(weights_in(state))
         return Student(policy, iteration, path.name)
@@ -145,4 +154,9 @@ def _saved_config(folder: Path) -> Mapping[str, Any]:
         raise ValueError(str(error)) from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} wants a table of settings, found {type(content).__name__}")
+    if isinstance(content.get("runner"), dict) and isinstance(content.get("policy"), dict):
+        # parkour and st_rl write the env's settings into the same file, and sizes that the env at hand has
+        policy = {name: value for name, value in content["policy"].items() if name not in _OF_THE_ENV}
+        name = content["runner"].get("policy_class_name", "ActorCritic")
+        return {"policy": {"class_name": name, **policy}, "algorithm": {}}
     return content

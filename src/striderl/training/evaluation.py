@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,14 +60,23 @@ class EvaluationResult:
         }
 
 
-def evaluate(env: VecEnv, actor: Actor, n_episode: int | Sequence[int], seed: int = 0) -> EvaluationResult:
+def evaluate(
+    env: VecEnv,
+    actor: Actor,
+    n_episode: int | Sequence[int],
+    seed: int = 0,
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> EvaluationResult:
     """Run exactly so many episodes (in all, or for each env) from the seed; the env is reset and left mid-way.
 
-    Each env contributes its share, so that short episodes are not preferred; see `Collector.collect`.
+    Each env contributes its share, so that short episodes are not preferred; see `Collector.collect`. `progress` gets
+    the share of episodes that are over.
     """
     # a new collector resets with its seed, so the result does not depend on earlier episodes
     collector = Collector(env, actor, CollectorConfig(seed=seed))
-    recorder = _EpisodeMetrics(env)
+    total = n_episode if isinstance(n_episode, int) else sum(n_episode)
+    recorder = _EpisodeMetrics(env, None if progress is None else lambda count: progress(count / max(1, total)))
     collected = collector.collect(n_episode=n_episode, storage=recorder)
     return EvaluationResult(
         returns=tuple(collected.returns), lengths=tuple(collected.lengths), metrics=recorder.by_name()
@@ -79,8 +88,8 @@ class _EpisodeMetrics:
 
     balanced = False
 
-    def __init__(self, env: VecEnv) -> None:
-        self.env = env
+    def __init__(self, env: VecEnv, ended: Callable[[int], None] | None = None) -> None:
+        self.env, self._ended = env, ended
         self._noted: list[list[dict[str, float]]] = [[] for _ in range(env.num_envs)]
         self._spoiled = [False] * env.num_envs
 
@@ -95,6 +104,8 @@ class _EpisodeMetrics:
                 if not self._spoiled[env]:
                     self._noted[env].append({name: value[env] for name, value in numbers.items()})
                 self._spoiled[env] = False
+        if self._ended is not None and any(done):
+            self._ended(sum(len(noted) for noted in self._noted))
 
     def by_name(self) -> dict[str, tuple[float, ...]]:
         """Return each metric of all episodes, env by env."""

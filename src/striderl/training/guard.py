@@ -12,6 +12,7 @@ whose step overflows, in parameters, optimiser, targets or normalisers. The next
 run usually recovers; one that does not, for many iterations in a row, ends with `DivergedError` at the last finite
 state. So does one whose envs give almost no valid samples. The host reads one small vector per iteration.
 
+    faults/         the last second of an env before its number turned bad (`collect/trace.py`), the newest twenty
     faults.jsonl    {"env_steps": 4096, "num_updates": 640, "component": "obs", "env": 3, "step": 128, "value": "nan",
                      "count": 1}
 
@@ -26,7 +27,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -34,8 +37,9 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.errors import FileRefused
-from striderl.checkpoint.safe_files import decode_json, read_lines
+from striderl.checkpoint.safe_files import check_plain, decode_json, read_lines
 from striderl.collect.quarantine import Fault
+from striderl.collect.trace import SUFFIX, write_trace
 from striderl.data import tree
 from striderl.loggers.file_loggers import LineFile, parts_of
 from striderl.ops.moments import AllReduce
@@ -276,6 +280,8 @@ _log = logging.getLogger(__name__)
 
 FAULTS_FILE = "faults.jsonl"
 """The file in a run's folder."""
+MAX_TRACES = 20
+"""How many traces of faults are kept."""
 
 
 class FaultReport:
@@ -291,7 +297,7 @@ class FaultReport:
         self._cannot_write = False
 
     def write_to(self, path: Path) -> None:
-        """Write later faults to this file; it is created with the first one."""
+        """Write later faults to this file and traces to the folder of its name; both are made with the first one."""
         self._file = LineFile(path)
 
     def add(self, faults: Iterable[Fault], *, env_steps: int, num_updates: int) -> None:
@@ -306,11 +312,33 @@ class FaultReport:
             else:
                 self._write_fault(fault, fault.count, env_steps, num_updates)
             envs[fault.env] = envs.get(fault.env, 0) + fault.count
+            self._write_trace(fault)
         for pooled in again.values():
             self._write_fault(pooled[0], sum(fault.count for fault in pooled), env_steps, num_updates)
 
     def _write_fault(self, fault: Fault, count: int, env_steps: int, num_updates: int) -> None:
         self._write(env_steps, num_updates, fault.component, count, env=fault.env, step=fault.step, value=fault.value)
+
+    def _write_trace(self, fault: Fault) -> None:
+        """Write the steps before a fault; the oldest traces make place for new ones."""
+        if self._file is None or fault.trace is None or not len(fault.trace.reward):
+            return
+        folder = self._file.path.with_suffix("")
+        component = re.sub(r"[^\w.-]", "_", fault.component)[:60]
+        facts = {"component": fault.component, "env": fault.env, "step": fault.step, "value": fault.value}
+        trace = replace(fault.trace, facts={**facts, **fault.trace.facts})
+        try:
+            write_trace(folder / f"{component}_env{fault.env}_step{fault.step}{SUFFIX}", trace)
+            for old in sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.lstat().st_mtime_ns)[:-MAX_TRACES]:
+                check_plain(old)
+                old.unlink(missing_ok=True)
+        except (OSError, ValueError) as error:
+            self._warn_once(folder, error)
+
+    def _warn_once(self, path: Path, error: Exception) -> None:
+        if not self._cannot_write:
+            self._cannot_write = True
+            _log.warning("%s cannot be written: %s. Training goes on", path, error)
 
     def most_frequent(self) -> str:
         """Describe the component and env with the most non-finite numbers; empty where there were none."""
@@ -346,9 +374,7 @@ class FaultReport:
         try:
             self._file.append(json.dumps({**line, "value": shown, "count": count}, allow_nan=False))
         except (OSError, FileRefused) as error:
-            if not self._cannot_write:
-                self._cannot_write = True
-                _log.warning("%s cannot be written: %s. Training goes on", self._file.path, error)
+            self._warn_once(self._file.path, error)
 
     def resume_at(self, env_steps: int, num_updates: int) -> None:
         """Drop the lines of the file that are newer than this point of the run."""

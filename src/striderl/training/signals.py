@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -29,7 +30,9 @@ class Interrupted(BaseException):
 class StopSignals:
     """Catch SIGTERM, SIGINT and SIGHUP while entered; outside the main thread it catches nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, acknowledge: Callable[[str], None] | None = None) -> None:
+        """Call `acknowledge` with the signal's name as soon as the first one comes."""
+        self._acknowledge = acknowledge
         self.received = 0
         """The first signal that came, to this process or to one that it learns with; 0 while none has."""
         self._noted = 0
@@ -55,6 +58,8 @@ class StopSignals:
             os._exit(128 + number)
         self._noted = number
         self.received = self.received or number
+        if self._acknowledge is not None:
+            self._acknowledge(signal.Signals(number).name)
 
     def follow(self, number: int) -> None:
         """Stop for a signal that another process has received; this one's own may still come, and is its first."""

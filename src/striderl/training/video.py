@@ -2,12 +2,13 @@
 
     reset(seed) ─▶ frame ─▶ step ─▶ frame ─▶ step ─▶ step ─▶ frame …      every k-th step, so that the video runs at
                                                                          the env's own speed with at most `fps` frames
-The file appears under its name when it is complete.
+The file appears under its name when it is complete. Beside it the steps that it shows can be kept, 'walk.trace.npz' for
+'walk.mp4' (`collect/trace.py`), from which `striderl report` draws the episode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import numpy as np
 from striderl.checkpoint.safe_files import replacing_path
 from striderl.collect.actors.base import Actor
 from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.trace import SUFFIX, TracedStep, TraceRecorder, write_trace
 from striderl.data.naming import missing_extra
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 
 _KINDS = (".mp4", ".gif")
+_MOST_TRACED = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +59,12 @@ def record_video(
     *,
     fps: float = 25.0,
     whole_episode: bool = False,
+    trace: bool = False,
+    progress: Callable[[float], None] | None = None,
 ) -> RecordedVideo:
     """Record env 0 for so many steps from the seed, or until its first episode ends, as '.mp4' or '.gif'.
+
+    With `trace`, the steps are written beside it; `progress` gets the share of steps that are recorded.
 
     The env is reset and left mid-way, so it must not be one that trains. The actor's randomness comes from the seed.
     """
@@ -75,6 +82,10 @@ def record_video(
         writer.append_data(_even(first))
         for frame in frames:
             writer.append_data(_even(frame))
+            if progress is not None:
+                progress(film.num_steps / num_steps)
+    if trace:
+        _write_steps(film, path, env, seed)
     return RecordedVideo(
         path=path,
         num_steps=film.num_steps,
@@ -83,6 +94,11 @@ def record_video(
         total_reward=film.total_reward,
         episodes=film.episodes,
     )
+
+
+def _write_steps(film: _Film, path: Path, env: VecEnv, seed: int) -> None:
+    facts = {"seed": seed, "step_dt": env.step_dt, "total_reward": film.total_reward}
+    write_trace(path.with_suffix(SUFFIX), film.recorder.trace(0, **facts))
 
 
 class _Film:
@@ -99,6 +115,8 @@ class _Film:
         self.fps = 1.0 / (env.shown_dt * self._every) if env.shown_dt else fps
         self.num_steps = self.num_frames = self.episodes = 0
         self.total_reward = 0.0
+        self.recorder = TraceRecorder(min(most_steps, _MOST_TRACED))
+        """The steps of the film, the last two thousand of a long one."""
 
     def frames(self) -> Iterator[Picture]:
         """Yield the first picture, and one after every so many steps."""
@@ -116,6 +134,9 @@ class _Film:
             self.num_steps += 1
             self.total_reward += float(transition.rew[0])
             self.episodes += bool(transition.done[0])
+            self.recorder.add(
+                TracedStep(transition.obs, transition.act, transition.rew, transition.terminated, transition.truncated)
+            )
 
     def _picture(self) -> Picture:
         self.num_frames += 1

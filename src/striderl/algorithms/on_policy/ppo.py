@@ -13,6 +13,8 @@ that a policy learns above a lower bound, after each update.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -166,6 +168,8 @@ class PPO:
         targets = self._targets_of(storage)
         with self.updater.pooled():
             numbers = {**self.terms.numbers(added, valid), **self.reward_groups.reward_numbers(reward, valid)}
+            if added:
+                numbers["task_reward"] = valid_mean(data["rew"], valid)
             found = self.updater.mode.play_in_place((self, storage), inputs, targets)
         return RolloutBatch(
             columns=data,
@@ -305,7 +309,8 @@ class PPO:
             "advantage": advantage,
         }
         stats = {**self._statistics(minibatch, output, ratio, counted), **self.terms.statistics(minibatch, output)}
-        return losses, inter_vars, {"entropy": entropy.detach(), **stats}
+        total = functools.reduce(operator.add, (weight * loss for weight, loss in losses.values()))
+        return losses, inter_vars, {"entropy": entropy.detach(), "total_loss": total.detach(), **stats}
 
     def _run(self, minibatch: Mapping[str, Any]) -> PolicyOutput:
         """Return the policy's present output on a minibatch.

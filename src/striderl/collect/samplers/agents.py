@@ -11,7 +11,7 @@ in which `fresh` is true, wherever an episode starts, and the actor returns fals
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,19 +20,13 @@ from striderl.collect.actors.base import Actor, ActorOutput, Noise, Obs
 from striderl.collect.samplers.samples import flat, named_observation
 from striderl.data import tree
 from striderl.data.arena import Columns
-from striderl.data.named_tuples import is_namedtuple, namedarraytuple_like
+from striderl.data.named_tuples import is_namedtuple, namedarraytuple, namedarraytuple_like
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec, dtype_name
 from striderl.data.transition import Transition
 
-
-class AgentStep(NamedTuple):
-    """The result of an agent's `step`."""
-
-    action: Any
-    """[B, …], a tensor or an array."""
-    agent_info: Any
-    """A namedtuple of [B, …] tensors that are stored with the step, or None."""
+AgentStep = namedarraytuple("AgentStep", ["action", "agent_info"])
+"""The result of an agent's `step`: actions [B, …], and a namedtuple of [B, …] that is stored with them, or None."""
 
 
 class SamplerAgent(Protocol):

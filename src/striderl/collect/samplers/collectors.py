@@ -141,7 +141,7 @@ class BaseCollector:
             self.actor.start(self.global_B, self.env_ranks)
 
     def collect_batch(
-        self, agent_inputs: ArrayTuple, traj_infos: Sequence[TrajInfo], itr: int
+        self, agent_inputs: ArrayTuple, traj_infos: Sequence[TrajInfo], itr: int = 0
     ) -> tuple[ArrayTuple, list[TrajInfo], list[TrajInfo]]:
         """Fill the samples; return agent inputs and infos for the next call, and the infos of ended trajectories."""
         if self._agent_inputs is None or agent_inputs is not self._agent_inputs:

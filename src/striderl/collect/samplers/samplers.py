@@ -153,7 +153,8 @@ class BaseSampler:
         self.max_decorrelation_steps = max_decorrelation_steps
         self.eval_n_envs, self.eval_CollectorCls = eval_n_envs, eval_CollectorCls or EvalCollector
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
-        self.eval_max_steps, self.eval_max_trajectories = eval_max_steps, eval_max_trajectories
+        self.eval_max_steps = None if eval_max_steps is None else int(eval_max_steps)
+        self.eval_max_trajectories = None if eval_max_trajectories is None else int(eval_max_trajectories)
         self.workers = workers
         self.samples_pyt: ArrayTuple
         self.agent_inputs: ArrayTuple
@@ -391,7 +392,7 @@ def _agent_info(env: VecEnv, agent: Any, obs: dict[str, torch.Tensor]) -> tuple[
         return tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), specs), specs
     actor = AgentActor(agent, env.obs_spec, env.num_envs, columns={}, alternating=False)
     actor.reset()
-    agent_info = agent.step(*actor.inputs(obs))[1]
+    _, agent_info = agent.step(*actor.inputs(obs))  # by fields: a namedarraytuple has rows at [1]
     actor.reset()
     specs = agent_info_specs(agent_info)
     return None if specs is None else tree.map(lambda leaf: tree.to_numpy(leaf)[0], agent_info), specs

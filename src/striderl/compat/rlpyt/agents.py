@@ -1,375 +1,466 @@
-"""rlpyt's agents around our policies: built when the sampler knows the spaces, asked step by step.
+"""rlpyt's agents: a model of the user's, its distribution, its device, and its recurrent state while sampling.
 
-    DqnAgent(ModelCls, model_kwargs)     model(observation, prev_action, prev_reward) ─▶ q [B, n]
-    PgAgent(ModelCls, model_kwargs)      … ─▶ pi [B, n], v [B]        or mu [B, …], log_std, v [B]
-                                         pi are probabilities, as in rlpyt: each row is >= 0 and sums to 1
-    SacAgent(ModelCls, QModelCls)        … ─▶ mu, log_std             q_model(observation, …, action) ─▶ q [B]
+    sampler.initialize(agent) ─▶ agent.initialize(env_spaces) ─▶ ModelCls(**make_env_to_model_kwargs(…), **model_kwargs)
 
-    sampler.initialize(agent) ─▶ agent.initialize(spaces) ─▶ ModelCls(observation_shape=…, output_size=…, **kwargs)
+    while sampling, no gradients      agent.step(observation, prev_action, prev_reward) ─▶ AgentStep(action, agent_info)
+    while learning, with gradients    agent(observation, prev_action, prev_reward[, init_rnn_state])
+                                      for [T, B, …], [B, …] and single inputs
 
-Without a model class the agent has layers of its own, as its config says. Observations come in one row of numbers per
-env; previous actions and rewards are None: our policies do not read them.
+    CategoricalPgAgent    model ─▶ pi [..., n], v [...]             pi are probabilities: rows >= 0 that sum to 1
+    GaussianPgAgent       model ─▶ mu, log_std [..., n], v [...]
+    Recurrent…PgAgent     … and the next state, RnnState(h, c) of [N, B, H] each; stored as prev_rnn_state [B, N, H]
+    PgAgent               the first or the second, as the action space is
+
+The model gets observations in their own shape and dtype, and previous choices as one-hot rows. Outputs are put where
+the sampler's observations are, so they fit the samples; the recurrent state stays with the model. Required arguments
+of a model among observation_shape, image_shape, output_size and action_size that nothing else gives are taken from the
+spaces; rlpyt would raise for them.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import namedtuple
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from striderl.collect.actors.policy_actor import GreedyActor, PolicyActor
 from striderl.collect.samplers.agents import AgentStep
-from striderl.collect.samplers.samples import flat
-from striderl.compat.parts import Player, components
-from striderl.compat.user_models import actor_from_model, critic_from_model, policy_from_model, q_policy_from_model
+from striderl.collect.samplers.samples import AgentInputs as AgentInputs
+from striderl.compat.rlpyt.distributions import Categorical, DiscreteMixin, DistInfo, DistInfoStd, Gaussian
+from striderl.compat.rlpyt.envs import agent_spaces
+from striderl.compat.user_models import one_per_row
 from striderl.data import tree
-from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec, action_spec_from_space
-from striderl.data.checked_fields import refuse_overrides
-from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.networks.distributions.categorical import FORBIDDEN
-from striderl.policies.actor_policy import ActorConfig, ActorPolicy
-from striderl.policies.policy import Policy, PolicyConfig
-from striderl.policies.value_functions import QFunction, QFunctionConfig
+from striderl.data.buffers import buffer_func, buffer_method, buffer_to
+from striderl.data.named_tuples import ArrayTuple, namedarraytuple
 
 ModelClass = Callable[..., nn.Module]
 """A model's class, or a function that builds one."""
 PROBABILITY_TOLERANCE = 1e-3
 """How far the sum of a row of probabilities may be from 1."""
 
-
-class AgentInfo(NamedTuple):
-    """What a policy-gradient agent stores with a step."""
-
-    dist_info: Any
-    """Parameters of the distribution, by name: `prob` [B, n] of choices, `mean` and `std` of real numbers."""
-    value: Tensor
-    """[B]."""
-    log_prob: Tensor
-    """Of the action, [B]."""
+AgentInputsRnn = namedarraytuple("AgentInputsRnn", ["observation", "prev_action", "prev_reward", "init_rnn_state"])
+AgentInfo = namedarraytuple("AgentInfo", ["dist_info", "value"])
+AgentInfoRnn = namedarraytuple("AgentInfoRnn", ["dist_info", "value", "prev_rnn_state"])
 
 
 class AgentTrain(NamedTuple):
-    """What a policy-gradient agent says when it is called with inputs."""
+    """The result of a policy-gradient agent that is called with inputs."""
 
     dist_info: Any
     value: Tensor
 
 
-REFUSED: Mapping[str, str] = {
-    "__call__": "learning runs the model itself; give a ModelCls with another forward",
-    "distribution": "the distribution is made of what the model returns; give a ModelCls with another forward",
-    "parameters": "the optimiser takes all parameters of agent.policy; give a ModelCls with other parameters",
-}
-"""What a subclass of an agent may not define, with the reason and what to do instead."""
+class BaseAgent:
+    """The methods that samplers, algorithms and runners call; subclasses define `__call__` and `step`."""
 
+    recurrent: bool = False
+    """Whether the model has a state; algorithms then learn from whole sequences."""
+    alternating: bool = False
+    """Whether the agent acts for the halves of an alternating sampler in turn."""
+    default_model: ClassVar[ModelClass | None] = None
+    """The model's class where none is given."""
 
-class BaseAgent(ABC):
-    """What all agents share: modes, where the policy is, and saving."""
+    def __init__(
+        self,
+        ModelCls: ModelClass | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        initial_model_state_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store the model's class; it is built by `initialize`."""
+        self.ModelCls = self.default_model if ModelCls is None else ModelCls
+        self.model_kwargs = dict(model_kwargs or {})
+        self.initial_model_state_dict = initial_model_state_dict
+        self.model: Any = None
+        self.distribution: Any = None
+        self.device = torch.device("cpu")
+        """Where the model is."""
+        self.samples_device = torch.device("cpu")
+        """Where the sampler's observations are, and outputs are put."""
+        self._mode: str | None = None
 
-    policy: Any
-    """Our policy, after `initialize`."""
+    def __call__(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Any:
+        """Return the model's outputs for the algorithm, with gradients."""
+        raise NotImplementedError
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        refuse_overrides(cls, REFUSED)
-
-    def __init__(self, ModelCls: ModelClass | None = None, model_kwargs: Mapping[str, Any] | None = None) -> None:
-        """Take what the model is made of; it is built by `initialize`."""
-        self.ModelCls, self.model_kwargs = ModelCls, dict(model_kwargs or {})
-        self.model: nn.Module | None = None
-        self.mode = "sample"
-        self.seed = 0
-        """Decides what is drawn; set by the runner before the sampler is initialized."""
-        self._player: Player | None = None
+    # -- building ------------------------------------------------------------------------------------------------------
 
     def initialize(
-        self, spaces: Any, share_memory: bool = False, global_B: int = 1, env_ranks: Sequence[int] | None = None
+        self, env_spaces: Any, share_memory: bool = False, global_B: int = 1, env_ranks: Sequence[int] | None = None
     ) -> None:
-        """Build the policy for these spaces, once: a second call with the agent already built changes nothing."""
-        if hasattr(self, "policy"):
-            return
-        self.obs_spec, self.action_spec = specs_of(spaces)
-        self.build()
+        """Build the model for these spaces; samplers call it before the first step."""
+        self.env_spaces = agent_spaces(env_spaces)
+        self.env_model_kwargs = dict(self.make_env_to_model_kwargs(self.env_spaces))
+        self.model = self.build_model(self.ModelCls, self.model_kwargs)
+        if share_memory:
+            self.model.share_memory()
+        self.share_memory = share_memory
+        if self.initial_model_state_dict is not None:
+            self.model.load_state_dict(self.initial_model_state_dict)
 
-    @abstractmethod
-    def build(self) -> None:
-        """Build `policy` for `obs_spec` and `action_spec`."""
+    def make_env_to_model_kwargs(self, env_spaces: Any) -> dict[str, Any]:
+        """Return arguments of the model that depend on the env."""
+        return {}
 
-    def attach(self, core: Any) -> None:
-        """Explore from now on as an algorithm does; its `initialize` calls this."""
-        self._player = Player(core, self.seed)
+    def build_model(self, ModelCls: ModelClass | None, model_kwargs: Mapping[str, Any]) -> nn.Module:
+        """Build one model from its class, the env's arguments and the user's."""
+        if ModelCls is None:
+            raise TypeError(f"{type(self).__name__} wants ModelCls, the class of its network; found None")
+        given = {**self.env_model_kwargs, **model_kwargs}
+        parameters = inspect.signature(ModelCls).parameters.values()
+        needed = {each.name for each in parameters if each.default is each.empty and each.name not in given}
+        offered = {name: value for name, value in self._offered().items() if name in needed}
+        return ModelCls(**given, **offered)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the policy is."""
-        parameter: Tensor = next(self.policy.parameters())
-        return parameter.device
+    def _offered(self) -> dict[str, Any]:
+        space, action = self.env_spaces
+        shape = getattr(space, "shape", None)
+        size = int(action.n) if hasattr(action, "n") else math.prod(action.shape)
+        return {"observation_shape": shape, "image_shape": shape, "output_size": size, "action_size": size}
 
     def to_device(self, cuda_idx: int | None = None) -> None:
-        """Move the policy to a GPU, before the algorithm is initialized."""
+        """Move the model to a GPU; None leaves it where it is."""
         if cuda_idx is not None:
-            self.policy.to(f"cuda:{cuda_idx}")
+            self.device = torch.device("cuda", cuda_idx)
+            self.model.to(self.device)
 
-    @torch.no_grad()
-    def step(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> AgentStep:
-        """Choose actions [B, …]: exploring while sampling, greedy in evaluation."""
-        obs = self._obs(observation)
-        if self._player is not None:
-            acted = self._player.act(obs, None, exploring=self.mode == "sample")
-        else:
-            acted = GreedyActor(self.policy).act(obs, {}, {})
-        return AgentStep(acted.actions, None)
+    def collector_initialize(self, global_B: int = 1, env_ranks: Sequence[int] | None = None) -> None:
+        """Take the numbers of this sampler's envs among all."""
 
-    def _obs(self, observation: Any) -> dict[str, Tensor]:
-        return components(observation, self.obs_spec, self.device)
+    # -- sampling ------------------------------------------------------------------------------------------------------
 
-    def _make(self, kind: ModelClass, output_size: int, **more: Any) -> nn.Module:
-        shape = next(iter(self.obs_spec.values())).shape if len(self.obs_spec) == 1 else (self.obs_spec.size,)
-        return kind(observation_shape=shape, output_size=output_size, **more, **self.model_kwargs)
+    def step(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> ArrayTuple:
+        """Choose actions; decorate an override with `@torch.no_grad()`."""
+        raise NotImplementedError
 
-    def parameters(self) -> Any:
-        """Return what is learned."""
-        return self.policy.parameters()
+    def reset(self) -> None:
+        """Forget the state of all episodes."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the policy's weights, as copies."""
-        copied: dict[str, Any] = tree.copy(dict(self.policy.state_dict()))
-        return copied
+    def reset_one(self, idx: int) -> None:
+        """Forget the state of the episode of one env."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved weights."""
-        self.policy.load_state_dict(state)
+    def toggle_alt(self) -> None:
+        """Turn to the other half of an alternating sampler."""
 
     def sample_mode(self, itr: int) -> None:
-        """Explore."""
-        self._set_mode("sample", training=False)
+        """Explore, from iteration `itr` on."""
+        self.model.eval()
+        self._mode = "sample"
 
     def train_mode(self, itr: int) -> None:
         """Be ready to learn."""
-        self._set_mode("train", training=True)
+        self.model.train()
+        self._mode = "train"
 
     def eval_mode(self, itr: int) -> None:
-        """Play greedily."""
-        self._set_mode("eval", training=False)
+        """Act as in an evaluation."""
+        self.model.eval()
+        self._mode = "eval"
 
-    def _set_mode(self, mode: str, *, training: bool) -> None:
-        self.mode = mode
-        self.policy.train(training)
+    # -- weights -------------------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Any:
+        """Return what is learned."""
+        return self.model.parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights, as copies."""
+        return copied(self.model)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on with saved weights."""
+        self.model.load_state_dict(state_dict)
+
+    # -- inputs and outputs --------------------------------------------------------------------------------------------
+
+    def _inputs(self, observation: Any, prev_action: Any, prev_reward: Any, *more: Any) -> tuple[Any, ...]:
+        """Return what the model is called with, where the model is; choices as one-hot rows."""
+        if prev_action is not None and isinstance(self.distribution, DiscreteMixin):
+            prev_action = self.distribution.to_onehot(prev_action)
+        return tuple(buffer_to(each, self.device) for each in (observation, prev_action, prev_reward, *more))
+
+    def _sampled(self, observation: Any) -> None:
+        """Remember where the sampler's observations are."""
+        for leaf in tree.leaves(observation):
+            self.samples_device = leaf.device
+
+    def _outputs(self, *outputs: Any) -> Any:
+        moved = tuple(buffer_to(each, self.samples_device) for each in outputs)
+        return moved if len(moved) > 1 else moved[0]
 
 
-class DqnAgent(BaseAgent):
-    """An agent with one Q-value per choice."""
+def copied(model: nn.Module) -> dict[str, Any]:
+    """Return copies of a model's weights."""
+    state: dict[str, Any] = tree.copy(dict(model.state_dict()))
+    return state
 
-    def __init__(
-        self,
-        ModelCls: ModelClass | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        *,
-        config: ActorConfig | None = None,
-    ) -> None:
-        """Take the model's class, or the layers of our own network."""
-        super().__init__(ModelCls, model_kwargs)
-        self.config = config
 
-    def build(self) -> None:
-        """Build the Q-network."""
-        from striderl.algorithms.value_based.dqn import q_policy
+class RecurrentAgentMixin:
+    """Keeps the recurrent state of B envs between steps: `class Mine(RecurrentAgentMixin, MyAgent)`.
 
-        spec = self.action_spec
-        if self.ModelCls is None:
-            self.policy = q_policy(self.obs_spec, spec, self.config)
+    Between sampling and other modes the state is put aside and taken up again.
+    """
+
+    recurrent: bool = True
+    _mode: str | None
+    _prev_rnn_state: Any = None
+    _sample_rnn_state: Any = None
+
+    @property
+    def prev_rnn_state(self) -> Any:
+        """The state [N, B, H] before the next step; None at the start."""
+        return self._prev_rnn_state
+
+    def advance_rnn_state(self, new_rnn_state: Any) -> None:
+        """Take the state that the model returned; an agent's `step` calls this."""
+        self._prev_rnn_state = new_rnn_state
+
+    def reset(self) -> None:
+        """Forget the state of all episodes; models take None for zeros."""
+        self._prev_rnn_state = None
+
+    def reset_one(self, idx: int) -> None:
+        """Set the state of one env to zeros."""
+        if self._prev_rnn_state is not None:
+            self._prev_rnn_state = zeroed(self._prev_rnn_state, idx)
+
+    def train_mode(self, itr: int) -> None:
+        """Put the state of sampling aside."""
+        self._leave()
+        super().train_mode(itr)  # type: ignore[misc]
+
+    def eval_mode(self, itr: int) -> None:
+        """Put the state of sampling aside."""
+        self._leave()
+        super().eval_mode(itr)  # type: ignore[misc]
+
+    def sample_mode(self, itr: int) -> None:
+        """Take the state of sampling up again."""
+        if self._mode != "sample":
+            self._prev_rnn_state = self._sample_rnn_state
+        super().sample_mode(itr)  # type: ignore[misc]
+
+    def _leave(self) -> None:
+        if self._mode == "sample":
+            self._sample_rnn_state = self._prev_rnn_state
+        self._prev_rnn_state = None
+
+
+class AlternatingRecurrentAgentMixin(RecurrentAgentMixin):
+    """Keeps one recurrent state for each half of an alternating sampler, which calls `toggle_alt` after each step."""
+
+    alternating: bool = True
+    _other_rnn_state: Any = None
+    _sample_rnn_states: tuple[Any, Any] = (None, None)
+    _alt: int = 0
+
+    def toggle_alt(self) -> None:
+        """Turn to the other half."""
+        self._prev_rnn_state, self._other_rnn_state = self._other_rnn_state, self._prev_rnn_state
+        self._alt ^= 1
+
+    def reset(self) -> None:
+        """Forget the state of all episodes, and begin with the first half."""
+        self._prev_rnn_state = self._other_rnn_state = None
+        self._alt = 0
+
+    def reset_one(self, idx: int) -> None:
+        """Set the state of one env, counted over both halves, to zeros."""
+        first, second = self._halves()
+        if first is None:
             return
-        choices = spec.n if isinstance(spec, DiscreteSpec) else 0
-        self.model = self._make(self.ModelCls, choices)
-        self.policy = q_policy_from_model(_RlpytModel(self.model, spec), self.obs_spec, spec)
+        rows = next(iter(tree.leaves(first))).shape[1]
+        if idx < rows:
+            first = zeroed(first, idx)
+        elif second is not None:
+            second = zeroed(second, idx - rows)
+        self._prev_rnn_state, self._other_rnn_state = (second, first) if self._alt else (first, second)
 
-    @torch.no_grad()
-    def __call__(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Tensor:
-        """Return the Q-values [B, n]."""
-        values: Tensor = self.policy.act(self._obs(observation), {}, {})[0].params()["values"]
-        return values
+    def sample_mode(self, itr: int) -> None:
+        """Take the states of sampling up again."""
+        if self._mode != "sample":
+            self._alt, (self._prev_rnn_state, self._other_rnn_state) = 0, self._sample_rnn_states
+            self._sample_rnn_state = self._prev_rnn_state
+        super().sample_mode(itr)
+
+    def _leave(self) -> None:
+        if self._mode == "sample":
+            self._sample_rnn_states = self._halves()
+        self.reset()
+
+    def _halves(self) -> tuple[Any, Any]:
+        now, other = self._prev_rnn_state, self._other_rnn_state
+        return (other, now) if self._alt else (now, other)
 
 
-class SacAgent(BaseAgent):
-    """An agent with a squashed Gaussian and several Q-functions."""
+def zeroed(rnn_state: Any, idx: int) -> Any:
+    """Return a state [N, B, H] with zeros for one env; the state that was stored stays as it is."""
+    state = buffer_method(rnn_state, "clone")
+    for leaf in tree.leaves(state):
+        leaf[:, idx] = 0
+    return state
 
-    def __init__(
-        self,
-        ModelCls: ModelClass | None = None,
-        QModelCls: ModelClass | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        *,
-        num_critics: int = 2,
-        config: ActorConfig | None = None,
-        critic_config: QFunctionConfig | None = None,
-    ) -> None:
-        """Take the classes of both models, or the layers of our own networks."""
-        super().__init__(ModelCls, model_kwargs)
-        if (ModelCls is None) != (QModelCls is None):
-            raise ValueError("SacAgent wants both ModelCls and QModelCls, or neither")
-        self.QModelCls, self.num_critics = QModelCls, num_critics
-        self.config, self.critic_config = config, critic_config
 
-    def build(self) -> None:
-        """Build actor and critics."""
-        spec = self.action_spec
-        self.critic: Any
-        if self.ModelCls is None or self.QModelCls is None:
-            config = self.config or ActorConfig(head="squashed_gaussian")
-            self.policy = ActorPolicy(self.obs_spec, spec, config)
-            self.critic = QFunction(self.obs_spec, spec, self.critic_config)
-            return
-        if not isinstance(spec, BoxSpec):
-            raise TypeError(f"SacAgent wants real-valued actions, found {type(spec).__name__}")
-        size = spec.tensor.size
-        self.model = self._make(self.ModelCls, size)
-        critics = [self._make(self.QModelCls, 1, action_size=size) for _ in range(self.num_critics)]
-        self.policy = actor_from_model(_RlpytModel(self.model, spec), self.obs_spec, spec)
-        self.critic = critic_from_model(_RlpytCritics(critics), self.obs_spec, spec)
+def stored_state(prev_rnn_state: Any, like: Any) -> Any:
+    """Return the state before a step as it is stored, [B, N, H]; None as zeros like the state after it."""
+    state = buffer_func(like, torch.zeros_like) if prev_rnn_state is None else prev_rnn_state
+    return buffer_method(state, "transpose", 0, 1)
+
+
+# -- policy gradients --------------------------------------------------------------------------------------------------
 
 
 class PgAgent(BaseAgent):
-    """An agent with a distribution and a value: for PPO and A2C."""
+    """An agent with a distribution and a value, for PPO and A2C; its kind follows from the action space."""
 
-    def __init__(
-        self,
-        ModelCls: ModelClass | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        *,
-        config: PolicyConfig | None = None,
+    def initialize(
+        self, env_spaces: Any, share_memory: bool = False, global_B: int = 1, env_ranks: Sequence[int] | None = None
     ) -> None:
-        """Take the model's class, or the layers of our own policy."""
-        super().__init__(ModelCls, model_kwargs)
-        self.config = config
+        """Build the model and the distribution."""
+        super().initialize(env_spaces, share_memory, global_B, env_ranks)
+        self.distribution = self._make_distribution(self.env_spaces.action)
 
-    def build(self) -> None:
-        """Build the policy; before an algorithm is there, it samples all the same."""
-        spec = self.action_spec
-        if self.ModelCls is None:
-            self.policy = Policy(self.obs_spec, spec, self.config)
-        else:
-            if not isinstance(spec, (DiscreteSpec, BoxSpec)):
-                raise TypeError(f"PgAgent wants choices or real-valued actions, found {type(spec).__name__}")
-            size = spec.n if isinstance(spec, DiscreteSpec) else spec.tensor.size
-            self.model = self._make(self.ModelCls, size)
-            self.policy = policy_from_model(_RlpytModel(self.model, spec), self.obs_spec, spec)
-        self._player = Player(_OnlyPolicy(self.policy), self.seed)
+    def _make_distribution(self, action: Any) -> Any:
+        if hasattr(action, "n"):
+            return Categorical(dim=action.n)
+        if len(action.shape) != 1:
+            raise TypeError(f"{type(self).__name__} wants actions of one dimension, found shape {list(action.shape)}")
+        return Gaussian(dim=action.shape[0])
 
-    def attach(self, core: Any) -> None:
-        """Go on sampling: PPO and A2C explore with the policy alone."""
+    def __call__(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Any:
+        """Return dist_info and value, with gradients."""
+        outputs = self.model(*self._inputs(observation, prev_action, prev_reward))
+        return AgentTrain(*self._outputs(*self._read(outputs, 0)[:2]))
 
     @torch.no_grad()
-    def step(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> AgentStep:
-        """Choose actions [B, …] and return them with what the update reads back."""
-        assert self._player is not None, "initialize comes first"
-        obs = self._obs(observation)
-        acted = self._player.act(obs, None, exploring=self.mode == "sample")
-        if self.mode == "sample":
-            columns = acted.columns
-        else:
-            output = self.policy(obs, {}, self.policy.settled(torch.zeros(len(acted.actions), device=self.device)))
-            log_prob = output.distribution.log_prob(acted.actions)
-            columns = {"dist": output.distribution.params(), "value": output.value, "log_prob": log_prob}
-        return AgentStep(acted.actions, AgentInfo(_dist_info(columns["dist"]), columns["value"], columns["log_prob"]))
+    def step(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> ArrayTuple:
+        """Sample actions; what the update reads back is stored with them."""
+        self._sampled(observation)
+        outputs = self.model(*self._inputs(observation, prev_action, prev_reward))
+        dist_info, value, _ = self._read(outputs, 0)
+        action = self.distribution.sample(dist_info)
+        return AgentStep(*self._outputs(action, AgentInfo(dist_info=dist_info, value=value)))
 
     @torch.no_grad()
     def value(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Tensor:
-        """Return the values [B]."""
-        return self(observation).value
-
-    @torch.no_grad()
-    def __call__(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> AgentTrain:
-        """Return the distribution's parameters and the values."""
-        obs = self._obs(observation)
-        like = next(iter(obs.values()))
-        output = self.policy(obs, {}, self.policy.settled(like.new_zeros(len(like))))
-        return AgentTrain(_dist_info(output.distribution.params()), output.value)
-
-
-class _OnlyPolicy:
-    """A policy where an algorithm is expected."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.actor = PolicyActor(policy)
-
-
-class _RlpytModel(nn.Module):
-    """A model with rlpyt's `forward` as one with `value` and `action`."""
-
-    def __init__(self, model: nn.Module, action_spec: ActionSpec) -> None:
-        super().__init__()
-        self.model = model
-        self._gaussian = isinstance(action_spec, BoxSpec)
-
-    def value(self, x: Tensor, a: Tensor | None = None) -> Tensor:
-        """Return the last output: q, or v."""
-        outputs = self.model(x, None, None)
-        value: Tensor = outputs[-1] if isinstance(outputs, (tuple, list)) else outputs
+        """Return the values, such as that of what followed a batch."""
+        outputs = self.model(*self._inputs(observation, prev_action, prev_reward))
+        value: Tensor = self._outputs(self._read(outputs, 0)[1])
         return value
 
-    def action(self, x: Tensor) -> Any:
-        """Return the logarithm of pi, whose softmax is pi; or mu and log_std."""
-        outputs = self.model(x, None, None)
-        wanted = 2 if self._gaussian else 1
-        if not isinstance(outputs, (tuple, list)) or len(outputs) < wanted:
-            form = "(mu, log_std, v), or (mu, log_std) for SAC" if self._gaussian else "(pi, v)"
-            raise TypeError(f"{type(self.model).__name__}.forward must return {form}, found {type(outputs).__name__}")
-        return (outputs[0], outputs[1]) if self._gaussian else self._log(outputs[0])
-
-    def _log(self, pi: Tensor) -> Tensor:
-        """Return log pi; pi that is no row of probabilities raises, except inside a compiled or captured step."""
-        busy = torch.compiler.is_compiling() or (pi.is_cuda and torch.cuda.is_current_stream_capturing())
-        if not busy and not bool(((pi >= 0).all(-1) & ((pi.sum(-1) - 1.0).abs() < PROBABILITY_TOLERANCE)).all()):
-            row = pi.detach().reshape(-1, pi.shape[-1])[0]
+    def _read(self, outputs: Any, num_states: int) -> tuple[Any, Tensor, Any]:
+        """Return dist_info, value and the next state of what a model returned."""
+        name, discrete = type(self.model).__name__, isinstance(self.distribution, DiscreteMixin)
+        form = ["pi", "v"] if discrete else ["mu", "log_std", "v"]
+        form += ["rnn_state"] * num_states
+        if not isinstance(outputs, (tuple, list)) or len(outputs) != len(form):
+            found = f"{len(outputs)} values" if isinstance(outputs, (tuple, list)) else type(outputs).__name__
+            raise TypeError(f"{name}.forward must return ({', '.join(form)}), found {found}")
+        first, state = outputs[0], outputs[-1] if num_states else None
+        value = outputs[len(form) - num_states - 1]
+        if first.shape[-1] != self.distribution.dim:
             raise ValueError(
-                f"{type(self.model).__name__}.forward must return pi as probabilities, rows >= 0 that sum to 1, found "
-                f"a row such as {[round(each, 4) for each in row[:8].tolist()]} with sum {float(row.sum()):.4g}; for "
-                "logits return torch.softmax(logits, dim=-1)"
+                f"{name}.forward must return {form[0]} of size {self.distribution.dim}, found {list(first.shape)}"
             )
-        return pi.clamp_min(torch.finfo(pi.dtype).tiny).log()
+        value = one_per_row(value, first.shape[:-1], f"{name}.forward: v")
+        if discrete:
+            return DistInfo(prob=checked_probabilities(first, name)), value, state
+        return DistInfoStd(mean=first, log_std=outputs[1].expand_as(first)), value, state
 
 
-class _RlpytCritics(nn.Module):
-    """Several Q-models as one with `value(x, a)`."""
+class CategoricalPgAgent(PgAgent):
+    """Samples one of several choices."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.models = nn.ModuleList(models)
-
-    def value(self, x: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-        """Return the value of each model."""
-        return tuple(model(x, None, None, a) for model in self.models)
+    def _make_distribution(self, action: Any) -> Any:
+        if not hasattr(action, "n"):
+            raise TypeError(f"{type(self).__name__} wants choices, found the action space {action}")
+        return Categorical(dim=action.n)
 
 
-def _dist_info(params: Mapping[str, Tensor]) -> Any:
-    """Return parameters as rlpyt names them: the probabilities of one choice, other parameters as they are."""
-    if list(params) == ["log_probs"]:
-        params = {"prob": params["log_probs"].exp()}
-    return namedtuple("DistInfo", list(params))(**params)
+class GaussianPgAgent(PgAgent):
+    """Samples real numbers; an env clips what lies outside its bounds."""
+
+    def _make_distribution(self, action: Any) -> Any:
+        if hasattr(action, "n"):
+            raise TypeError(f"{type(self).__name__} wants real-valued actions, found the action space {action}")
+        return super()._make_distribution(action)
 
 
-def distribution_params(dist_info: Any) -> dict[str, Tensor]:
-    """Return the parameters of our distributions from what `_dist_info` made of them."""
-    params = dict(zip(dist_info._fields, dist_info))
-    if list(params) == ["prob"]:
-        prob: Tensor = params["prob"]
-        return {"log_probs": torch.where(prob > 0.0, prob.log(), FORBIDDEN)}
-    return params
+class RecurrentPgAgentBase(PgAgent):
+    """The methods of recurrent agents; a mixin keeps their state."""
+
+    prev_rnn_state: Any
+    advance_rnn_state: Any
+
+    def __call__(
+        self, observation: Any, prev_action: Any = None, prev_reward: Any = None, init_rnn_state: Any = None
+    ) -> Any:
+        """Return dist_info, value and the next state, with gradients; `init_rnn_state` is [N, B, H]."""
+        inputs = self._inputs(observation, prev_action, prev_reward, init_rnn_state)
+        dist_info, value, state = self._read(self.model(*inputs), 1)
+        return *self._outputs(dist_info, value), state
+
+    @torch.no_grad()
+    def step(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> ArrayTuple:
+        """Sample actions and advance the state; the one before the step is stored with them."""
+        self._sampled(observation)
+        before = self.prev_rnn_state
+        outputs = self.model(*self._inputs(observation, prev_action, prev_reward, before))
+        dist_info, value, state = self._read(outputs, 1)
+        action = self.distribution.sample(dist_info)
+        info = AgentInfoRnn(dist_info=dist_info, value=value, prev_rnn_state=stored_state(before, state))
+        self.advance_rnn_state(state)
+        return AgentStep(*self._outputs(action, info))
+
+    @torch.no_grad()
+    def value(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Tensor:
+        """Return the values by the state of now, which stays."""
+        outputs = self.model(*self._inputs(observation, prev_action, prev_reward, self.prev_rnn_state))
+        value: Tensor = self._outputs(self._read(outputs, 1)[1])
+        return value
 
 
-def specs_of(spaces: Any) -> tuple[ObsSpec, ActionSpec]:
-    """Return our specs for what a sampler tells an agent: Gymnasium's spaces, or specs already."""
-    observation, action = spaces.observation, spaces.action
-    if hasattr(action, "tensor"):  # one of our own specs
-        return ObsSpec(flat(observation)), action
-    found = ObsSpec.from_space(observation)
-    narrow = {
-        name: ComponentSpec(shape=part.shape, dtype="float32" if part.dtype == "float64" else part.dtype)
-        for name, part in found.items()
-    }
-    return ObsSpec(narrow), action_spec_from_space(action)
+class RecurrentPgAgent(RecurrentAgentMixin, RecurrentPgAgentBase):
+    """A recurrent agent whose kind follows from the action space."""
+
+
+class RecurrentCategoricalPgAgentBase(RecurrentPgAgentBase, CategoricalPgAgent):
+    """A recurrent model and choices."""
+
+
+class RecurrentGaussianPgAgentBase(RecurrentPgAgentBase, GaussianPgAgent):
+    """A recurrent model and real numbers."""
+
+
+class RecurrentCategoricalPgAgent(RecurrentAgentMixin, RecurrentCategoricalPgAgentBase):
+    """Samples choices with a recurrent model."""
+
+
+class RecurrentGaussianPgAgent(RecurrentAgentMixin, RecurrentGaussianPgAgentBase):
+    """Samples real numbers with a recurrent model."""
+
+
+class AlternatingRecurrentCategoricalPgAgent(AlternatingRecurrentAgentMixin, RecurrentCategoricalPgAgentBase):
+    """The same for an alternating sampler."""
+
+
+class AlternatingRecurrentGaussianPgAgent(AlternatingRecurrentAgentMixin, RecurrentGaussianPgAgentBase):
+    """The same for an alternating sampler."""
+
+
+def checked_probabilities(pi: Tensor, name: str) -> Tensor:
+    """Return pi, or raise where its rows are no probabilities: logits in their place would act otherwise."""
+    with torch.no_grad():
+        good = bool(((pi >= 0).all(-1) & ((pi.sum(-1) - 1.0).abs() < PROBABILITY_TOLERANCE)).all())
+    if not good:
+        rows = pi.detach().reshape(-1, pi.shape[-1])
+        wrong = ~((rows >= 0).all(-1) & ((rows.sum(-1) - 1.0).abs() < PROBABILITY_TOLERANCE))
+        row = rows[wrong][0]
+        raise ValueError(
+            f"{name}.forward must return pi as probabilities, rows >= 0 that sum to 1, found "
+            f"a row such as {[round(each, 4) for each in row[:8].tolist()]} with sum {float(row.sum()):.4g}; for "
+            "logits return torch.softmax(logits, dim=-1)"
+        )
+    return pi

@@ -1,77 +1,154 @@
-"""rlpyt's algorithms: ours behind `initialize`, `optimize_agent` and `process_returns`.
+"""rlpyt's algorithms on policy: the base class of all algorithms, policy gradients, A2C and PPO.
 
-    algo = PPO(config=PPOConfig(…))                      made before the agent has a policy
-    algo.initialize(agent, n_itr, batch_spec, mid_batch_reset, examples)        takes the agent's policy
-    opt_info = algo.optimize_agent(itr, samples)         a named tuple of lists, one number per gradient step
-    return_, advantage, valid = algo.process_returns(samples)                   PPO, A2C; [T, B] each
+    algo = PPO(discount=0.99, learning_rate=1e-3, epochs=4)                     made before the agent has a model
+    algo.initialize(agent, n_itr, batch_spec, mid_batch_reset, examples)        builds the optimiser
+    opt_info = algo.optimize_agent(itr, samples)         OptInfo: a number, or a list with one per gradient step
+    return_, advantage, valid = algo.process_returns(samples)                   [T, B] each
+    loss, entropy, perplexity = algo.loss(…)             called for every gradient step: override it
 
-A sampler's batch tells no final observations. So where the clock ended an episode within a batch, PPO and A2C take
-V(s_t) for what followed, and DQN and SAC leave the step out: neither takes the time limit for an end of the task.
+An algorithm of one's own derives from `RlAlgorithm` and defines `initialize` and `optimize_agent`; or from
+`PolicyGradientAlgo`, which has the optimiser and the returns.
+
+Where the clock ended an episode within a batch, V(s_t) stands for the value of what followed, which a batch does not
+hold; rlpyt takes such an end for the end of the task. After a reset the agent gets zeros as previous action and reward,
+as it did while sampling.
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections import namedtuple
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from striderl.algorithms.actor_critic import sac
-from striderl.algorithms.on_policy import a2c, ppo
-from striderl.algorithms.on_policy.ppo_config import PPOConfig
-from striderl.algorithms.value_based import dqn
-from striderl.collect.samplers.samples import valid_from_done
-from striderl.compat.parts import check_plain, components, gradient_steps, targets_of
-from striderl.compat.rlpyt.agents import DqnAgent, PgAgent, SacAgent, distribution_params
-from striderl.data import tree
-from striderl.data.arena import Placement
-from striderl.data.checked_fields import refuse_assignment, refuse_overrides
-from striderl.data.transition import Transition, transition_columns
+from striderl.collect.samplers.samples import seen_by_agent, valid_from_done
+from striderl.compat.rlpyt.tensors import iterate_mb_idxs, valid_mean
+from striderl.data.buffers import buffer_method, buffer_to
+from striderl.data.named_tuples import ArrayTuple, namedarraytuple
 from striderl.ops.returns import gae
-from striderl.storage.replay.replay import Replay
-from striderl.training.protocols import UpdateNoise, order_generator
 
-_UPDATE = "the update is that of striderl.algorithms; override optimize_agent, or write an algorithm there"
-_REPLAY = "the replay is built by the algorithm's settings; override append_samples or optimize_agent"
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("loss", "td_abs_errors", "optim_initialize", "update_itr_hyperparams"), _UPDATE),
-    **dict.fromkeys(("initialize_replay_buffer", "samples_to_buffer"), _REPLAY),
-}
-"""Methods of rlpyt's algorithms that nothing here calls; one that overrides `optimize_agent` may call them itself."""
+OptimizerClass = Callable[..., Any]
+
+LossInputs = namedarraytuple("LossInputs", ["agent_inputs", "action", "return_", "advantage", "valid", "old_dist_info"])
 
 
-class RlAlgorithm(ABC):
-    """What runners ask of an algorithm."""
+class OptInfo(NamedTuple):
+    """What a policy-gradient algorithm returns of its gradient steps: a number each, or lists of them."""
+
+    loss: Any
+    gradNorm: Any  # noqa: N815  (rlpyt's names)
+    entropy: Any
+    perplexity: Any
+
+
+class RlAlgorithm:
+    """The methods that runners call; define `initialize` and `optimize_agent`."""
 
     opt_info_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields of what `optimize_agent` returns."""
+    """The fields of an OptInfo that runners log."""
     bootstrap_value: ClassVar[bool] = False
-    """Whether samples have to hold the value of what followed their last step."""
-    agent_kind: ClassVar[type[Any]] = object
-    """Which agents it can train."""
+    """Whether samples hold the value of what followed their last step."""
+    update_counter: int = 0
+    """Gradient steps so far."""
+    optimizer: Any
+    _batch_size: int
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.optimize_agent is RlAlgorithm.optimize_agent:
-            refuse_overrides(cls, REFUSED)
+    def initialize(
+        self,
+        agent: Any,
+        n_itr: int,
+        batch_spec: Any,
+        mid_batch_reset: bool,
+        examples: Any,
+        world_size: int = 1,
+        rank: int = 0,
+    ) -> None:
+        """Take an agent whose model is built, and the size of batches; build optimisers and buffers.
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        config = self.__dict__.get("config")
-        settings = [field.name for field in fields(config)] if is_dataclass(config) else ()
-        way = "give it in the config" if name in settings or name == "discount" else ""
-        refuse_assignment(self, name, parts=("config", "discount"), settings=settings, way=way)
-        super().__setattr__(name, value)
+        Args:
+            agent: the agent.
+            n_itr: how often `optimize_agent` will be called.
+            batch_spec: `T`, `B` and `size` of a batch.
+            mid_batch_reset: whether episodes start within a batch.
+            examples: one env's data by name: observation, action, reward, done, agent_info, env_info.
+            world_size: the number of processes that learn together.
+            rank: the number of this one.
+        """
+        raise NotImplementedError
 
-    def __init__(self, *, seed: int = 0) -> None:
-        """Take note; `initialize` builds the rest."""
-        self.seed = seed
-        self.update_counter = 0
-        self.core: Any = None
+    def optimize_agent(self, itr: int, samples: Any = None, sampler_itr: int | None = None) -> Any:
+        """Learn from a batch; return a named tuple with `opt_info_fields`."""
+        raise NotImplementedError
+
+    def optim_state_dict(self) -> Any:
+        """Return the state of the optimiser."""
+        return self.optimizer.state_dict()
+
+    def load_optim_state_dict(self, state_dict: Any) -> None:
+        """Go on with a saved state."""
+        self.optimizer.load_state_dict(state_dict)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a gradient step, for logs."""
+        return getattr(self, "_batch_size", 0)
+
+
+RLAlgorithm = RlAlgorithm
+
+
+def require_initialized(algo: RlAlgorithm) -> None:
+    """Raise where `optimize_agent` is called before `initialize`."""
+    if not hasattr(algo, "agent"):
+        raise RuntimeError(f"{type(algo).__name__}.optimize_agent comes after initialize")
+
+
+def require_agent(algo: RlAlgorithm, agent: Any, *methods: str) -> None:
+    """Raise for an agent that lacks what an algorithm calls, or whose model is not built yet."""
+    missing = [name for name in methods if not callable(getattr(agent, name, None))]
+    if missing:
+        raise TypeError(
+            f"{type(algo).__name__} wants an agent with {', '.join(methods)}; {type(agent).__name__} lacks "
+            f"{', '.join(missing)}"
+        )
+    if getattr(agent, "model", True) is None:
+        raise RuntimeError("the agent has no model yet: call sampler.initialize(agent) or agent.initialize first")
+
+
+def number(value: Any) -> float:
+    """Return a tensor of one entry, or a number, as a float without gradient."""
+    return float(value.detach()) if isinstance(value, Tensor) else float(value)
+
+
+def gradient_step(optimizer: Any, loss: Tensor, parameters: Any, clip_grad_norm: float | None) -> float:
+    """Step an optimiser down a loss and return the norm of the gradient before clipping."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    limit = float("inf") if clip_grad_norm is None else float(clip_grad_norm)
+    norm = nn.utils.clip_grad_norm_(list(parameters), limit)
+    optimizer.step()
+    return number(norm)
+
+
+# -- policy gradients --------------------------------------------------------------------------------------------------
+
+
+class PolicyGradientAlgo(RlAlgorithm):
+    """The optimiser and the returns of policy gradients; define `optimize_agent` and `loss`."""
+
+    bootstrap_value: ClassVar[bool] = True
+    opt_info_fields: ClassVar[tuple[str, ...]] = OptInfo._fields
+
+    discount: float
+    """Set by a subclass, like the others; those that it does not set are off, Adam and 1e-3."""
+    gae_lambda: float
+    learning_rate: float
+    normalize_advantage: bool
+    clip_grad_norm: float | None
+    OptimCls: Any
+    optim_kwargs: Mapping[str, Any] | None
+    initial_optim_state_dict: Any
 
     def initialize(
         self,
@@ -83,300 +160,233 @@ class RlAlgorithm(ABC):
         world_size: int = 1,
         rank: int = 0,
     ) -> None:
-        """Take an agent whose policy is built, and what batches look like; build optimisers and buffers."""
-        if not isinstance(agent, self.agent_kind):
-            raise TypeError(f"{type(self).__name__} wants a {self.agent_kind.__name__}, found {type(agent).__name__}")
-        if not hasattr(agent, "policy"):
-            raise RuntimeError("the agent has no policy yet: call sampler.initialize(agent) or agent.initialize first")
-        if world_size != 1:
-            raise ValueError("several processes train together with striderl.training; here world_size is 1")
+        """Build the optimiser of the agent's parameters."""
+        require_agent(self, agent, "__call__", "value")
+        kind, kwargs = getattr(self, "OptimCls", torch.optim.Adam), getattr(self, "optim_kwargs", None) or {}
+        self.optimizer = kind(agent.parameters(), lr=getattr(self, "learning_rate", 1e-3), **kwargs)
+        initial = getattr(self, "initial_optim_state_dict", None)
+        if initial is not None:
+            self.load_optim_state_dict(initial)
         self.agent, self.n_itr, self.batch_spec = agent, n_itr, batch_spec
-        self.mid_batch_reset, self.examples, self.world_size, self.rank = mid_batch_reset, examples, world_size, rank
-        self.core = self._build(agent)
-        agent.attach(self.core)
-        self._ready()
-
-    @abstractmethod
-    def _build(self, agent: Any) -> Any:
-        """Return one of our algorithms for the agent's policy."""
-
-    def _ready(self) -> None:  # noqa: B027  (not every algorithm has something to build)
-        """Build what depends on the algorithm and on batches."""
-
-    def optimize_agent(self, itr: int, samples: Any) -> Any:
-        """Learn from a batch and return an OptInfo."""
-        if self.core is None:
-            raise RuntimeError(f"{type(self).__name__}.optimize_agent comes after initialize")
-        steps = self._optimize(itr, samples)
-        self.update_counter += len(steps)
-        fields = self.opt_info_fields
-        return namedtuple("OptInfo", fields)(*([step[name] for step in steps] for name in fields))
-
-    @abstractmethod
-    def _optimize(self, itr: int, samples: Any) -> list[dict[str, float]]:
-        """Learn, and return the fields of every gradient step."""
-
-    def optim_state_dict(self) -> dict[str, Any]:
-        """Return all that was learned and all optimisers, as copies."""
-        state: dict[str, Any] = self.core.state_dict()
-        return state
-
-    def load_optim_state_dict(self, state: Any) -> None:
-        """Go on with what was saved."""
-        self.core.load_state_dict(state)
-
-
-# -- replay ------------------------------------------------------------------------------------------------------------
-
-
-class ReplayRlAlgorithm(RlAlgorithm):
-    """Puts batches into a replay and learns from samples of it."""
-
-    def __init__(
-        self,
-        config: Any,
-        *,
-        batch_size: int = 128,
-        replay_size: int = 100_000,
-        min_steps_learn: int = 1000,
-        replay_ratio: float = 8.0,
-        seed: int = 0,
-    ) -> None:
-        """Use each env step for `replay_ratio` samples on average, from `min_steps_learn` env steps on."""
-        super().__init__(seed=seed)
-        self.config, self.batch_size, self.replay_size = config, batch_size, replay_size
-        self.min_steps_learn, self.replay_ratio = min_steps_learn, replay_ratio
-        self.discount: float = config.gamma
-
-    def _ready(self) -> None:
-        policy, device = self.agent.policy, self.agent.device
-        self.updates_per_optimize = max(1, round(self.replay_ratio * self.batch_spec.size / self.batch_size))
-        self.replay = Replay(
-            transition_columns(policy.obs_spec, policy.action_spec, {}, {}),
-            self.replay_size,
-            self.batch_spec.B,
-            placement=Placement(device=str(device)),
-            sampler=self.core.sampler(self.seed),
-            view=self.core.view(),
-        )
-        self._noise = UpdateNoise(self.core.noise(), self.batch_size, self.seed, device)
-        self._pending: dict[str, Any] | None = None
-        self.cum_steps = 0
-
-    def append_samples(self, samples: Any) -> None:
-        """Store a batch; its last row follows with the next one, when it is known what came after it."""
-        env, agent, device = samples.env, samples.agent, self.agent.device
-        whole = {
-            "obs": components(env.observation, self.agent.obs_spec, device, dims=2),
-            "act": agent.action.to(device),
-            "rew": env.reward.to(device),
-            "terminated": env.terminated.to(device),
-            "truncated": env.truncated.to(device),
-            "valid": env.valid.to(device),
-        }
-        for t in range(self.batch_spec.T):
-            row = tree.index(whole, t)
-            if self._pending is not None:
-                held = self._pending
-                self.replay.add(Transition(**held, info={}, policy={}, next_obs=row["obs"], final_obs=None))
-            self._pending = row
-        self._pending = tree.copy(self._pending)  # the sampler writes into the same memory
-        self.cum_steps += self.batch_spec.size
-
-    def _optimize(self, itr: int, samples: Any) -> list[dict[str, float]]:
-        if samples is not None:
-            self.append_samples(samples)
-        if self.cum_steps < self.min_steps_learn:
-            return []
-        steps = []
-        for number in range(self.updates_per_optimize):
-            sample = self.replay.sample(self.batch_size)
-            noise = self._noise.at(self.update_counter + number)
-            numbers = dict(self.core.update(sample.data, sample.weight, noise))
-            if "td_error" in numbers:
-                self.replay.update_priorities(sample.handle, numbers.pop("td_error"))
-            steps.append(self._named({name: float(value) for name, value in numbers.items()}))
-        self.core.update_normalization(sample.data)
-        return steps
-
-    @abstractmethod
-    def _named(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Return the fields of the OptInfo."""
-
-
-class DQN(ReplayRlAlgorithm):
-    """DQN in rlpyt's words; double, dueling, n-step and prioritized are settings of `DQNConfig`."""
-
-    opt_info_fields: ClassVar[tuple[str, ...]] = ("loss", "gradNorm", "qValue")
-    agent_kind: ClassVar[type[Any]] = DqnAgent
-
-    def __init__(
-        self,
-        config: dqn.DQNConfig | None = None,
-        *,
-        batch_size: int = 128,
-        replay_size: int = 100_000,
-        min_steps_learn: int = 1000,
-        replay_ratio: float = 8.0,
-        seed: int = 0,
-    ) -> None:
-        """Take the settings of the core and those of the replay."""
-        super().__init__(
-            config or dqn.DQNConfig(),
-            batch_size=batch_size,
-            replay_size=replay_size,
-            min_steps_learn=min_steps_learn,
-            replay_ratio=replay_ratio,
-            seed=seed,
-        )
-
-    def _build(self, agent: Any) -> Any:
-        return dqn.DQN(agent.policy, self.config)
-
-    def _named(self, numbers: dict[str, float]) -> dict[str, float]:
-        return {"loss": numbers["q_loss"], "gradNorm": numbers["grad_norm"], "qValue": numbers["q_value"]}
-
-
-class SAC(ReplayRlAlgorithm):
-    """SAC in rlpyt's words."""
-
-    opt_info_fields: ClassVar[tuple[str, ...]] = ("qLoss", "piLoss", "qGradNorm", "piGradNorm", "qValue", "alpha")
-    agent_kind: ClassVar[type[Any]] = SacAgent
-
-    def __init__(
-        self,
-        config: sac.SACConfig | None = None,
-        *,
-        batch_size: int = 256,
-        replay_size: int = 1_000_000,
-        min_steps_learn: int = 1000,
-        replay_ratio: float = 256.0,
-        seed: int = 0,
-    ) -> None:
-        """Take the settings of the core and those of the replay."""
-        super().__init__(
-            config or sac.SACConfig(),
-            batch_size=batch_size,
-            replay_size=replay_size,
-            min_steps_learn=min_steps_learn,
-            replay_ratio=replay_ratio,
-            seed=seed,
-        )
-
-    def _build(self, agent: Any) -> Any:
-        return sac.SAC(agent.policy, agent.critic, self.config)
-
-    def _named(self, numbers: dict[str, float]) -> dict[str, float]:
-        return {
-            "qLoss": numbers["critic_loss"],
-            "piLoss": numbers.get("actor_loss", math.nan),  # not in steps in which the actor rests
-            "qGradNorm": numbers["critic_grad_norm"],
-            "piGradNorm": numbers.get("actor_grad_norm", math.nan),
-            "qValue": numbers["q_value"],
-            "alpha": numbers["temperature"],
-        }
-
-
-# -- policy gradients --------------------------------------------------------------------------------------------------
-
-
-class PolicyGradientAlgo(RlAlgorithm):
-    """Learns from each batch as a whole, by returns and advantages."""
-
-    opt_info_fields: ClassVar[tuple[str, ...]] = ("loss", "gradNorm", "entropy", "perplexity")
-    bootstrap_value: ClassVar[bool] = True
-    agent_kind: ClassVar[type[Any]] = PgAgent
-
-    def __init__(self, config: Any, *, seed: int = 0) -> None:
-        """Take the settings of the core."""
-        super().__init__(seed=seed)
-        self.config = config
-        self.discount: float = config.gamma
-
-    def _ready(self) -> None:
-        check_plain(self.core)
-        self.core.check_rollout(self.batch_spec.T, self.batch_spec.B)
+        self.mid_batch_reset, self.examples = mid_batch_reset, examples
+        self.world_size, self.rank = world_size, rank
+        self._batch_size = batch_spec.size
 
     def process_returns(self, samples: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return (return_, advantage, valid), [T, B] each, by GAE; nothing is normalised.
+        """Return (return_, advantage, valid), [T, B] each: discounted returns, or GAE where `gae_lambda` is not 1.
 
-        `valid` is None when every sample counts: with resets within the batch that is the rule. Otherwise it is 1 up
-        to and including the first end of each column, and 0 after it.
+        `valid` is None when every sample counts: with resets within the batch and an agent without state. Otherwise it
+        is 1 up to and including the first end of each column, and 0 after it.
         """
         env, agent = samples.env, samples.agent
         if "bootstrap_value" not in agent:
             raise ValueError(
                 "process_returns wants samples with bootstrap_value: sampler.initialize(bootstrap_value=True)"
             )
-        value, counts = agent.agent_info.value, self._counts(samples)
+        value, done = agent.agent_info.value, env.done.bool()
+        terminated, truncated = (env.terminated, env.truncated) if "truncated" in env else (done, done & False)
+        counts = self._counts(samples, done)
         following = torch.cat([value[1:], agent.bootstrap_value])
-        late = (env.truncated & ~env.terminated)[:-1]
+        late = (truncated & ~terminated)[:-1]
         following[:-1] = torch.where(late, value[:-1], following[:-1])
         return_, advantage = gae(
             env.reward,
             value,
             following,
-            env.terminated,
-            env.truncated,
-            gamma=float(self.config.gamma),
-            lam=float(self.config.lam),
+            terminated,
+            truncated,
+            gamma=float(self.discount),
+            lam=float(getattr(self, "gae_lambda", 1)),
             valid=counts,
         )
-        return return_, advantage, None if bool(counts.all()) and self.mid_batch_reset else counts.float()
+        everything = self.mid_batch_reset and not self.agent.recurrent and bool(counts.all())
+        valid = None if everything else counts.to(value.dtype)
+        if getattr(self, "normalize_advantage", False):
+            counted = advantage[counts]
+            scaled = (advantage - counted.mean()) / counted.std().clamp(min=1e-6)
+            advantage = torch.where(counts, scaled, torch.zeros_like(scaled))
+        return return_, advantage, valid
 
-    def _counts(self, samples: Any) -> Tensor:
-        valid: Tensor = samples.env.valid
-        return valid if self.mid_batch_reset else valid & valid_from_done(samples.env.done).bool()
+    def _counts(self, samples: Any, done: Tensor) -> Tensor:
+        """Return which samples count, bool [T, B]."""
+        valid: Tensor = samples.env.valid if "valid" in samples.env else torch.ones_like(done)
+        if self.mid_batch_reset and not self.agent.recurrent:
+            return valid
+        return valid & valid_from_done(done).bool()
 
-    def _optimize(self, itr: int, samples: Any) -> list[dict[str, float]]:
-        return_, advantage, _ = self.process_returns(samples)
-        env, info, device = samples.env, samples.agent.agent_info, self.agent.device
-        columns = tree.map(
-            lambda value: value.to(device),
-            {
-                "obs": components(env.observation, self.agent.obs_spec, device, dims=2),
-                "act": samples.agent.action,
-                "rew": env.reward,
-                "terminated": env.terminated,
-                "truncated": env.truncated,
-                "valid": self._counts(samples),
-                "policy": {
-                    "log_prob": info.log_prob,
-                    "value": info.value,
-                    "dist": distribution_params(info.dist_info),
-                    "memo": {},
-                },
-            },
-        )
-        prepared = targets_of(self.core, columns, return_.to(device), advantage.to(device))
-        found = list(gradient_steps(self.core, prepared, order_generator(self.seed, itr, device)))
-        self.core.update_normalization(columns)
-        return [self._named({name: float(value) for name, value in step.items()}) for step in found]
+    def agent_inputs(self, samples: Any) -> ArrayTuple:
+        """Return observation, previous action and previous reward as the agent got them, [T, B, …]."""
+        return seen_by_agent(samples)
 
-    def _named(self, numbers: dict[str, float]) -> dict[str, float]:
-        entropy = numbers["entropy"]
-        gain = numbers["surrogate_loss" if "surrogate_loss" in numbers else "policy_loss"]
-        loss = gain + self.config.value_loss_coef * numbers.get("value_loss", 0.0) - self.config.entropy_coef * entropy
-        return {"loss": loss, "gradNorm": numbers["grad_norm"], "entropy": entropy, "perplexity": math.exp(entropy)}
+    def init_rnn_state(self, samples: Any) -> Any:
+        """Return the state [B, N, H] before the first step of a batch; None where the agent has none."""
+        return samples.agent.agent_info.prev_rnn_state[0] if self.agent.recurrent else None
 
+    def _agent_train(self, agent_inputs: Any, init_rnn_state: Any) -> tuple[Any, Tensor]:
+        """Call the agent; a state [B, N, H] is passed on as [N, B, H]."""
+        if init_rnn_state is None:
+            dist_info, value = self.agent(*agent_inputs)
+        else:
+            state = buffer_method(buffer_method(init_rnn_state, "transpose", 0, 1), "contiguous")
+            dist_info, value, _ = self.agent(*agent_inputs, state)
+        return dist_info, value
 
-class PPO(PolicyGradientAlgo):
-    """PPO in rlpyt's words."""
-
-    def __init__(self, config: PPOConfig | None = None, *, seed: int = 0) -> None:
-        """Take the settings of the core."""
-        super().__init__(config or PPOConfig(), seed=seed)
-
-    def _build(self, agent: Any) -> Any:
-        return ppo.PPO(agent.policy, self.config)
+    def _update_observation_statistics(self, observation: Any) -> None:
+        if hasattr(self.agent, "update_obs_rms"):
+            self.agent.update_obs_rms(observation)
 
 
 class A2C(PolicyGradientAlgo):
-    """A2C in rlpyt's words."""
+    """One gradient step per batch."""
 
-    def __init__(self, config: a2c.A2CConfig | None = None, *, seed: int = 0) -> None:
-        """Take the settings of the core."""
-        super().__init__(config or a2c.A2CConfig(), seed=seed)
+    def __init__(
+        self,
+        discount: float = 0.99,
+        learning_rate: float = 0.001,
+        value_loss_coeff: float = 0.5,
+        entropy_loss_coeff: float = 0.01,
+        OptimCls: OptimizerClass = torch.optim.Adam,
+        optim_kwargs: Mapping[str, Any] | None = None,
+        clip_grad_norm: float | None = 1.0,
+        initial_optim_state_dict: Any = None,
+        gae_lambda: float = 1,
+        normalize_advantage: bool = False,
+    ) -> None:
+        """Store the settings, each an attribute that is read when it is used."""
+        self.discount, self.learning_rate, self.gae_lambda = discount, learning_rate, gae_lambda
+        self.value_loss_coeff, self.entropy_loss_coeff = value_loss_coeff, entropy_loss_coeff
+        self.OptimCls, self.optim_kwargs = OptimCls, dict(optim_kwargs or {})
+        self.clip_grad_norm, self.initial_optim_state_dict = clip_grad_norm, initial_optim_state_dict
+        self.normalize_advantage = normalize_advantage
 
-    def _build(self, agent: Any) -> Any:
-        return a2c.A2C(agent.policy, self.config)
+    def optimize_agent(self, itr: int, samples: Any = None, sampler_itr: int | None = None) -> OptInfo:
+        """Take one gradient step on a batch."""
+        require_initialized(self)
+        self._update_observation_statistics(samples.env.observation)
+        loss, entropy, perplexity = self.loss(samples)
+        norm = gradient_step(self.optimizer, loss, self.agent.parameters(), self.clip_grad_norm)
+        self.update_counter += 1
+        return OptInfo(number(loss), norm, number(entropy), number(perplexity))
+
+    def loss(self, samples: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Return policy loss + value loss - entropy bonus; the entropy; the perplexity."""
+        return_, advantage, valid = self.process_returns(samples)
+        dist_info, value = self._agent_train(self.agent_inputs(samples), self.init_rnn_state(samples))
+        dist = self.agent.distribution
+        pi_loss = -valid_mean(dist.log_likelihood(samples.agent.action, dist_info) * advantage, valid)
+        value_loss = self.value_loss_coeff * valid_mean(0.5 * (value - return_) ** 2, valid)
+        entropy = dist.mean_entropy(dist_info, valid)
+        loss = pi_loss + value_loss - self.entropy_loss_coeff * entropy
+        return loss, entropy, dist.mean_perplexity(dist_info, valid)
+
+
+class PPO(PolicyGradientAlgo):
+    """Several epochs of minibatches per batch, with clipped likelihood ratios."""
+
+    def __init__(
+        self,
+        discount: float = 0.99,
+        learning_rate: float = 0.001,
+        value_loss_coeff: float = 1.0,
+        entropy_loss_coeff: float = 0.01,
+        OptimCls: OptimizerClass = torch.optim.Adam,
+        optim_kwargs: Mapping[str, Any] | None = None,
+        clip_grad_norm: float | None = 1.0,
+        initial_optim_state_dict: Any = None,
+        gae_lambda: float = 1,
+        minibatches: int = 4,
+        epochs: int = 4,
+        ratio_clip: float = 0.1,
+        linear_lr_schedule: bool = True,
+        normalize_advantage: bool = False,
+    ) -> None:
+        """Store the settings; with `linear_lr_schedule` learning rate and `ratio_clip` fall to 0 over the run."""
+        self.discount, self.learning_rate, self.gae_lambda = discount, learning_rate, gae_lambda
+        self.value_loss_coeff, self.entropy_loss_coeff = value_loss_coeff, entropy_loss_coeff
+        self.OptimCls, self.optim_kwargs = OptimCls, dict(optim_kwargs or {})
+        self.clip_grad_norm, self.initial_optim_state_dict = clip_grad_norm, initial_optim_state_dict
+        self.minibatches, self.epochs, self.ratio_clip = minibatches, epochs, ratio_clip
+        self.linear_lr_schedule, self.normalize_advantage = linear_lr_schedule, normalize_advantage
+
+    def initialize(
+        self,
+        agent: Any,
+        n_itr: int,
+        batch_spec: Any,
+        mid_batch_reset: bool = False,
+        examples: Any = None,
+        world_size: int = 1,
+        rank: int = 0,
+    ) -> None:
+        """Build the optimiser and the schedule of its learning rate."""
+        super().initialize(agent, n_itr, batch_spec, mid_batch_reset, examples, world_size, rank)
+        rows = batch_spec.B if agent.recurrent else batch_spec.size
+        if not 1 <= self.minibatches <= rows:
+            what = "envs, whose sequences stay whole" if agent.recurrent else "samples"
+            raise ValueError(
+                f"PPO wants 1 to {rows} minibatches of a batch with {rows} {what}, found {self.minibatches}"
+            )
+        self._batch_size = batch_spec.size // self.minibatches
+        if self.linear_lr_schedule:
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+                self.optimizer, lambda itr: max(0.0, (self.n_itr - itr) / self.n_itr)
+            )
+            self._ratio_clip = self.ratio_clip
+
+    def optimize_agent(self, itr: int, samples: Any = None, sampler_itr: int | None = None) -> OptInfo:
+        """Take `epochs` · `minibatches` gradient steps on a batch; a last minibatch that is not full is left out."""
+        require_initialized(self)
+        recurrent, device = self.agent.recurrent, samples.agent.action.device
+        inputs = self.agent_inputs(samples)
+        self._update_observation_statistics(inputs.observation)
+        return_, advantage, valid = self.process_returns(samples)
+        loss_inputs = LossInputs(
+            agent_inputs=buffer_to(inputs, self.agent.device),
+            action=samples.agent.action,
+            return_=return_.to(device),
+            advantage=advantage.to(device),
+            valid=None if valid is None else valid.to(device),
+            old_dist_info=samples.agent.agent_info.dist_info,
+        )
+        init_rnn_state = self.init_rnn_state(samples)
+        T, B = samples.env.reward.shape[:2]
+        rows = B if recurrent else T * B
+        opt_info = OptInfo([], [], [], [])
+        for _ in range(self.epochs):
+            for idxs in iterate_mb_idxs(rows, rows // self.minibatches, shuffle=True):
+                T_idxs, B_idxs = (slice(None), idxs) if recurrent else (idxs % T, idxs // T)
+                rnn_state = None if init_rnn_state is None else init_rnn_state[B_idxs]
+                inputs_of_loss: tuple[Any, ...] = (*loss_inputs[T_idxs, B_idxs], rnn_state)
+                loss, entropy, perplexity = self.loss(*inputs_of_loss)
+                norm = gradient_step(self.optimizer, loss, self.agent.parameters(), self.clip_grad_norm)
+                for found, value in zip(opt_info, (loss, norm, entropy, perplexity)):
+                    found.append(number(value))
+                self.update_counter += 1
+        if self.linear_lr_schedule:
+            self.lr_scheduler.step()
+            self.ratio_clip = self._ratio_clip * (self.n_itr - itr) / self.n_itr
+        return opt_info
+
+    def loss(
+        self,
+        agent_inputs: Any,
+        action: Tensor,
+        return_: Tensor,
+        advantage: Tensor,
+        valid: Tensor | None,
+        old_dist_info: Any,
+        init_rnn_state: Any = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return policy loss + value loss - entropy bonus; the entropy; the perplexity.
+
+        Inputs are [samples, …], or [T, envs, …] with the states [envs, N, H] of a recurrent agent.
+        """
+        dist_info, value = self._agent_train(agent_inputs, init_rnn_state)
+        dist = self.agent.distribution
+        ratio = dist.likelihood_ratio(action, old_dist_info=old_dist_info, new_dist_info=dist_info)
+        clipped = ratio.clamp(1.0 - self.ratio_clip, 1.0 + self.ratio_clip)
+        pi_loss = -valid_mean(torch.min(ratio * advantage, clipped * advantage), valid)
+        value_loss = self.value_loss_coeff * valid_mean(0.5 * (value - return_) ** 2, valid)
+        entropy = dist.mean_entropy(dist_info, valid)
+        loss = pi_loss + value_loss - self.entropy_loss_coeff * entropy
+        return loss, entropy, dist.mean_perplexity(dist_info, valid)

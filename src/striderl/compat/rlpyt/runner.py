@@ -1,4 +1,4 @@
-"""rlpyt's runners: sampler, algorithm and agent in one loop, and a folder for what they tell.
+"""rlpyt's runners: sampler, algorithm and agent in one loop.
 
     runner = MinibatchRl(algo=algo, agent=agent, sampler=sampler, n_steps=50_000, log_interval_steps=5_000)
     with logger_context("runs", run_ID=0, name="dqn", log_params=config, snapshot_mode="last"):
@@ -6,81 +6,208 @@
 
     itr:   agent.sample_mode ─▶ sampler.obtain_samples ─▶ agent.train_mode ─▶ algo.optimize_agent ─▶ diagnostics
 
-`MinibatchRl` tells about the trajectories it trains on; `MinibatchRlEval` plays others, before the first iteration and
-at every report. Reports are also in `runner.diagnostics`, a list of dicts.
+`MinibatchRl` logs the trajectories it trains on; `MinibatchRlEval` plays others, before the first iteration and at
+every log. Rows are shown, written by the logger, and kept in `runner.diagnostics`, a list of dicts.
 """
 
 from __future__ import annotations
 
-import json
-import logging
+import math
+import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import torch
 
-from striderl.checkpoint.safe_files import write_text
-from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.samplers.samplers import BaseSampler
-from striderl.collect.samplers.samples import fresh_seed
+from striderl.compat.rlpyt import logger
 from striderl.compat.rlpyt.agents import BaseAgent
 from striderl.compat.rlpyt.algorithms import RlAlgorithm
-from striderl.loggers.file_loggers import CsvLogger
-from striderl.loggers.logger import Logger
+from striderl.compat.rlpyt.logger import logger_context as logger_context
+from striderl.compat.rlpyt.tensors import make_seed, set_seed
 
-_log = logging.getLogger(__name__)
-
-SNAPSHOT_MODES = ("none", "last", "all")
-
-
-@dataclass(frozen=True)
-class LogFolder:
-    """Where the runner inside a `logger_context` writes."""
-
-    path: Path
-    table: Logger
-    snapshots: CheckpointStore | None
+PREFIX = "Diagnostics/"
+"""Before the names of the counts in a row."""
 
 
-_folder: ContextVar[LogFolder | None] = ContextVar("rlpyt log folder", default=None)
+class BaseRunner:
+    """What a program starts: define `train`."""
+
+    def train(self) -> None:
+        """Run to the end."""
+        raise NotImplementedError
 
 
-@contextmanager
-def logger_context(
-    log_dir: str | Path,
-    run_ID: int | str,
-    name: str,
-    log_params: Mapping[str, Any] | None = None,
-    snapshot_mode: str = "none",
-) -> Iterator[Path]:
-    """Let runners write to log_dir/run_ID: params.json, progress.csv, and snapshots ('none', 'last' or 'all')."""
-    if snapshot_mode not in SNAPSHOT_MODES:
-        raise ValueError(f"snapshot_mode is one of {SNAPSHOT_MODES}, found {snapshot_mode!r}")
-    path = Path(log_dir) / f"run_{run_ID}"
-    path.mkdir(parents=True, exist_ok=True)
-    params = {"name": name, "run_ID": run_ID, **(log_params or {})}
-    write_text(path / "params.json", json.dumps(params, indent=2, default=str))
-    keep = 1 if snapshot_mode == "last" else 1_000_000
-    store = None if snapshot_mode == "none" else CheckpointStore(path / "snapshots", keep_last=keep)
-    table = CsvLogger(path / "progress.csv")
-    token = _folder.set(LogFolder(path, table, store))
-    try:
-        yield path
-    finally:
-        _folder.reset(token)
-        table.close()
+class MinibatchRlBase(BaseRunner):
+    """Startup, logging and snapshots; `train` is defined by the subclasses."""
+
+    def __init__(
+        self,
+        algo: RlAlgorithm,
+        agent: BaseAgent,
+        sampler: BaseSampler,
+        n_steps: float,
+        seed: int | None = None,
+        affinity: Mapping[str, Any] | None = None,
+        log_interval_steps: float = 1e5,
+    ) -> None:
+        """Take the parts; envs, models and optimisers are built by `train`.
+
+        `n_steps` env steps are rounded up to a whole number of logs. `affinity` has the sampler's entries; 'cuda_idx'
+        is where the agent is put, 'master_cpus' are the processors of this process and 'master_torch_threads' its
+        threads.
+        """
+        if n_steps < 1 or log_interval_steps < 1:
+            raise ValueError(f"n_steps and log_interval_steps are at least 1, found {n_steps}, {log_interval_steps}")
+        self.algo, self.agent, self.sampler = algo, agent, sampler
+        self.n_steps, self.log_interval_steps = int(n_steps), int(log_interval_steps)
+        self.seed = seed
+        self.affinity = dict(affinity or {})
+        self.rank, self.world_size = 0, 1
+        self.diagnostics: list[dict[str, Any]] = []
+        """One dict per log."""
+        self._finished_itrs = 0
+
+    # -- startup -------------------------------------------------------------------------------------------------------
+
+    def startup(self) -> int:
+        """Build everything and return the number of iterations."""
+        if self.affinity.get("master_cpus") is not None and self.affinity.get("set_affinity", True):
+            os.sched_setaffinity(0, self.affinity["master_cpus"])
+        if self.affinity.get("master_torch_threads") is not None:
+            torch.set_num_threads(self.affinity["master_torch_threads"])
+        if self.seed is None:
+            self.seed = make_seed()
+        set_seed(self.seed)
+        logger.log(f"using seed {self.seed}")
+        examples = self.sampler.initialize(
+            agent=self.agent,
+            affinity=self.affinity,
+            seed=self.seed + 1,
+            bootstrap_value=self.algo.bootstrap_value,
+            traj_info_kwargs=self.get_traj_info_kwargs(),
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+        self.itr_batch_size = self.sampler.batch_size * self.world_size
+        n_itr = self.get_n_itr()
+        self.agent.to_device(self.affinity.get("cuda_idx"))
+        self.algo.initialize(
+            agent=self.agent,
+            n_itr=n_itr,
+            batch_spec=self.sampler.batch_spec,
+            mid_batch_reset=self.sampler.mid_batch_reset,
+            examples=examples,
+            world_size=self.world_size,
+            rank=self.rank,
+        )
+        self.initialize_logging()
+        return n_itr
+
+    def get_traj_info_kwargs(self) -> dict[str, Any]:
+        """Return the settings of trajectory infos: the discount of the algorithm."""
+        return {"discount": getattr(self.algo, "discount", 1)}
+
+    def get_n_itr(self) -> int:
+        """Return the number of iterations, a multiple of those between two logs."""
+        self.log_interval_itrs = max(self.log_interval_steps // self.itr_batch_size, 1)
+        logs = math.ceil(max(self.n_steps // self.itr_batch_size, 1) / self.log_interval_itrs)
+        self.n_itr = logs * self.log_interval_itrs
+        logger.log(f"Running {self.n_itr} iterations of minibatch RL.")
+        return self.n_itr
+
+    def initialize_logging(self) -> None:
+        """Start counting."""
+        self._opt_infos: dict[str, list[Any]] = {name: [] for name in self.algo.opt_info_fields}
+        self._start_time = self._last_time = time.perf_counter()
+        self._cum_completed_trajs = 0
+        self._last_update_counter = 0
+        self._last_itrs = 0
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def train_itr(self, itr: int) -> None:
+        """Collect a batch, learn from it and keep the diagnostics."""
+        logger.set_iteration(itr)
+        self.agent.sample_mode(itr)
+        samples, traj_infos = self.sampler.obtain_samples(itr)
+        self.agent.train_mode(itr)
+        opt_info = self.algo.optimize_agent(itr, samples)
+        self._finished_itrs = itr + 1
+        self.store_diagnostics(itr, traj_infos, opt_info)
+
+    def shutdown(self) -> None:
+        """Close the envs after the last iteration."""
+        logger.log("Training complete.")
+        self.sampler.shutdown()
+
+    # -- diagnostics ---------------------------------------------------------------------------------------------------
+
+    @property
+    def cum_steps(self) -> int:
+        """Env steps so far."""
+        return self._finished_itrs * self.itr_batch_size
+
+    def get_itr_snapshot(self, itr: int) -> dict[str, Any]:
+        """Return the state of the run."""
+        return {
+            "itr": itr,
+            "cum_steps": self.cum_steps,
+            "agent_state_dict": self.agent.state_dict(),
+            "optimizer_state_dict": self.algo.optim_state_dict(),
+        }
+
+    def save_itr_snapshot(self, itr: int) -> None:
+        """Let the logger write the state, in the mode of its context."""
+        if logger.get_snapshot_mode() != "none":
+            logger.save_itr_params(itr, self.get_itr_snapshot(itr))
+
+    def store_diagnostics(self, itr: int, traj_infos: Sequence[Any], opt_info: Any) -> None:
+        """Keep what an iteration returned until the next log; a number of `opt_info` counts as a list of one."""
+        self._cum_completed_trajs += len(traj_infos)
+        for name, values in self._opt_infos.items():
+            new = getattr(opt_info, name, [])
+            values.extend(new if isinstance(new, list) else [new])
+
+    def log_diagnostics(
+        self, itr: int, traj_infos: Sequence[Any] | None = None, eval_time: float = 0, prefix: str = PREFIX
+    ) -> None:
+        """Show and write a row: counts, rates, and the spread of trajectories and optimisation."""
+        self.save_itr_snapshot(itr)
+        now = time.perf_counter()
+        seconds = max(now - self._last_time - eval_time, 1e-9)
+        updates = self.algo.update_counter - self._last_update_counter
+        steps = (self._finished_itrs - self._last_itrs) * self.itr_batch_size
+        used = getattr(self.algo, "batch_size", 0) or 0
+        with logger.tabular_prefix(prefix):
+            logger.record_tabular("Iteration", itr)
+            logger.record_tabular("CumTime (s)", now - self._start_time)
+            logger.record_tabular("CumSteps", self.cum_steps)
+            logger.record_tabular("CumCompletedTrajs", self._cum_completed_trajs)
+            logger.record_tabular("CumUpdates", self.algo.update_counter)
+            logger.record_tabular("StepsPerSecond", steps / seconds if steps else math.nan)
+            logger.record_tabular("UpdatesPerSecond", updates / seconds if steps else math.nan)
+            logger.record_tabular("ReplayRatio", updates * used / steps if steps else math.nan)
+            cum = self.algo.update_counter * used / self.cum_steps if self.cum_steps else math.nan
+            logger.record_tabular("CumReplayRatio", cum)
+        self._log_infos(traj_infos or [])
+        row = logger.dump_tabular(with_prefix=False)
+        self.diagnostics.append({name.removeprefix(prefix): value for name, value in row.items()})
+        self._last_time, self._last_itrs = time.perf_counter(), self._finished_itrs
+        self._last_update_counter = self.algo.update_counter
+
+    def _log_infos(self, traj_infos: Sequence[Any]) -> None:
+        for name in traj_infos[0].logged() if traj_infos else ():
+            logger.record_tabular_misc_stat(name, [info[name] for info in traj_infos])
+        for name, values in self._opt_infos.items():
+            logger.record_tabular_misc_stat(name, _numbers(values))
+        self._opt_infos = {name: [] for name in self._opt_infos}
 
 
-class MinibatchRl:
-    """Trains, and tells about the trajectories that training went through."""
-
-    evaluates = False
+class MinibatchRl(MinibatchRlBase):
+    """Trains, and logs the trajectories that training went through."""
 
     def __init__(
         self,
@@ -93,123 +220,95 @@ class MinibatchRl:
         log_interval_steps: float = 1e5,
         log_traj_window: int = 100,
     ) -> None:
-        """Take the parts; envs, policy and optimisers are built by `train`.
+        """Take the parts; a log is about the last `log_traj_window` trajectories."""
+        super().__init__(algo, agent, sampler, n_steps, seed, affinity, log_interval_steps)
+        self.log_traj_window = int(log_traj_window)
 
-        `n_steps` env steps are rounded up to a whole number of reports. `affinity` has the sampler's entries, and
-        'cuda_idx' says where the agent is put.
-        """
-        if n_steps < 1 or log_interval_steps < 1:
-            raise ValueError(f"n_steps and log_interval_steps are at least 1, found {n_steps}, {log_interval_steps}")
-        self.algo, self.agent, self.sampler = algo, agent, sampler
-        self.n_steps, self.log_interval_steps = int(n_steps), int(log_interval_steps)
-        self.seed = fresh_seed() if seed is None else seed
-        self.affinity = dict(affinity or {})
-        self.diagnostics: list[dict[str, float]] = []
-        """One dict per report."""
-        self._traj_infos: deque[Any] = deque(maxlen=log_traj_window)
-        self._opt_infos: dict[str, list[float]] = {}
-        self._completed = 0
+    def train(self) -> None:
+        """Run to the end; the envs are closed however it ends."""
+        try:
+            for itr in range(self.startup()):
+                with logger.prefix(f"itr #{itr} "):
+                    self.train_itr(itr)
+                    if (itr + 1) % self.log_interval_itrs == 0:
+                        self.log_diagnostics(itr)
+            self.shutdown()
+        finally:
+            self.sampler.shutdown()
+
+    def initialize_logging(self) -> None:
+        """Start counting."""
+        self._traj_infos: deque[Any] = deque(maxlen=self.log_traj_window)
+        self._new_completed_trajs = 0
+        super().initialize_logging()
+
+    def store_diagnostics(self, itr: int, traj_infos: Sequence[Any], opt_info: Any) -> None:
+        """Keep the trajectories for the window."""
+        self._new_completed_trajs += len(traj_infos)
+        self._traj_infos.extend(traj_infos)
+        super().store_diagnostics(itr, traj_infos, opt_info)
+
+    def log_diagnostics(
+        self, itr: int, traj_infos: Sequence[Any] | None = None, eval_time: float = 0, prefix: str = PREFIX
+    ) -> None:
+        """Show and write a row about the window of trajectories."""
+        window = list(self._traj_infos) if traj_infos is None else traj_infos
+        with logger.tabular_prefix(prefix):
+            logger.record_tabular("NewCompletedTrajs", self._new_completed_trajs)
+            logger.record_tabular("StepsInTrajWindow", sum(info["Length"] for info in window))
+        super().log_diagnostics(itr, window, eval_time, prefix)
+        self._new_completed_trajs = 0
+
+
+class MinibatchRlEval(MinibatchRlBase):
+    """Trains, and logs trajectories that were played for it; the sampler wants eval_n_envs."""
 
     def train(self) -> None:
         """Run to the end; the envs are closed however it ends."""
         try:
             n_itr = self.startup()
-            self._started = time.perf_counter()
-            if self.evaluates:
-                self.log_diagnostics(-1, self._evaluate(0))
+            with logger.prefix("itr #0 "):
+                self.log_diagnostics(0, *self.evaluate_agent(0))
             for itr in range(n_itr):
-                self.agent.sample_mode(itr)
-                samples, traj_infos = self.sampler.obtain_samples(itr)
-                self.agent.train_mode(itr)
-                self.store_diagnostics(traj_infos, self.algo.optimize_agent(itr, samples))
-                if (itr + 1) % self.log_interval_itrs == 0:
-                    self.log_diagnostics(itr, self._evaluate(itr + 1) if self.evaluates else list(self._traj_infos))
+                with logger.prefix(f"itr #{itr} "):
+                    self.train_itr(itr)
+                    if (itr + 1) % self.log_interval_itrs == 0:
+                        self.log_diagnostics(itr, *self.evaluate_agent(itr + 1))
+            self.shutdown()
         finally:
             self.sampler.shutdown()
 
-    def startup(self) -> int:
-        """Build everything and return the number of iterations: a multiple of `log_interval_itrs`."""
-        self.agent.seed = self.seed
-        discount = {"discount": self.algo.discount} if hasattr(self.algo, "discount") else {}
-        examples = self.sampler.initialize(
-            agent=self.agent,
-            affinity=self.affinity,
-            seed=self.seed,
-            bootstrap_value=self.algo.bootstrap_value,
-            traj_info_kwargs=discount,
-        )
-        size = self.sampler.batch_size
-        self.log_interval_itrs = max(self.log_interval_steps // size, 1)
-        n_itr = -(-max(self.n_steps // size, 1) // self.log_interval_itrs) * self.log_interval_itrs
-        self.agent.to_device(self.affinity.get("cuda_idx"))
-        self.algo.initialize(
-            agent=self.agent,
-            n_itr=n_itr,
-            batch_spec=self.sampler.batch_spec,
-            mid_batch_reset=self.sampler.mid_batch_reset,
-            examples=examples,
-        )
-        return n_itr
+    def initialize_logging(self) -> None:
+        """Start counting."""
+        super().initialize_logging()
+        self._cum_eval_time = 0.0
 
-    def store_diagnostics(self, traj_infos: Sequence[Any], opt_info: Any) -> None:
-        """Keep what an iteration told until the next report; a number of `opt_info` counts as a list of one."""
-        self._completed += len(traj_infos)
-        self._traj_infos.extend(traj_infos)
-        for name, value in zip(opt_info._fields, opt_info):
-            self._opt_infos.setdefault(name, []).extend(value if isinstance(value, list) else [float(value)])
-
-    def log_diagnostics(self, itr: int, traj_infos: Sequence[Any]) -> None:
-        """Report: counts, and average, spread, median, least and most of trajectories and optimisation."""
-        steps = (itr + 1) * self.sampler.batch_size
-        row = {
-            "Iteration": float(itr),
-            "CumSteps": float(steps),
-            "CumUpdates": float(self.algo.update_counter),
-            "CumCompletedTrajs": float(self._completed),
-            "Seconds": time.perf_counter() - self._started,
-            "TrajsInReport": float(len(traj_infos)),
-        }
-        for name in traj_infos[0].logged() if traj_infos else ():
-            row |= _spread(name, [float(info[name]) for info in traj_infos])
-        for name, values in self._opt_infos.items():
-            row |= _spread(name, values)
-        self._opt_infos = {}
-        self.diagnostics.append(row)
-        _log.info("%d steps: return %.2f", steps, row.get("ReturnAverage", float("nan")))
-        folder = _folder.get()
-        if folder is not None:
-            folder.table.log(steps, row)
-            if folder.snapshots is not None:
-                folder.snapshots.save(self.snapshot(itr), step=steps)
-
-    def snapshot(self, itr: int) -> dict[str, Any]:
-        """Return what a run can be looked at again with."""
-        return {
-            "itr": itr,
-            "cum_steps": (itr + 1) * self.sampler.batch_size,
-            "agent_state_dict": self.agent.state_dict(),
-            "optimizer_state_dict": self.algo.optim_state_dict(),
-        }
-
-    def _evaluate(self, itr: int) -> list[Any]:
+    def evaluate_agent(self, itr: int) -> tuple[list[Any], float]:
+        """Play whole trajectories after `itr` iterations; return their infos and the seconds it took."""
+        logger.log("Evaluating agent...")
         self.agent.eval_mode(itr)
-        return self.sampler.evaluate_agent(itr)
+        started = time.perf_counter()
+        traj_infos: list[Any] = self.sampler.evaluate_agent(itr)
+        return traj_infos, time.perf_counter() - started
+
+    def log_diagnostics(
+        self, itr: int, traj_infos: Sequence[Any] | None = None, eval_time: float = 0, prefix: str = PREFIX
+    ) -> None:
+        """Show and write a row about an evaluation."""
+        played = traj_infos or []
+        if not played:
+            logger.log("WARNING: had no complete trajectories in eval.")
+        self._cum_eval_time += eval_time
+        with logger.tabular_prefix(prefix):
+            logger.record_tabular("StepsInEval", sum(info["Length"] for info in played))
+            logger.record_tabular("TrajsInEval", len(played))
+            logger.record_tabular("CumEvalTime", self._cum_eval_time)
+        super().log_diagnostics(itr, played, eval_time, prefix)
 
 
-class MinibatchRlEval(MinibatchRl):
-    """Trains, and tells about trajectories that were played for it; the sampler wants eval_n_envs."""
-
-    evaluates = True
-
-
-def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    numbers = np.asarray([value for value in values if not np.isnan(value)])
-    if not len(numbers):
-        return {}
-    return {
-        f"{name}Average": float(numbers.mean()),
-        f"{name}Std": float(numbers.std()),
-        f"{name}Median": float(np.median(numbers)),
-        f"{name}Min": float(numbers.min()),
-        f"{name}Max": float(numbers.max()),
-    }
+def _numbers(values: Sequence[Any]) -> list[float]:
+    """Return the numbers among the values of an opt_info: rows of them count one by one, NaN does not count."""
+    found: list[float] = []
+    for value in values:
+        found.extend(torch.as_tensor(value, dtype=torch.float64).flatten().tolist())
+    return [value for value in found if not math.isnan(value)]

@@ -51,7 +51,18 @@ class BasePolicy(nn.Module, ABC):
 
     updating: bool = False
     """Whether `update` is at work."""
+    agent_id: int = 0
+    """Which agent it plays, from 1, where several take turns; see `MultiAgentPolicyManager`."""
     _drawn_weight: Any = None
+
+    def __init__(self, observation_space: Any = None, action_space: Any = None) -> None:
+        """Remember the spaces, where given."""
+        super().__init__()
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def set_agent_id(self, agent_id: int) -> None:
+        """Set which agent it plays."""
+        self.agent_id = agent_id
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -117,13 +128,20 @@ class BasePolicy(nn.Module, ABC):
         target_q_fn: Callable[[ReplayBuffer, Array], Any],
         gamma: float = 0.99,
         n_step: int = 1,
+        rew_norm: bool = False,
+        *,
+        ignore_done: bool = False,
     ) -> Batch:
-        """Set `batch.returns` to the n-step targets.
+        """Set `batch.returns` to the n-step targets, a tensor, and turn `batch.weight` into one, where there is one.
 
-        `target_q_fn(buffer, last)` returns the values [B] or [B, …] of `buffer.get(last, "obs_next")`: of what followed
-        the last step of each window. Windows end with their episode; nothing follows a step that terminated.
+        `target_q_fn(buffer, last)` returns the values [B], [B, 1] or [B, n] of `buffer.get(last, "obs_next")`: of what
+        followed the last step of each window; [B, 1] becomes [B]. Windows end with their episode; nothing follows one
+        that terminated, unless `ignore_done`. `rew_norm` normalises rewards by those of the first 1000 places.
         """
-        batch.returns = nstep_return(buffer, indices, target_q_fn, gamma=gamma, n=n_step)
+        found = windows(buffer, indices, gamma=gamma, n=n_step, rew_norm=rew_norm, ignore_done=ignore_done)
+        batch.returns = nstep_return(buffer, found, target_q_fn)
+        if "weight" in batch:
+            batch.weight = torch.as_tensor(batch.weight, dtype=batch.returns.dtype, device=batch.returns.device)
         return batch
 
     @overload
@@ -187,11 +205,14 @@ def _returns_only(
     """Set `batch.returns` without a buffer: an episode goes on from row to row until it is done."""
     returns, _ = episodic_return(batch, None, v_s_, None, gamma=gamma, lam=gae_lambda)
     spread = returns.std()
-    batch.returns = (returns - returns.mean()) / spread if rew_norm and spread > 0.01 else returns
+    batch.returns = (returns - returns.mean()) / spread if rew_norm and spread > SMALL else returns
     return batch
 
 
 # -- returns -----------------------------------------------------------------------------------------------------------
+
+SMALL = 1e-8
+"""A standard deviation below which nothing is divided by it."""
 
 
 class Windows(NamedTuple):
@@ -205,7 +226,9 @@ class Windows(NamedTuple):
     """The index of each window's last step."""
 
 
-def windows(buffer: ReplayBuffer, indices: Any, *, gamma: float, n: int) -> Windows:
+def windows(
+    buffer: ReplayBuffer, indices: Any, *, gamma: float, n: int, rew_norm: bool = False, ignore_done: bool = False
+) -> Windows:
     """Look up to n steps ahead of these steps, not beyond the end of an episode or the newest step."""
     if n < 1:
         raise ValueError(f"n_step is at least 1, found {n}")
@@ -213,6 +236,9 @@ def windows(buffer: ReplayBuffer, indices: Any, *, gamma: float, n: int) -> Wind
     reward, done = np.asarray(leaf.to_array(buffer.rew), np.float64), np.asarray(leaf.to_array(buffer.done))
     if reward.ndim != 1:
         raise ValueError(f"n-step returns want one reward per step, found rewards {list(reward.shape[1:])} per step")
+    if rew_norm:
+        some = reward[: min(len(buffer), 1000)]
+        reward = (reward - some.mean()) / some.std() if some.std() > SMALL else reward
     total, factor = reward[last], np.full(last.shape, gamma)
     for _ in range(n - 1):
         following: Array = buffer.next(last)
@@ -224,21 +250,14 @@ def windows(buffer: ReplayBuffer, indices: Any, *, gamma: float, n: int) -> Wind
         total = total + np.where(going, factor * reward[last], 0.0)
         factor = np.where(going, factor * gamma, factor)
     terminated = np.asarray(leaf.to_array(buffer.terminated))[last]
-    return Windows(total, np.where(terminated, 0.0, factor), last)
+    return Windows(total, factor if ignore_done else np.where(terminated, 0.0, factor), last)
 
 
-def nstep_return(
-    buffer: ReplayBuffer,
-    indices: Any,
-    target_q_fn: Callable[[ReplayBuffer, Array], Any],
-    *,
-    gamma: float,
-    n: int,
-) -> Tensor:
-    """Return reward + discount * value of what followed each window, like the values: [B] or [B, …]."""
-    found = windows(buffer, indices, gamma=gamma, n=n)
+def nstep_return(buffer: ReplayBuffer, found: Windows, target_q_fn: Callable[[ReplayBuffer, Array], Any]) -> Tensor:
+    """Return reward + discount * value of what followed each window: [B], or [B, n] for n values."""
     with torch.no_grad():
         value = torch.as_tensor(target_q_fn(buffer, found.last))
+    value = value.flatten() if value.numel() == len(found.last) else value
     if value.shape[:1] != found.reward.shape:
         raise ValueError(f"target_q_fn must return one value per step [{len(found.last)}], found {list(value.shape)}")
     shape = (-1, *[1] * (value.dim() - 1))

@@ -1,77 +1,60 @@
 """`Collector(policy, env, buffer)`: a policy plays, a `ReplayBuffer` is filled, in the words of Tianshou.
 
-    collector = Collector(policy, gymnasium.make("CartPole-v1"), ReplayBuffer(20_000))
-    collector.collect(n_step=100)                          exactly 100 steps
-    collector.collect(n_episode=5)                         exactly 5 episodes from fresh starts; [2, 3]: for each env
+    collector = Collector(policy, DummyVectorEnv([make_env] * 8), ReplayBuffer(20_000))
+    collector.collect(n_step=100)                          at least 100 steps: those of whole episodes
+    collector.collect(n_episode=5)                         at least 5 episodes; [2, 3]: exactly so many of each env
     collector.collect(n_step=1000, random=True)            random actions
-    collector.collect(n_step=100, whole_episodes=True)     at least 100 steps, stored episode by episode
 
 It returns {"n/ep", "n/st", "v/st", "v/ep", "rew", "len"}: episodes that ended, steps stored, both per second, and the
 mean return and length of the episodes (nan when none ended).
 
-The stepping is that of `striderl.collect.Collector`, so the same rules hold: envs are seeded, a bad number puts its env
-into quarantine, whatever was under way is abandoned before whole episodes are counted.
-
-A policy with `forward(batch, state) -> Batch` as an actor of our `Collector`.
-
-    obs {name: [N, …]} ──▶ Batch(obs, rew, done, info) ──policy(batch, state)──▶ Batch(act, state, policy)
-                                                              ▲                          │
-                                                              └── zero where an episode begins, None where all do
-
-Envs on the CPU show numpy arrays, others tensors. What the policy remembers is kept here, because its form is known
-only after the first call.
-
-From the transitions of our `Collector` to the rows of a `ReplayBuffer`, and returns and lengths of episodes.
-
-    direct      every step at once:    one env and one ring, or a VectorReplayBuffer with a ring per env
-    by episode  when it has ended:     any number of envs and one ring; an episode lies in it in one piece
-
-A step is left out where a number in it was bad, and where the clock ended an episode of an env that does not tell where
-it really ended: no target would be right. What was stored of that episode then ends with the step before.
+Steps wait until their episode has ended, so that it lies in the one ring in one piece; what is under way at the end of
+a call goes on in the next. A `VectorReplayBuffer` has a ring for each env, as later Tianshou: there steps are stored as
+they come, and n_step is exact. `whole_episodes` chooses the other way of counting, where there is one. `reward_metric`
+makes one number of the mean return where an env gives several rewards.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from striderl.collect.actors.base import ActorOutput, Noise, Obs, RandomActor
-from striderl.collect.collector import Collector as CoreCollector
-from striderl.collect.collector import CollectorConfig
-from striderl.collect.samplers.envs import as_vec_env
-from striderl.compat.parts import as_actions, checked_forward
 from striderl.compat.tianshou.base_policy import BasePolicy
-from striderl.data import leaf, tree
-from striderl.data.actions import ActionSpec
-from striderl.data.arena import Columns
-from striderl.data.batch import Batch
+from striderl.compat.tianshou.env import BaseVectorEnv, DummyVectorEnv
+from striderl.compat.tianshou.env_stepping import Collected, EnvStepping, Request
+from striderl.compat.tianshou.exploration import BaseNoise
+from striderl.compat.tianshou.vec_env_stepping import VecEnvStepping
 from striderl.data.checked_fields import refuse_assignment
-from striderl.data.noise import NoiseSpec
-from striderl.data.transition import Transition
+from striderl.data.naming import AssertedValueError
 from striderl.envs.vec_env import VecEnv
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
-
-_log = logging.getLogger(__name__)
-
-LONG = 100_000
-"""Steps without the end of an episode after which the log says that an env may never end."""
 
 
 class Collector:
     """Plays a policy and fills a buffer; see the top of this module."""
 
-    def __init__(self, policy: BasePolicy, env: Any, buffer: ReplayBuffer | None = None, *, seed: int = 0) -> None:
-        """Take a policy, envs and where their steps go; nothing is reset yet.
+    def __init__(
+        self,
+        policy: BasePolicy,
+        env: Any,
+        buffer: ReplayBuffer | None = None,
+        preprocess_fn: Callable[..., Any] | None = None,
+        action_noise: BaseNoise | None = None,
+        reward_metric: Callable[[Any], float] | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        """Take a policy, envs and where their steps go; envs are reset by the first call of `collect`.
 
-        `env` is a `VecEnv`, a Gymnasium env, a Gymnasium vector env, or a list of Gymnasium envs.
+        `env` is a vector env of `striderl.compat.tianshou.env`, an env of Gymnasium or older Gym, a list of them, a
+        Gymnasium vector env, or a `VecEnv`. `preprocess_fn(obs, act, rew, done, obs_next, info, policy, state)` returns
+        what to store otherwise, by key, and `preprocess_fn(obs)` first observations. `action_noise(shape)` is added to
+        actions.
         """
         if not isinstance(policy, BasePolicy):
             raise TypeError(
@@ -82,23 +65,32 @@ class Collector:
             raise TypeError(f"Collector wants a ReplayBuffer or None, found {type(buffer).__name__}")
         self.policy, self.buffer = policy, buffer
         self.env = as_env(env)
-        num_envs = self.env.num_envs
-        if isinstance(buffer, VectorReplayBuffer) and buffer.buffer_num != num_envs:
-            raise ValueError(f"the buffer has buffer_num={buffer.buffer_num}, the env has {num_envs} envs")
-        self._actor = ForwardActor(policy, self.env.action_spec)
-        self._writer = BufferWriter(buffer, num_envs, self._actor)
-        self._core = CoreCollector(self.env, self._actor, CollectorConfig(seed=seed))
-        self._fresh_next = True
+        self.env_num = self.env.num_envs if isinstance(self.env, VecEnv) else len(self.env)
+        if isinstance(buffer, VectorReplayBuffer) and buffer.buffer_num != self.env_num:
+            raise ValueError(f"the buffer has buffer_num={buffer.buffer_num}, the env has {self.env_num} envs")
+        self._reward_metric = reward_metric
+        self._noise = action_noise
+        self._stepping: EnvStepping | VecEnvStepping
+        if isinstance(self.env, VecEnv):
+            if preprocess_fn is not None or action_noise is not None:
+                raise ValueError(
+                    f"preprocess_fn and action_noise want envs that are stepped one by one, found {type(env).__name__};"
+                    " build DummyVectorEnv([make_env, …]), or do it in the policy"
+                )
+            self._stepping = VecEnvStepping(policy, self.env, buffer, seed or 0)
+        else:
+            if not isinstance(env, BaseVectorEnv) or seed is not None:
+                self.env.seed(seed or 0)
+            self._stepping = EnvStepping(policy, self.env, buffer, preprocess_fn, action_noise)
         self.collect_step, self.collect_episode, self.collect_time = 0, 0, 0.0
 
     def __setattr__(self, name: str, value: Any) -> None:
         refuse_assignment(self, name, parts=("policy", "buffer", "env"))
         super().__setattr__(name, value)
 
-    @property
-    def env_num(self) -> int:
-        """How many envs there are."""
-        return self.env.num_envs
+    def get_env_num(self) -> int:
+        """Return how many envs there are."""
+        return self.env_num
 
     # -- collecting ----------------------------------------------------------------------------------------------------
 
@@ -107,77 +99,92 @@ class Collector:
         n_step: int | None = None,
         n_episode: int | Sequence[int] | None = None,
         random: bool = False,
+        render: float | None = None,
+        no_grad: bool = True,
         *,
-        whole_episodes: bool = False,
-    ) -> dict[str, float]:
-        """Collect exactly so many steps, or exactly so many episodes (in all, or for each env).
+        whole_episodes: bool | None = None,
+    ) -> dict[str, Any]:
+        """Collect steps or episodes, see the top of this module, and return what was collected.
 
-        With `whole_episodes` and n_step, steps are stored when their episode has ended, until there are at least
-        n_step; what is under way then goes on in the next such call. Changing between the two ways of counting steps
-        starts new episodes.
+        `render` is the time in seconds between two frames that are shown, `no_grad=False` lets the policy act with
+        gradients. Changing between the two ways of counting steps starts new episodes.
         """
+        vector = isinstance(self.buffer, VectorReplayBuffer)
+        request = Request(
+            n_step=_count(n_step, "n_step"),
+            n_episode=self._episodes(n_episode),
+            random=random,
+            render=render,
+            no_grad=no_grad,
+            whole_episodes=n_episode is not None or (not vector if whole_episodes is None else whole_episodes),
+        )
         if (n_step is None) == (n_episode is None):
-            raise ValueError(f"collect wants exactly one of n_step and n_episode, found {n_step} and {n_episode}")
-        if n_step is not None and n_step < 1:
-            raise ValueError(f"n_step is at least 1, found {n_step}")
-        writer = self._writer
-        by_episode = whole_episodes or (n_episode is not None and not writer.has_rings)
-        if not by_episode and not writer.has_rings:
+            found = f"{n_step} and {n_episode}"
+            raise AssertedValueError(f"collect wants exactly one of n_step and n_episode, found {found}")
+        if not request.whole_episodes and not vector and self.env_num > 1 and self.buffer is not None:
             raise ValueError(
-                f"steps of {self.env_num} envs cannot share one ring: use VectorReplayBuffer(size, {self.env_num}), or "
-                "collect(n_step=…, whole_episodes=True)"
+                f"steps of {self.env_num} envs cannot share one ring as they come: use VectorReplayBuffer(size, "
+                f"{self.env_num}), or leave whole_episodes out"
             )
-        if n_episode is not None or by_episode != writer.by_episode or self._fresh_next:
-            writer.begin_episodes()
-            if n_episode is None:
-                self._core.reset()
-        writer.by_episode = by_episode
-        self._actor.random = random
-        writer.begin_call()
+        if render and isinstance(self._stepping, VecEnvStepping):
+            raise ValueError("render wants envs that are stepped one by one: build DummyVectorEnv([make_env, …])")
         started = time.perf_counter()
-        # an error on the way leaves it true, so that the next call starts anew
-        self._fresh_next = True
-        if n_episode is not None:
-            self._core.collect(n_episode=n_episode, storage=writer)
-        elif by_episode:
-            self._collect_at_least(int(n_step or 0))
-        else:
-            self._core.collect(n_step=n_step, storage=writer)
-        self._fresh_next = n_episode is not None
-        return self._result(time.perf_counter() - started)
+        collected = self._stepping.collect(request)
+        return self._result(collected, time.perf_counter() - started)
 
-    def _collect_at_least(self, n_step: int) -> None:
-        """Step all envs until enough steps of finished episodes are stored."""
-        quiet = 0
-        while self._writer.num_steps < n_step:
-            before = len(self._writer.returns)
-            self._core.collect(n_step=self.env_num, storage=self._writer)
-            quiet = quiet + self.env_num if len(self._writer.returns) == before else 0
-            if quiet >= LONG and quiet - self.env_num < LONG:
-                _log.warning("%d steps without the end of an episode; has the env a time limit?", quiet)
+    def _episodes(self, n_episode: Any) -> int | list[int] | None:
+        if n_episode is None or isinstance(n_episode, (int, np.integer)):
+            return _count(n_episode, "n_episode")
+        quota = [int(each) for each in n_episode]
+        if len(quota) != self.env_num or sum(quota) < 1:
+            raise AssertedValueError(
+                f"n_episode is one number for each of {self.env_num} envs, at least one of them above 0, found {quota}"
+            )
+        return quota
 
-    def _result(self, seconds: float) -> dict[str, float]:
-        writer, seconds = self._writer, max(seconds, 1e-9)
-        episodes = len(writer.returns)
-        self.collect_step += writer.num_steps
+    def _result(self, found: Collected, seconds: float) -> dict[str, Any]:
+        seconds, episodes = max(seconds, 1e-9), len(found.returns)
+        self.collect_step += found.num_steps
         self.collect_episode += episodes
         self.collect_time += seconds
         return {
             "n/ep": episodes,
-            "n/st": writer.num_steps,
-            "v/st": writer.num_steps / seconds,
+            "n/st": found.num_steps,
+            "v/st": found.num_steps / seconds,
             "v/ep": episodes / seconds,
-            "rew": math.fsum(writer.returns) / episodes if episodes else math.nan,
-            "len": sum(writer.lengths) / episodes if episodes else math.nan,
+            "rew": self._mean_return(found.returns),
+            "len": sum(found.lengths) / episodes if episodes else math.nan,
         }
 
+    def _mean_return(self, returns: list[Any]) -> Any:
+        if not returns:
+            return math.nan
+        mean = np.mean(np.asarray(returns, np.float64), axis=0)
+        if mean.size == 1:
+            return float(mean.reshape(()))
+        return (self._reward_metric or Collector._default_rew_metric)(mean)
+
+    @staticmethod
+    def _default_rew_metric(mean: Any) -> float:
+        """Raise: only a `reward_metric` can make one number of several."""
+        raise AssertedValueError(
+            f"the env gives {mean.size} rewards; Collector(reward_metric=…) must make one number of their mean"
+        )
+
     # -- starting anew -------------------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> Any:
+        """The last rows that the policy was shown or will be, by key; empty for a `VecEnv`."""
+        return self._stepping.data if isinstance(self._stepping, EnvStepping) else None
 
     def reset(self) -> None:
         """Forget all steps and counts, and start new episodes."""
         self.reset_stat()
         self.reset_buffer()
         self.reset_env()
+        if self._noise is not None:
+            self._noise.reset()
 
     def reset_stat(self) -> None:
         """Count steps, episodes and time from zero."""
@@ -190,269 +197,43 @@ class Collector:
 
     def reset_env(self) -> None:
         """Start new episodes with the next call of `collect`."""
-        self._fresh_next = True
+        self._stepping.reset_env()
+
+    def seed(self, seed: int | Sequence[int] | None = None) -> Any:
+        """Seed the envs and start new episodes with the next call of `collect`."""
+        self.reset_env()
+        if isinstance(self.env, VecEnv):
+            return self.env.reset(seed=seed if seed is None else int(seed))  # type: ignore[arg-type]
+        return self.env.seed(seed)
+
+    def render(self, **kwargs: Any) -> Any:
+        """Render the envs."""
+        return self.env.render(**kwargs)
 
     def close(self) -> None:
         """Close the envs."""
         self.env.close()
 
 
-def as_env(env: Any) -> VecEnv:
-    """Return a `VecEnv` as it is, and Gymnasium envs (one, a list, or a vector env) as one."""
-    if isinstance(env, VecEnv):
+def _count(value: Any, name: str) -> int | None:
+    if value is not None and value < 1:
+        raise AssertedValueError(f"{name} is at least 1, found {value}")
+    return None if value is None else int(value)
+
+
+def as_env(env: Any) -> BaseVectorEnv | VecEnv:
+    """Return vector envs as they are, a Gymnasium vector env as a `VecEnv`, and single envs behind one vector env."""
+    if isinstance(env, (VecEnv, BaseVectorEnv)):
         return env
-    from gymnasium import Env
     from gymnasium.vector import VectorEnv
 
     from striderl.envs.gymnasium.env import GymnasiumEnv
 
     if isinstance(env, VectorEnv):
         return GymnasiumEnv(env)
-    if isinstance(env, Env):
-        return as_vec_env([env])
-    if isinstance(env, (list, tuple)) and env and all(isinstance(each, Env) for each in env):
-        return as_vec_env(list(env))
-    raise TypeError(
-        "Collector wants a VecEnv, a Gymnasium env, a Gymnasium vector env or a list of envs, "
-        f"found {type(env).__name__}"
-    )
-
-
-# -- the policy as an actor --------------------------------------------------------------------------------------------
-
-
-class ForwardActor:
-    """Lets a `BasePolicy` act; at random while `random` is true."""
-
-    def __init__(self, policy: BasePolicy, action_spec: ActionSpec) -> None:
-        """Wrap a policy for envs with these actions."""
-        self.policy, self.action_spec = policy, action_spec
-        self.random = False
-        self.previous: dict[str, Any] = {}
-        """Reward, end and info of the step before, by name, which the policy is shown beside the observation."""
-        self._random_actor = RandomActor(action_spec)
-        self._memory: Any = None
-
-    def columns(self) -> Columns:
-        """Return nothing: what a policy wants stored is seen when it comes."""
-        return {}
-
-    def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return the noise of random actions; a policy draws its own."""
-        return self._random_actor.noise()
-
-    def initial_state(self, num_envs: int, device: torch.device) -> Any:
-        """Return that all episodes begin."""
-        return {"fresh": torch.ones(num_envs, dtype=torch.bool, device=device)}
-
-    def act(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
-        """Call the policy, or choose at random."""
-        fresh: Tensor = state["fresh"]
-        after = {"fresh": torch.zeros_like(fresh)}
-        if self.random:
-            self._memory = None
-            return ActorOutput(self._random_actor.act(obs, (), noise).actions, after, {})
-        who, count = f"{type(self.policy).__name__}.forward", len(fresh)
-        batch = Batch(obs=shown(obs), **(self.previous or _nothing_before(fresh)))
-        result = checked_forward(self.policy(batch, self._remembered(fresh)), count, who)
-        actions = as_actions(result.act, self.action_spec, count, fresh.device, who)
-        self._memory = result.get("state")
-        columns = _stored(result.get("policy"))
-        if self._memory is not None:
-            self._memory = tree.map(_detached, self._memory)
-            columns["_state"] = _stored(self._memory) if _is_nested(self._memory) else torch.as_tensor(self._memory)
-        return ActorOutput(actions, after, columns)
-
-    def _remembered(self, fresh: Tensor) -> Any:
-        if self._memory is None or bool(fresh.all()):
-            return None
-        return tree.map(lambda value: _zero_where(fresh, value), self._memory) if bool(fresh.any()) else self._memory
-
-
-def shown(obs: Mapping[str, Tensor]) -> Any:
-    """Return an observation as policies see it: the one component 'obs' itself, or several nested by their names."""
-    if list(obs) == ["obs"]:
-        return as_shown(obs["obs"])
-    nested: dict[str, Any] = {}
-    for name, value in obs.items():
-        *outer, last = name.split("/")
-        place = nested
-        for part in outer:
-            place = place.setdefault(part, {})
-        place[last] = as_shown(value)
-    return Batch(nested)
-
-
-def as_shown(value: Tensor) -> Any:
-    """Return an array for a tensor on the CPU, and other tensors as they are."""
-    return value.numpy() if value.device.type == "cpu" else value
-
-
-def _nothing_before(fresh: Tensor) -> dict[str, Any]:
-    return {"rew": np.zeros(len(fresh), np.float32), "done": np.zeros(len(fresh), np.bool_), "info": Batch()}
-
-
-def _is_nested(value: Any) -> bool:
-    return tree.container_of(value) is not None
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if leaf.is_tensor(value) else value
-
-
-def _zero_where(mask: Tensor, value: Any) -> Any:
-    shape = (-1, *[1] * (value.ndim - 1))
-    if leaf.is_tensor(value):
-        return torch.where(mask.to(value.device).view(shape), torch.zeros_like(value), value)
-    return np.where(mask.cpu().numpy().reshape(shape), np.zeros_like(value), value)
-
-
-def _stored(nested: Any) -> dict[str, Any]:
-    """Return nested numbers as dicts of tensors, which the collector can take rows of."""
-    if nested is None:
-        return {}
-    container = tree.container_of(nested)
-    assert container is not None
-    return {
-        name: _stored(value) if _is_nested(value) else torch.as_tensor(value).detach()
-        for name, value in container.items(nested)
-        if value is not None
-    }
-
-
-# -- rows of the buffer ------------------------------------------------------------------------------------------------
-
-
-class BufferWriter:
-    """Takes transitions, as a storage does, and counts what it has stored."""
-
-    balanced = False
-
-    def __init__(self, buffer: ReplayBuffer | None, num_envs: int, actor: ForwardActor) -> None:
-        """Write into this buffer, or count only; `actor` is told what came of its actions."""
-        self.buffer, self.num_envs, self._actor = buffer, num_envs, actor
-        self.by_episode = False
-        """Whether steps are stored when their episode has ended."""
-        self._waiting: list[list[Batch]] = [[] for _ in range(num_envs)]
-        self._running = np.zeros((num_envs, 2))
-        self._warned = False
-        self.begin_call()
-
-    @property
-    def has_rings(self) -> bool:
-        """Whether every env has a ring of its own, so that steps can be stored at once."""
-        return self.buffer is None or self.num_envs == 1 or isinstance(self.buffer, VectorReplayBuffer)
-
-    def begin_call(self) -> None:
-        """Forget what was counted in the last call of `collect`."""
-        self.num_steps = 0
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
-
-    def begin_episodes(self) -> None:
-        """Expect new episodes in all envs; what was under way does not go on."""
-        self._waiting = [[] for _ in range(self.num_envs)]
-        self._running[:] = 0.0
-        self._actor.previous = {}
-        if self.buffer is not None:
-            cut(self.buffer, range(self.num_envs))
-
-    def add(self, transition: Transition, envs: slice | None = None) -> None:
-        """Take the next step of these envs."""
-        envs = slice(0, self.num_envs) if envs is None else envs
-        rows = self._rows(transition)
-        kept = self._kept(transition)
-        self._show(rows, envs)
-        for offset, env in enumerate(range(envs.start, envs.stop)):
-            self._running[env] += (float(rows.rew[offset]), 1.0)
-        if not self.by_episode:
-            self.num_steps += int(kept.sum())
-            self._store(rows, kept, envs)
-        for offset, env in enumerate(range(envs.start, envs.stop)):
-            if self.by_episode:
-                self._keep(env, rows[offset], bool(kept[offset]))
-            if bool(rows.terminated[offset] | rows.truncated[offset]):
-                self._end(env, bool(transition.valid[offset]))
-
-    # -- parts ---------------------------------------------------------------------------------------------------------
-
-    def _rows(self, transition: Transition) -> Batch:
-        policy = tree.map(as_shown, transition.policy)
-        return Batch(
-            obs=shown(transition.obs),
-            act=tree.map(as_shown, transition.act),
-            rew=as_shown(transition.rew),
-            terminated=as_shown(transition.terminated),
-            truncated=as_shown(transition.truncated),
-            obs_next=shown(transition.obs_next()),
-            info=tree.map(as_shown, transition.info),
-            policy=policy,
+    envs = list(env) if isinstance(env, (list, tuple)) else [env]
+    if not envs or not all(hasattr(each, "step") and hasattr(each, "reset") for each in envs):
+        raise TypeError(
+            f"Collector wants a vector env, an env with reset and step, or a list of envs, found {type(env).__name__}"
         )
-
-    def _kept(self, transition: Transition) -> Any:
-        kept = transition.valid.cpu().numpy().copy()
-        if transition.final_obs is None:
-            unknown = (transition.truncated & ~transition.terminated).cpu().numpy()
-            if unknown.any() and not self._warned and self.buffer is not None:
-                self._warned = True
-                _log.warning("the env does not tell where episodes ended that the clock cut: these steps are left out")
-            kept &= ~unknown
-        return kept
-
-    def _show(self, rows: Batch, envs: slice) -> None:
-        """Let the policy see reward, end and info of this step with its next observation."""
-        parts = {"rew": rows.rew, "done": rows.terminated | rows.truncated, "info": rows.info}
-        if envs.stop - envs.start == self.num_envs:
-            self._actor.previous = parts
-        elif self._actor.previous:
-            parts, some = tree.copy(self._actor.previous), parts
-            tree.assign(parts, envs, some)
-            self._actor.previous = parts
-
-    def _store(self, rows: Batch, kept: Any, envs: slice) -> None:
-        if self.buffer is None:
-            return
-        numbers = np.arange(envs.start, envs.stop)
-        if isinstance(self.buffer, VectorReplayBuffer):
-            if kept.all():
-                self.buffer.add(rows, buffer_ids=numbers)
-            elif kept.any():
-                self.buffer.add(rows[kept], buffer_ids=numbers[kept])
-        elif kept.all():
-            self.buffer.add(rows[0])
-        if not kept.all():
-            cut(self.buffer, numbers[~kept].tolist())
-
-    def _keep(self, env: int, row: Batch, good: bool) -> None:
-        if good:
-            self._waiting[env].append(row.copy())
-        elif self._waiting[env]:
-            self._flush(env)
-            if self.buffer is not None:
-                cut(self.buffer, [env])
-
-    def _flush(self, env: int) -> None:
-        """Move what waits of an env into its ring, or the one ring."""
-        steps, self._waiting[env] = self._waiting[env], []
-        self.num_steps += len(steps)
-        if isinstance(self.buffer, VectorReplayBuffer):
-            for step in steps:
-                self.buffer.add(Batch.stack([step]), buffer_ids=[env])
-        elif self.buffer is not None:
-            for step in steps:
-                self.buffer.add(step)
-
-    def _end(self, env: int, counts: bool) -> None:
-        if self.by_episode:
-            self._flush(env)
-        total, length = self._running[env].tolist()
-        self._running[env] = 0.0
-        if counts:
-            self.returns.append(total)
-            self.lengths.append(int(length))
-
-
-def cut(buffer: ReplayBuffer, envs: Any) -> None:
-    """End what is under way in the rings of these envs: what comes next does not follow it."""
-    # a plain buffer holds the steps of all envs in one ring
-    buffer.cut(list(envs) if isinstance(buffer, VectorReplayBuffer) else None)
+    return DummyVectorEnv([lambda built=each: built for each in envs])  # type: ignore[misc]

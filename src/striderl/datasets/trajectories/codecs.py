@@ -15,6 +15,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from torch import Tensor
 
 from striderl.data.naming import unknown
 from striderl.data.specs import torch_dtype
+
+ImageT = TypeVar("ImageT", Tensor, np.ndarray[Any, Any])
 
 _LEVEL = 1
 """Of deflate: higher ones take several times as long for a few percent."""
@@ -53,18 +56,22 @@ class Codec:
         return self.stored_dtype or dtype
 
 
-def compress_normalized_image(image: Tensor) -> Tensor:
+def compress_normalized_image(image: ImageT) -> ImageT:
     """Return a picture of numbers in [0, 1] as uint8; what is outside is clipped, what is no number is an error.
 
     Two neighbours are 1/255 apart, so a value comes back to within 1/510.
     """
+    if isinstance(image, np.ndarray):
+        return compress_normalized_image(torch.from_numpy(np.asarray(image))).numpy()
     if not bool(torch.isfinite(image).all()):
         raise ValueError("a normalised image holds numbers in [0, 1], found NaN or infinity")
     return (image.clamp(0.0, 1.0) * 255.0).round().to(torch.uint8)
 
 
-def decompress_normalized_image(image: Tensor, dtype: str = "float32") -> Tensor:
+def decompress_normalized_image(image: ImageT, dtype: str = "float32") -> ImageT:
     """Return the picture that `compress_normalized_image` made uint8 of."""
+    if isinstance(image, np.ndarray):
+        return decompress_normalized_image(torch.from_numpy(np.asarray(image)), dtype).numpy()
     return (image.to(torch.float32) / 255.0).to(torch_dtype(dtype))
 
 

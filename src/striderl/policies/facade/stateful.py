@@ -122,6 +122,14 @@ class StatefulPolicy:
             setattr(policy, name, value)
         super().__setattr__(name, value)
 
+    def __getattr__(self, name: str) -> Any:
+        if name in (*_OLD_PARTS, "actor", "critic"):
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}: its parts are those of model.policy. The class of this name "
+                "in striderl.compat.st_rl is a plain module that has it"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __delattr__(self, name: str) -> None:
         found = self.__dict__.get(name)
         super().__delattr__(name)

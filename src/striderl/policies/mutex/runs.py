@@ -7,8 +7,8 @@ A run folder holds the class of its policy and the units of its actions:
                   ["control"]["action_scale"]                  one number, or one per action
                   ["normalization"]["obs_scales"]["lin_vel"]   what velocities are multiplied by in its observations
 
-Folders of another kind are read by a function that is given: `load_sub_policy` of `training/experiment/loading.py`
-reads those that `striderl train` makes.
+Weights have this library's names or st_rl's. Folders with specs.json, which `striderl train` and the runners make, are
+read by a function that is given: `load_sub_policy` of `training/experiment/loading.py`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ from striderl.policies.presets.state import (
     StateAc,
     StateAcRecurrent,
 )
-from striderl.policies.run_reader import read_run
+from striderl.policies.run_reader import newest_model, read_run
 from striderl.policies.spaces import Segments
-from striderl.policies.transfer.load import load_exactly
+from striderl.policies.transfer.rsl_rl_names import with_weights
+
+SPECS = "specs.json"
+"""The file that folders of this library have, and others have not."""
 
 SUB_POLICY_CLASSES: dict[str, type[StatefulPolicy]] = {
     "ActorCritic": ActorCritic,
@@ -115,19 +118,30 @@ def trained_policies(
 ) -> list[SubPolicy]:
     """Return the policies of run folders; `class_names` is one for all, one for each, or empty: those of the runs.
 
-    With `load`, that function reads the folders, and there are no class names.
+    Folders that `striderl train` or a runner of this library made, which have specs.json, are read by `load`, and so
+    are all where no class names are given.
     """
-    if load is not None:
-        if class_names:
-            raise ValueError(f"sub_policy_class_name={class_names!r} has no effect with load_sub_policy; leave it out")
-        return [load(Path(path)) for path in sub_policy_paths]
+    own = [(Path(path) / SPECS).is_file() for path in sub_policy_paths]
+    if load is not None and class_names and all(own):
+        raise ValueError(
+            f"sub_policy_class_name={class_names!r} has no effect with load_sub_policy: all run folders describe their "
+            "policies; leave it out"
+        )
+    if load is None and any(own):
+        raise ValueError(
+            f"{str(sub_policy_paths[own.index(True)])!r} is a run folder of this library: give "
+            "load_sub_policy=striderl.training.load_sub_policy, which reads it"
+        )
     names = [class_names] * len(sub_policy_paths) if isinstance(class_names, str) else list(class_names)
     if len(names) != len(sub_policy_paths):
         raise ValueError(
             f"found {len(names)} sub-policy class names for {len(sub_policy_paths)} run folders; "
             "give one for all, or one for each"
         )
-    return [_trained_policy(Path(path), name, sizes) for path, name in zip(sub_policy_paths, names)]
+    return [
+        load(Path(path)) if load is not None and (is_own or not name) else _trained_policy(Path(path), name, sizes)
+        for path, name, is_own in zip(sub_policy_paths, names, own)
+    ]
 
 
 def _trained_policy(folder: Path, class_name: str, sizes: EnvSizes) -> SubPolicy:
@@ -144,10 +158,9 @@ def _trained_policy(folder: Path, class_name: str, sizes: EnvSizes) -> SubPolicy
     # the arguments are data out of a file; the class raises for unknown ones by name
     build: Any = SUB_POLICY_CLASSES[name]
     model: StatefulPolicy = build(sizes.num_actor_obs, sizes.num_critic_obs, sizes.num_actions, **segments, **settings)
-    load_exactly(model.policy, weights, source=str(folder))
-    model.eval()
+    policy = with_weights(model.policy, newest_model(folder), weights).eval()
     scale: Scale = _entry(config, folder, "control", "action_scale")
-    return SubPolicy(model.policy, scale, config.get("normalization", {}).get("obs_scales", {}).get("lin_vel"))
+    return SubPolicy(policy, scale, config.get("normalization", {}).get("obs_scales", {}).get("lin_vel"))
 
 
 def _critic_segments(settings: dict[str, Any], folder: Path) -> Segments | None:

@@ -131,10 +131,14 @@ def estimator(
     use_actor_rnn: bool,
     replace_state_prob: float,
 ) -> Estimate:
-    """Estimate with a memory like the actor's, with the actor's own, or without one."""
+    """Estimate with a memory like the actor's, with the actor's own, or without one.
+
+    The actor's memory has read everything: then the names of components are checked, and not read again.
+    """
     require_known(settings, ("hidden_sizes", "nonlinearity"), where="estimator_kwargs")
+    read = spaces.for_actor(obs_components, "estimator_obs_components")
     return Estimate(
-        obs_components=spaces.for_actor(obs_components, "estimator_obs_components"),
+        obs_components=() if use_actor_rnn else read,
         target_components=spaces.targets(target_components, "estimator_target_components"),
         truth_components=spaces.truths(target_components, "estimator_target_components"),
         memory=None if use_actor_rnn else memory,

@@ -7,26 +7,38 @@
     critic  mlp.4.weight, the last one                  value_head.layer.weight
     std     [actions]                                   head.std_param, in the head's own form
     normaliser  mean, std, count of the flat vector     actor.stages.<n>_NormalizeObs.normalizers.<name>.statistics.mean
+    encoders.0.…                                        actor.stages.<n>_Encode.encoders.<name>.…, or trunk.… if shared
+    critic_encoders.0.…                                 critic.stages.<n>_Encode.encoders.<name>.…
+    state_estimator.…, memory_s.…                       actor.stages.<n>_Estimate.network.…, .memory.…
+    state_adaptor.…, memory_adaptor.…                   actor.stages.<n>_Adapt.network.…, .memory.…
 
 rsl_rl's observation is one flat vector; here it is the actor's (or critic's) components in a row, in the spec's order.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from striderl.checkpoint.foreign import EPSILON, ForeignNormalizer, ForeignPolicy, Weights
+from striderl.checkpoint.foreign import EPSILON, ForeignNormalizer, ForeignPolicy, Weights, read_rsl_rl
 from striderl.data.actions import BoxSpec
 from striderl.networks.heads.gaussian import STD_TYPES, GaussianHead
 from striderl.networks.mlp import MlpModel
+from striderl.policies.encode import EncodeStage
+from striderl.policies.estimate import PredictStage
+from striderl.policies.heads import ModeHead
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.spaces import Segments, make_spaces
 from striderl.policies.stage import Pipeline, StageRecipe
 from striderl.policies.stages import NormalizeObs, NormalizeStage, Remember, RememberStage, module_key
-from striderl.policies.transfer.load import TransferError, WeightDifference, shape_text
+from striderl.policies.transfer.load import TransferError, WeightDifference, load_exactly, shape_text
+
+PREDICTORS = {"Estimate": ("state_estimator", "memory_s"), "Adapt": ("state_adaptor", "memory_adaptor")}
+"""What the network and the memory of a predicting stage are called in st_rl."""
 
 
 def policy_from_rsl_rl(
@@ -71,6 +83,29 @@ def policy_from_rsl_rl(
     return policy
 
 
+def with_weights(policy: Policy, path: str | Path, weights: Weights) -> Policy:
+    """Return the policy with the weights of a file, under this library's names or an older library's.
+
+    weights: those that were read from the file; an older library's normalisers are read with them, and become stages
+    of the policy that is returned.
+    """
+    if set(weights) & set(policy.state_dict()):
+        load_exactly(policy, weights, source=str(path))
+        return policy
+    foreign = read_rsl_rl(path)
+    config = policy.config
+    front = NormalizeObs(eps=EPSILON)
+    if foreign.actor_normalizer is not None and not any(isinstance(each, NormalizeObs) for each in config.actor):
+        config = replace(config, actor=(front, *config.actor))
+    if foreign.critic_normalizer is not None and not any(isinstance(each, NormalizeObs) for each in config.critic):
+        config = replace(config, critic=(front, *config.critic))
+    if config != policy.config:
+        with torch.random.fork_rng(devices=[]):
+            policy = Policy(policy.obs_spec, policy.action_spec, config)
+    load_rsl_rl(policy, foreign)
+    return policy
+
+
 def load_rsl_rl(policy: Policy, foreign: ForeignPolicy, *, critic: bool = True) -> None:
     """Load a checkpoint into a policy of the same architecture; raise for every difference before anything changes."""
     translated = translate(policy, foreign, critic=critic)
@@ -92,16 +127,19 @@ def load_rsl_rl(policy: Policy, foreign: ForeignPolicy, *, critic: bool = True) 
 
 def translate(policy: Policy, foreign: ForeignPolicy, *, critic: bool = True) -> dict[str, Tensor]:
     """Return a checkpoint's tensors under the names of a policy's state dict; shapes are not compared here."""
-    if policy.trunk.named_stages():
-        raise ValueError("rsl_rl's policies share nothing between actor and critic; this one has a trunk")
-    if not isinstance(policy.head, GaussianHead) or policy.head.state_dependent_std:
-        raise ValueError(f"wanted a Gaussian head with one std per action, found {type(policy.head).__name__}")
+    if any(not isinstance(stage, EncodeStage) for _, stage in policy.trunk.named_stages()):
+        raise ValueError("older policies share nothing but encoders between actor and critic; this trunk has more")
+    inside = "head.inner" if isinstance(policy.head, ModeHead) else "head"
+    head = policy.head.inner if isinstance(policy.head, ModeHead) else policy.head
+    if not isinstance(head, GaussianHead) or head.state_dependent_std:
+        raise ValueError(f"wanted a Gaussian head with one std per action, found {type(head).__name__}")
     found = {
         **_stage_weights(policy.actor, "actor", foreign.actor, foreign.actor_normalizer),
-        **_layer_weights(policy.actor_body, "actor_body", "head.mean_layer.linear", foreign.actor),
+        **_layer_weights(policy.actor_body, "actor_body", f"{inside}.mean_layer.linear", foreign.actor),
+        **_further_weights(policy, foreign.further, critic=critic),
     }
     if foreign.std is not None:
-        found["head.std_param"] = STD_TYPES[policy.head.std_type].to_raw(foreign.std)
+        found[f"{inside}.std_param"] = STD_TYPES[head.std_type].to_raw(foreign.std)
     if critic:
         found |= _stage_weights(policy.critic, "critic", foreign.critic, foreign.critic_normalizer)
         found |= _layer_weights(policy.critic_body, "critic_body", "value_head.layer", foreign.critic)
@@ -124,13 +162,45 @@ def _stage_weights(
             found |= {f"{prefix}.memory.rnn.{key}": value for key, value in memory.items()}
         elif isinstance(stage, NormalizeStage) and normalizer is not None:
             found |= _statistics(stage, prefix, normalizer)
-        kinds.append(type(stage))
+        if not isinstance(stage, (EncodeStage, PredictStage)):  # of which `_further_weights` asks
+            kinds.append(type(stage))
     wanted: list[Any] = [NormalizeStage] * (normalizer is not None) + [RememberStage] * bool(memory)
     if kinds != wanted:
         raise ValueError(
             f"the checkpoint's {name} has the stages {[kind.__name__ for kind in wanted]}, "
             f"the policy's has {[kind.__name__ for kind in kinds]}; build it with policy_from_rsl_rl, or alike"
         )
+    return found
+
+
+def _further_weights(policy: Policy, weights: Weights, *, critic: bool) -> dict[str, Tensor]:
+    """Return the weights of encoders, estimators and adaptors; what has no place here raises."""
+    places: dict[str, str] = {}
+    for part, pipeline in (("trunk", policy.trunk), ("actor", policy.actor), ("critic", policy.critic)):
+        for stage_name, stage in pipeline.named_stages():
+            prefix = f"{part}.stages.{stage_name}"
+            if isinstance(stage, EncodeStage):
+                old = "critic_encoders" if part == "critic" else "encoders"
+                for number, key in enumerate(stage.encoders):
+                    places[f"{old}.{number}."] = f"{prefix}.encoders.{key}."
+            elif isinstance(stage, PredictStage):
+                network, memory = PREDICTORS[stage_name.partition("_")[2]]
+                places |= {f"{network}.": f"{prefix}.network.", f"{memory}.": f"{prefix}.memory."}
+    if any(name.startswith("visual_encoder.") for name in weights):
+        raise ValueError(
+            "the checkpoint has a 'visual_encoder', whose latent has no nonlinearity, and that of an encoder here has "
+            "one: the numbers would differ. Load it into striderl.compat.st_rl.VisualDeterministicAC, or train again"
+        )
+    found: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        place = next((each for each in places if name.startswith(each)), "")
+        if place:
+            found[places[place] + name.removeprefix(place)] = value
+        elif critic or not name.startswith("critic_"):
+            raise ValueError(
+                f"the checkpoint has {name!r}, and the policy no such part; build it with the encoders and estimators "
+                f"of the checkpoint. Its own parts: {sorted(places) or 'none'}"
+            )
     return found
 
 

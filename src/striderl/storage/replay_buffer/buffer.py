@@ -15,15 +15,12 @@
 next observations are not stored, the newest step of an unfinished episode has none yet: it is not sampled. All
 arithmetic on places is that of ring_index.py; several rings lie one behind the other (`VectorReplayBuffer`), and ring r
 holds indices r · capacity … (r + 1) · capacity - 1.
-
-Reading frames of a `ReplayBuffer`: stacks of one episode, and the observation after a step.
-
-steps of an episode      s0  s1  s2  s3 E           stack of 3 at s1: [s0 s0 s1]      before its start: the first again
-after s1, stack of 3     [s0 s1 s2]                 after s3: [s2 s3 f], f is stored, or kept for a truncated end
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +29,25 @@ from numpy.typing import NDArray
 
 from striderl.data import leaf, tree
 from striderl.data.batch import Batch
-from striderl.data.naming import unknown
+from striderl.data.batch_ops import is_gap
+from striderl.data.naming import AssertedValueError, unknown
 from striderl.storage.replay.ring import step_back, step_on
 from striderl.storage.replay.samplers import Draws
 from striderl.storage.replay_buffer.file import load_buffer, save_buffer
 from striderl.storage.replay_buffer.places import Priorities, RingPlaces
-from striderl.storage.replay_buffer.rows import KEYS, as_rows, given_step, like_index, plan_rows, step_of, take_rows
+from striderl.storage.replay_buffer.rows import (
+    KEYS,
+    as_rows,
+    following,
+    given_step,
+    last_frame,
+    last_frames,
+    like_index,
+    plan_rows,
+    stacked,
+    step_of,
+    take_rows,
+)
 
 _STACKED = ("obs", "obs_next", "info", "policy")
 
@@ -64,14 +74,17 @@ class ReplayBuffer:
         stores the last frame of observations that come in stacked. With `sample_avail`, only steps with `stack_num`
         frames of their own episode are sampled. Numpy columns are kept in files of `folder`, if given.
         """
+        if size != int(size):
+            raise ValueError(f"size is a whole number of steps, found {size}")
+        size = int(size)  # 1e5 is one too
         if size < num_rings or num_rings < 1:
             raise ValueError(f"wanted a size of at least {max(1, num_rings)}, found {size}")
         if stack_num < 1:
-            raise ValueError(f"stack_num is at least 1, found {stack_num}")
+            raise AssertedValueError(f"stack_num is at least 1, found {stack_num}")
         if sample_avail and stack_num == 1:
             raise ValueError("sample_avail has no effect without stacking; set stack_num, or leave it out")
         self.maxsize = size // num_rings * num_rings
-        self.stack_num, self.ignore_obs_next = stack_num, ignore_obs_next
+        self._stack_num, self.ignore_obs_next = stack_num, ignore_obs_next
         self.save_only_last_obs, self.sample_avail = save_only_last_obs, sample_avail
         self.seed, self.folder = seed, folder
         self._data = Batch()
@@ -89,6 +102,8 @@ class ReplayBuffer:
 
     def __getattr__(self, key: str) -> Any:
         data = self.__dict__.get("_data")
+        if key == "update_weight":
+            raise AttributeError(f"{type(self).__name__} has no priorities; use PrioritizedReplayBuffer")
         if key.startswith("_") or data is None or key not in data:
             known = [] if data is None else list(data.keys())
             raise AttributeError(unknown("key", key, known, where=type(self).__name__))
@@ -99,6 +114,19 @@ class ReplayBuffer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if "stack_num" in state:  # pickled when it was a plain attribute
+            self._stack_num = self.__dict__.pop("stack_num")
+
+    @property
+    def stack_num(self) -> int:
+        """How many frames are stacked when reading."""
+        return self._stack_num
+
+    @stack_num.setter
+    def stack_num(self, num: int) -> None:
+        if num < 1:
+            raise AssertedValueError(f"stack_num is at least 1, found {num}")
+        self._stack_num = num
 
     def __len__(self) -> int:
         return len(self._places)
@@ -131,14 +159,12 @@ class ReplayBuffer:
         A step that does not fit raises and changes nothing.
         """
         given = given_step(obs, act, rew, done, obs_next, info, policy, terminated, truncated)
+        if self.save_only_last_obs:
+            given |= {key: last_frame(given[key]) for key in ("obs", "obs_next") if given.get(key) is not None}
         return int(self._append(as_rows(step_of(given), "step"), np.zeros(1, np.int64))[0])
 
     def _append(self, rows: Batch, rings: NDArray[np.int64]) -> NDArray[np.int64]:
         """Write one row to each of these rings, which are all different, and return the indices."""
-        if self.save_only_last_obs:
-            for key in ("obs", "obs_next"):
-                if rows.get(key) is not None:
-                    rows[key] = tree.map(lambda frames: frames[:, -1], rows[key])
         index = self._places.open(rings)
         finals = self._check_next(rows, rows.get("obs_next"), index)
         plan = plan_rows(self._data, rows, len(rings), self.maxsize, self.folder)
@@ -178,22 +204,78 @@ class ReplayBuffer:
         kept = order[-places.capacity :]
         if not len(kept):
             return np.zeros(0, np.int64)
+        if self._has_own_add():
+            return self._add_rows(rows(order))
         part = rows(kept)
+        if self.save_only_last_obs and not getattr(buffer, "save_only_last_obs", False):
+            part = last_frames(part)
+            finals = {place: last_frame(final) for place, final in finals.items()}
+        if part.get("obs_next") is None and self.stores_obs_next:
+            raise ValueError("this buffer stores obs_next, the other one does not; set ignore_obs_next=True here")
+        ends = {row: finals[origin] for row, origin in enumerate(kept.tolist()) if origin in finals} if finals else {}
+        return self._append_rows(part, len(order) - len(kept), ends, cut(kept))
+
+    def extend(self, rows: Batch) -> NDArray[np.int64]:
+        """Append steps [T, …] in the order of time, which follow each other, and return the indices that hold them now.
+
+        `rows` has what `buf[…]` has: obs, act, rew, done, terminated, truncated, obs_next, info and policy. What was
+        under way before does not go on in them; what comes after them does not, either, where the last is not done.
+        """
+        if self._places.num_rings > 1:
+            raise TypeError("a vector buffer takes the steps of each env; call add, or extend a plain ReplayBuffer")
+        count, capacity = len(rows.done), self._places.capacity
+        if self._has_own_add():
+            return self._add_rows(rows)
+        if self.save_only_last_obs:
+            rows = last_frames(rows)
+        skipped = max(0, count - capacity)
+        part = rows[skipped:] if skipped else Batch(rows)
+        ends: dict[int, Any] = {}
+        late = np.asarray(leaf.to_array(part.truncated)) & ~np.asarray(leaf.to_array(part.terminated))
+        if late.any() and (self.ignore_obs_next or (len(self) and not self.stores_obs_next)):
+            ends = {row: tree.copy(tree.index(part.obs_next, row)) for row in late.nonzero()[0].tolist()}
+        stops = np.zeros(count - skipped, np.bool_)
+        stops[-1] = not part.done[-1]
+        return self._append_rows(part, skipped, ends, stops)
+
+    def _has_own_add(self) -> bool:
+        """Return whether a class of a user's program overrides `add`: then it is called for every step."""
+        return not type(self).add.__module__.startswith("striderl.")
+
+    def _add_rows(self, rows: Batch) -> NDArray[np.int64]:
+        self.cut()
+        keys = [key for key in ("obs", "act", "rew", "done", "obs_next", "info", "policy") if key in rows]
+        before = int(self._places.pointer[0])
+        for row in range(len(rows.done)):
+            self.add(**{key: tree.index(rows[key], row) if not is_gap(rows[key], Batch) else {} for key in keys})
+        if not bool(rows.done[-1]):
+            self.cut()
+        count = min(len(rows.done), self._places.capacity)
+        return (before + len(rows.done) - count + np.arange(count)) % self._places.capacity
+
+    def _append_rows(
+        self, part: Batch, skipped: int, ends: dict[int, Any], stops: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Write rows after those that are there; `ends` are final observations, after `stops` nothing follows."""
+        places, count = self._places, len(stops)
         if self.ignore_obs_next or (len(self) and not self.stores_obs_next):
             part.pop("obs_next", None)
-        elif self.stores_obs_next and part.get("obs_next") is None:
-            raise ValueError("this buffer stores obs_next, the other one does not; set ignore_obs_next=True here")
-        start = int(places.pointer[0]) + len(order) - len(kept)
-        index = (start + np.arange(len(kept))) % places.capacity
-        plan = plan_rows(self._data, part, len(kept), self.maxsize, self.folder)
-        self.cut()  # what comes now does not follow what was there
-        plan.run(index)
-        for place, origin in zip(index.tolist(), kept.tolist()):
-            self._finals.pop(place, None)
-            if origin in finals and not self.stores_obs_next:
-                self._finals[place] = finals[origin]
-        self._cut[index] = cut(kept)
-        places.advance(np.zeros(1, np.int64), len(order))
+        start = (int(places.pointer[0]) + skipped) % places.capacity
+        index = (start + np.arange(count)) % places.capacity
+        place: Any = slice(start, start + count) if start + count <= places.capacity else index
+        plan = plan_rows(self._data, part, count, self.maxsize, self.folder)
+        if len(self):
+            newest = int(places.newest(0))
+            # what comes now does not follow what was there
+            self._cut[newest] |= not bool(self._data.done[newest])
+        plan.run(place)
+        if self._finals or (ends and not self.stores_obs_next):
+            for row, each in enumerate(index.tolist()):
+                self._finals.pop(each, None)
+                if row in ends and not self.stores_obs_next:
+                    self._finals[each] = ends[row]
+        self._cut[place] = stops
+        places.advance_one(skipped + count)
         if self.priorities is not None:
             self.priorities.written(index)
         return index
@@ -351,11 +433,24 @@ class ReplayBuffer:
             place = before
         return alive[~whole]
 
-    def update_weight(self, index: Any, new_weight: Any) -> None:
-        """Set the priorities of these steps from their errors."""
+    @property
+    def update_weight(self) -> Callable[[Any, Any], None]:
+        """`update_weight(index, errors)` sets the priorities of these steps; a buffer without priorities has it not."""
         if self.priorities is None:
-            raise TypeError(f"{type(self).__name__} has no priorities; use PrioritizedReplayBuffer")
+            raise AttributeError  # `__getattr__` has the text
+        return self._set_priorities
+
+    def _set_priorities(self, index: Any, new_weight: Any) -> None:
+        assert self.priorities is not None
         self.priorities.update(self._as_index(index), new_weight)
+
+    def with_rew(self, rew: Any) -> ReplayBuffer:
+        """Return this buffer with other rewards, one for each place: a view, all else is shared."""
+        if leaf.shape_of(rew)[:1] != (self.maxsize,):
+            raise ValueError(f"rew wants a row for each of {self.maxsize} places, found {leaf.shape_of(rew)}")
+        view = copy.copy(self)
+        view._data = Batch(self._data, rew=rew)
+        return view
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -366,51 +461,3 @@ class ReplayBuffer:
     def restore(self, path: str | Path) -> None:
         """Load a file; one that is damaged or does not fit raises and changes nothing."""
         load_buffer(self, Path(path))
-
-
-# -- frames ------------------------------------------------------------------------------------------------------------
-
-
-def stacked(buffer: ReplayBuffer, column: Any, array: NDArray[np.int64], count: int) -> Any:
-    """Return `count` frames of a column up to these steps, stacked right after the index dimensions."""
-    frames = []
-    for _ in range(count):
-        frames.append(take_rows(column, array))
-        array = buffer.prev(array)
-    return tree.stack(frames[::-1], axis=array.ndim)
-
-
-def following(buffer: ReplayBuffer, array: NDArray[np.int64], count: int) -> Any:
-    """Return the observations after these steps, with the frames before them."""
-    stores = buffer.stores_obs_next
-    newest = take_rows(buffer._data["obs_next"], array) if stores else _walked(buffer, array)
-    if count == 1:
-        return newest
-    # the frames before it are those of this step; at an end without a known next one, the step's own
-    known = np.asarray(True if stores else (buffer.next(array) != array) | _has_final(buffer, array))
-    frames: list[Any] = [newest]
-    place = np.where(known, array, buffer.prev(array))
-    for _ in range(count - 1):
-        frames.append(take_rows(buffer._data["obs"], place))
-        place = buffer.prev(place)
-    return tree.stack(frames[::-1], axis=array.ndim)
-
-
-def _has_final(buffer: ReplayBuffer, array: NDArray[np.int64]) -> Any:
-    return np.isin(array, list(buffer._finals))
-
-
-def _walked(buffer: ReplayBuffer, array: NDArray[np.int64]) -> Any:
-    """Return the observations one place on, and the final ones where episodes were truncated."""
-    found = take_rows(buffer._data["obs"], buffer.next(array))
-    if not buffer._finals:
-        return found
-    found = tree.copy(found)
-    for place in np.argwhere(_has_final(buffer, array)):
-        where = tuple(place.tolist())
-        final = buffer._finals[int(array[where])]
-        if where:
-            tree.assign(found, where, final)
-        else:
-            found = tree.copy(final)
-    return found

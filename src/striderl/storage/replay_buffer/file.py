@@ -23,7 +23,7 @@ from striderl.checkpoint.safe_files import decode_json
 from striderl.data import leaf
 from striderl.data.batch import Batch
 from striderl.storage.replay_buffer.places import Priorities, RingPlaces
-from striderl.storage.replay_buffer.rows import column_file, leaves, zeros
+from striderl.storage.replay_buffer.rows import column_file, keys_of, leaves, zeros
 
 _FORMAT = 1
 _META = "meta.json"
@@ -123,11 +123,11 @@ def _columns(arrays: dict[str, NDArray[Any]], meta: dict[str, Any], folder: Path
         data[key] = Batch()
     for path, array in columns.items():
         if path in meta["tensors"]:
-            _set(data, path.split("."), leaf.to_tensor(array))
+            _set(data, keys_of(path), leaf.to_tensor(array))
         else:
             column = zeros(array.shape, array.dtype, path, folder)
             column[...] = array
-            _set(data, path.split("."), column)
+            _set(data, keys_of(path), column)
     return data
 
 
@@ -149,7 +149,7 @@ def _finals(arrays: dict[str, NDArray[Any]]) -> dict[int, Any]:
             if path.startswith("="):
                 finals[int(place)] = array
             else:
-                _set(finals.setdefault(int(place), Batch()), path.split("."), array)
+                _set(finals.setdefault(int(place), Batch()), keys_of(path), array)
     return finals
 
 

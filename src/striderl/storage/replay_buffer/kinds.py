@@ -18,7 +18,7 @@ from striderl.data import leaf
 from striderl.data.batch import Batch
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.places import Priorities
-from striderl.storage.replay_buffer.rows import given_step, step_of
+from striderl.storage.replay_buffer.rows import given_step, last_frames, step_of
 
 
 class VectorReplayBuffer(ReplayBuffer):
@@ -63,7 +63,7 @@ class VectorReplayBuffer(ReplayBuffer):
         for key in ("rew", "done"):
             if leaf.shape_of(rows[key])[:1] != (len(rings),):
                 raise ValueError(f"{key!r} wants {len(rings)} rows, found shape {leaf.shape_of(rows[key])}")
-        return self._append(rows, rings)
+        return self._append(last_frames(rows) if self.save_only_last_obs else rows, rings)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -95,6 +95,41 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             folder=folder,
             priorities=Priorities(alpha=alpha, beta=beta, beta_final=beta_final, beta_steps=beta_steps),
         )
+        self._alpha, self._beta = alpha, beta
+
+    @property
+    def weight(self) -> NDArray[np.float64]:
+        """The stored priorities p^alpha of all places [size], read-only; 0 where there is no step."""
+        assert self.priorities is not None
+        found: NDArray[np.float64] = self.priorities.tree.leaves.numpy()[: self.maxsize].copy()
+        found.flags.writeable = False
+        return found
+
+    def add(
+        self,
+        obs: Any,
+        act: Any = None,
+        rew: Any = None,
+        done: Any = None,
+        obs_next: Any = None,
+        info: Any = None,
+        policy: Any = None,
+        weight: Any = None,
+        *,
+        terminated: Any = None,
+        truncated: Any = None,
+    ) -> int:
+        """Add one step with the priority |weight|, or with the largest so far, and return its index."""
+        if act is None and isinstance(obs, (Batch, Mapping)) and "weight" in obs:
+            obs = dict(obs.items())
+            weight = obs.pop("weight")
+        if weight is not None and not np.isfinite(leaf.to_array(weight)).all():
+            raise ValueError(f"weight is a finite number, found {weight!r}")
+        flags = {"terminated": terminated, "truncated": truncated}
+        index = super().add(obs, act, rew, done, obs_next, info, policy, **flags)
+        if weight is not None:
+            self.update_weight(np.array([index]), np.reshape(leaf.to_array(weight), 1))
+        return index
 
 
 class ListReplayBuffer:

@@ -35,7 +35,7 @@ class RingPlaces:
         """How many steps each ring holds."""
 
     def __len__(self) -> int:
-        return int(self.size.sum())
+        return int(self.size[0] if self.num_rings == 1 else self.size.sum())
 
     def open(self, rings: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indices that are written next."""
@@ -45,6 +45,11 @@ class RingPlaces:
         """Count this many new steps in each of these rings."""
         self.pointer[rings] = (self.pointer[rings] + count) % self.capacity
         self.size[rings] = np.minimum(self.size[rings] + count, self.capacity)
+
+    def advance_one(self, count: int) -> None:
+        """Count this many new steps in the first ring."""
+        self.pointer[0] = (int(self.pointer[0]) + count) % self.capacity
+        self.size[0] = min(int(self.size[0]) + count, self.capacity)
 
     def clear(self) -> None:
         """Drop all steps."""

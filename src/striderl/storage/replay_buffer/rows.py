@@ -6,6 +6,11 @@
 Numpy values are stored in numpy (or in files), tensors in tensors on their device, other objects in object arrays.
 
 One step on its way into a `ReplayBuffer`: named parts, float rewards, three flags.
+
+Reading frames of a `ReplayBuffer`: stacks of one episode, and the observation after a step.
+
+steps of an episode      s0  s1  s2  s3 E           stack of 3 at s1: [s0 s0 s1]      before its start: the first again
+after s1, stack of 3     [s0 s1 s2]                 after s3: [s2 s3 f], f is stored, or kept for a truncated end
 """
 
 from __future__ import annotations
@@ -65,6 +70,12 @@ def _plan(
     storage: Batch, rows: Batch, path: tuple[str, ...], count: int, capacity: int, folder: Path | None, plan: Plan
 ) -> None:
     for key, value in rows.items():
+        column = storage.__dict__.get(key)
+        if column.__class__ is np.ndarray and value.__class__ is np.ndarray and column.dtype.kind in leaf.NUMERIC:
+            fits = value.dtype == column.dtype and value.shape == (count, *column.shape[1:])
+            if fits and column.flags.writeable:  # the common case, without the messages of the others
+                plan.writes.append(Write(column, value))
+                continue
         name = ".".join((*path, key))
         if value is None:
             value = _nothing(storage.get(key), name, count)
@@ -181,12 +192,18 @@ def _rows_of(batch: Batch, name: str) -> Batch:
 
 
 def leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield ('obs.id', column) for every column of a storage."""
+    """Yield ('obs.id', column) for every column of a storage; a dot within a key is written '%2E'."""
     for key, value in batch.items():
+        name = prefix + key.replace("%", "%25").replace(".", "%2E")
         if isinstance(value, Batch):
-            yield from leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{name}.")
         elif value is not None:
-            yield f"{prefix}{key}", value
+            yield name, value
+
+
+def keys_of(name: str) -> list[str]:
+    """Return the keys of a column that `leaves` has named."""
+    return [key.replace("%2E", ".").replace("%25", "%") for key in name.split(".")]
 
 
 def take_rows(column: Any, array: NDArray[np.int64]) -> Any:
@@ -245,3 +262,68 @@ def step_of(given: Mapping[str, Any]) -> Batch:
 
 def _floats(value: Any) -> Any:
     return value.float() if leaf.is_tensor(value) else value.astype(np.float64)
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+
+def last_frame(obs: Any) -> Any:
+    """Return the last of the frames that an observation came in: the last item, of every part of a nested one."""
+    if isinstance(obs, (Batch, Mapping)):
+        return {key: last_frame(value) for key, value in obs.items()}
+    return obs[-1]
+
+
+def last_frames(rows: Batch) -> Batch:
+    """Return rows [n, …] with the last frame of their observations."""
+    changed = {
+        key: tree.map(lambda frames: frames[:, -1], rows[key])
+        for key in ("obs", "obs_next")
+        if rows.get(key) is not None
+    }
+    return Batch(rows, **changed)
+
+
+def stacked(buffer: Any, column: Any, array: NDArray[np.int64], count: int) -> Any:
+    """Return `count` frames of a column up to these steps, stacked right after the index dimensions."""
+    frames = []
+    for _ in range(count):
+        frames.append(take_rows(column, array))
+        array = buffer.prev(array)
+    return tree.stack(frames[::-1], axis=array.ndim)
+
+
+def following(buffer: Any, array: NDArray[np.int64], count: int) -> Any:
+    """Return the observations after these steps, with the frames before them."""
+    stores = buffer.stores_obs_next
+    newest = take_rows(buffer._data["obs_next"], array) if stores else _walked(buffer, array)
+    if count == 1:
+        return newest
+    # the frames before it are those of this step; at an end without a known next one, the step's own
+    known = np.asarray(True if stores else (buffer.next(array) != array) | _has_final(buffer, array))
+    frames: list[Any] = [newest]
+    place = np.where(known, array, buffer.prev(array))
+    for _ in range(count - 1):
+        frames.append(take_rows(buffer._data["obs"], place))
+        place = buffer.prev(place)
+    return tree.stack(frames[::-1], axis=array.ndim)
+
+
+def _has_final(buffer: Any, array: NDArray[np.int64]) -> Any:
+    return np.isin(array, list(buffer._finals))
+
+
+def _walked(buffer: Any, array: NDArray[np.int64]) -> Any:
+    """Return the observations one place on, and the final ones where episodes were truncated."""
+    found = take_rows(buffer._data["obs"], buffer.next(array))
+    if not buffer._finals:
+        return found
+    found = tree.copy(found)
+    for place in np.argwhere(_has_final(buffer, array)):
+        where = tuple(place.tolist())
+        final = buffer._finals[int(array[where])]
+        if where:
+            tree.assign(found, where, final)
+        else:
+            found = tree.copy(final)
+    return found

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Video:
-    """Write '<folder>/step_<n>.mp4' and log it under the name 'video/episode'.
+    """Write '<folder>/step_<n>.mp4', its steps beside it, and log it under the name 'video/episode'.
 
     Env, seed and actor are its own, so training is unaffected. The seed is the same each time: two videos differ in the
     policy and in nothing else. A video that cannot be rendered or written logs one warning, and training continues.
@@ -63,7 +63,7 @@ class Video:
     def _film(self, step: int) -> None:
         path = self.folder / f"step_{step}.mp4"
         try:
-            record_video(self.env, self.actor, path, self.num_steps, self.seed, whole_episode=True)
+            record_video(self.env, self.actor, path, self.num_steps, self.seed, whole_episode=True, trace=True)
         # drivers, encoders, disks and tasks fail in ways of their own; a video must not end a run
         except Exception as error:  # noqa: BLE001
             self.failed += 1

@@ -21,8 +21,9 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,17 +97,19 @@ class Run:
         accept_changes: bool = False,
         ranks: Ranks | None = None,
         objects: Mapping[str, Any] | None = None,
+        at_end: Callable[[RunFolder], Sequence[Path]] | None = None,
     ) -> None:
         """Take the folder's lock and build the parts; raise naming those that do not fit.
 
         watchers: callbacks that get every record before it is logged.
+        at_end: called when training has ended, whatever the reason; the files that it returns are given to the loggers.
         objects: live parts that a config cannot hold: 'env' (an env, a class or a function), 'teacher', 'expert', …
         accept_changes: whether specs.json is rewritten where it is not as the run left it.
         ranks: the processes that train this run together; rank 0 has the lock and writes.
         """
         self.ranks = ranks if ranks is not None else Ranks()
         check_ranks(config, self.ranks.world_size)
-        self.objects = dict(objects or {})
+        self.objects, self.at_end = dict(objects or {}), at_end
         self.lock = FolderLock(folder.path) if self.ranks.is_main else None
         try:
             self._build(config, folder, signals, watchers, accept_changes)
@@ -384,6 +387,17 @@ class Run:
         if self.ranks.is_main:
             self._seal_config()
         try:
+            outcome = self._train()
+            if self.ranks.is_main and self.at_end is not None:
+                for path in self.at_end(self.folder):
+                    for logger in self.log.loggers:
+                        logger.file(path)
+            return outcome
+        finally:
+            self.close()
+
+    def _train(self) -> RunOutcome:
+        try:
             while not self.trainer.finished and not self._asked_to_stop():
                 self._advance()
             if self._asked_to_stop():
@@ -395,8 +409,6 @@ class Run:
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
         except (DivergedError, UnknownMetricError) as error:
             return self._leave(str(error), 1)
-        finally:
-            self.close()
 
     def _seal_config(self) -> None:
         """Update config.json to the present config: a run that is built in a program may have another one."""

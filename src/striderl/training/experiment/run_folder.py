@@ -2,13 +2,16 @@
 
 runs/cartpole/2026-01-31_12-00-00/
   config.json            all settings; a resumed run begins with them
-  versions.json          of Python and packages, and the git commit of the working directory
+  versions.json          of Python and packages; the git commit of the working directory, and how many files differ
+  labels.json            tags, the group of runs it was started with, and the command line
   specs.json             observation and action specs: the policy is rebuilt from them without the env
   seal.json              both as the run left them, to detect later changes
   run.lock               names the training process; locked while it trains
   metrics.csv            the metrics of every iteration; metrics.jsonl has the same. After 64 MB rows are written to a
                          new file, and the old ones are metrics.part1.csv, metrics.part2.csv, …
   faults.jsonl           non-finite numbers: component, env, step and value; written with the first one
+  faults/                the last second of envs whose numbers were not finite
+  report.html            everything on one page
   checkpoints/  videos/  export/  plots/
 """
 
@@ -21,18 +24,19 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from striderl import __version__
 from striderl.checkpoint.layout import describe
-from striderl.checkpoint.safe_files import check_plain, write_json
+from striderl.checkpoint.safe_files import check_plain, read_json, write_json
 from striderl.checkpoint.trust import remember
 from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
-from striderl.export.metadata import current_commit
+from striderl.export.metadata import current_commit, uncommitted_files
 from striderl.loggers.file_loggers import parts_of
 from striderl.training.experiment.config_json import ConfigError, from_plain, to_plain
 from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig, modules_in
@@ -40,7 +44,20 @@ from striderl.training.experiment.seal import SEAL_FILE, read_sealed, write_seal
 from striderl.training.guard import FAULTS_FILE
 
 VERSIONS_FILE = "versions.json"
+LABELS_FILE = "labels.json"
 _PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLabels:
+    """What a run was called; nothing of it decides what the run does."""
+
+    tags: tuple[str, ...] = ()
+    """Words to find it by: `striderl list runs --tags first`."""
+    group: str = ""
+    """The name of the runs that were started together (`--seeds`)."""
+    command: str = ""
+    """The command line that started it."""
 
 
 class RunFolder:
@@ -79,6 +96,27 @@ class RunFolder:
         """The picture of the learning curves."""
         return self.path / "plots" / "curves.png"
 
+    @property
+    def report(self) -> Path:
+        """The page of `striderl report`."""
+        return self.path / "report.html"
+
+    @property
+    def faults(self) -> Path:
+        """Where the last second of faulty envs goes."""
+        return self.path / "faults"
+
+    def write_labels(self, labels: RunLabels) -> None:
+        """Write what the run was called."""
+        write_json(self.path / LABELS_FILE, to_plain(labels))
+
+    def labels(self) -> RunLabels:
+        """Return what the run was called; without a file, or with a damaged one, nothing."""
+        try:
+            return from_plain(RunLabels, read_json(self.path / LABELS_FILE), LABELS_FILE)
+        except (OSError, ValueError):
+            return RunLabels()
+
     def write_config(self, config: RunConfig[Any, Any]) -> None:
         """Write and seal the settings atomically; a config that names a module is registered as made here."""
         content = config.to_dict()
@@ -91,11 +129,13 @@ class RunFolder:
         versions = {"striderl": __version__, "python": platform.python_version(), "platform": platform.platform()}
         versions |= {package: _version(package) for package in _PACKAGES}
         versions["git_commit"] = current_commit()
+        changed = uncommitted_files()
+        versions["git_changed_files"] = "" if changed is None else str(changed)
         write_json(self.path / VERSIONS_FILE, versions)
 
     def check_files(self) -> None:
         """Raise FileRefused where a file that the run writes or appends to is a link or anything but a plain file."""
-        for name in (CONFIG_FILE, VERSIONS_FILE, SPECS_FILE, SEAL_FILE):
+        for name in (CONFIG_FILE, VERSIONS_FILE, LABELS_FILE, SPECS_FILE, SEAL_FILE):
             check_plain(self.path / name)
         for path in (self.csv, self.json_lines, self.path / FAULTS_FILE):
             for part in parts_of(path):
@@ -105,16 +145,17 @@ class RunFolder:
 def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs", name: str = "") -> RunFolder:
     """Make the folder <root>/<task>/<time> with the config and the versions; two runs in one second get two.
 
-    A `name` replaces the time; an existing one raises.
+    A `name` replaces the time; an existing one raises. 'GROUP/NAME' puts it into a folder of runs that belong together.
     """
     task = config.env.task.replace(":", "_").replace("/", "_")
-    if name and (Path(name).name != name or name.startswith(".")):
-        raise ValueError(f"the name of a run is the name of its folder, without '/', found {name!r}")
+    parts = name.split("/")
+    if name and (len(parts) > 2 or any(not part or part.startswith(".") for part in parts)):
+        raise ValueError(f"the name of a run is that of its folder, NAME or GROUP/NAME, found {name!r}")
     stamp = name or time.strftime("%Y-%m-%d_%H-%M-%S")
     parent = Path(root) / task
     if name and (parent / name).exists():
         raise FileExistsError(f"{parent / name} exists; choose another name, or go on: striderl resume {parent / name}")
-    parent.mkdir(parents=True, exist_ok=True)
+    (parent / stamp).parent.mkdir(parents=True, exist_ok=True)
     for turn in range(1, 1000):
         folder = RunFolder(parent / (stamp if turn == 1 else f"{stamp}_{turn}"))
         try:

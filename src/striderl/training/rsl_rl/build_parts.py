@@ -18,7 +18,7 @@ of a class:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,9 +156,8 @@ def build_algorithm(
         ATPPOConfig(tppo=settings)  # without PPO rewards are not used
     sets = resolve_sets(config, env)
     seen = sets.critic if settings.label_action_with_critic_obs else sets.actor
-    teacher = build_teacher(
-        config.teacher.teacher, lambda preset: preset_policy(preset, env, replace(sets, actor=seen))
-    )
+    candidates = (seen, *(each for each in (sets.critic, sets.actor) if each != seen))
+    teacher = build_teacher(config.teacher.teacher, lambda preset: _teacher_policy(preset, env, sets, candidates))
     return TPPO(policy, teacher, settings, terms, mode=mode, reduce=reduce)
 
 
@@ -177,6 +176,40 @@ def preset_policy(preset: PresetSettings, env: VecEnv, sets: ObsSets) -> Policy:
     """Build the pure policy of a class for this env, with weights that are still to be loaded."""
     with torch.random.fork_rng(devices=[]):
         return Policy(env.obs_spec, env.action_spec, _preset_config(preset, env, sets))
+
+
+def _teacher_policy(
+    preset: PresetSettings, env: VecEnv, sets: ObsSets, candidates: Sequence[tuple[str, ...]]
+) -> Policy:
+    """Build a teacher's policy; sizes and segments in its settings decide which of the components it reads."""
+    settings = dict(preset.settings)
+    size, num_actions = settings.pop("num_actor_obs", None), settings.pop("num_actions", None)
+    segments = settings.pop("obs_segments", None)
+    for name in ("num_critic_obs", "critic_obs_segments", "privileged_obs_segments"):
+        settings.pop(name, None)  # a teacher's critic is not used
+    spec = env.obs_spec
+    found = candidates[0] if segments is None else tuple(_segment(name, spec) for name in segments)
+    if size is not None and spec.select(found).size != size:
+        fitting = [each for each in candidates if spec.select(each).size == size]
+        if segments is not None or not fitting:
+            there = " and ".join(str(spec.select(each).size) for each in ([found] if segments else candidates))
+            raise ValueError(
+                f"teacher_policy: num_actor_obs={size}, and the teacher can be given {there} numbers of this env; name "
+                "the components that it reads with obs_segments"
+            )
+        found = fitting[0]
+    own = env.action_spec.shape[0] if isinstance(env.action_spec, BoxSpec) else None
+    if num_actions is not None and own is not None and num_actions != own:
+        raise ValueError(f"teacher_policy: num_actions={num_actions}, and this env has {own}")
+    return preset_policy(replace(preset, settings=settings), env, replace(sets, actor=found))
+
+
+def _segment(name: str, spec: ObsSpec) -> str:
+    """Return the env's component of a segment: the critic's where it has one of this name, else the actor's."""
+    for known in (f"critic/{name}", name):
+        if known in spec:
+            return known
+    raise KeyError(f"teacher_policy['obs_segments']: {unknown('component', name, spec, where='the env')}")
 
 
 def _completed(rnd: RNDConfig, env: VecEnv, components: tuple[str, ...]) -> RNDConfig:

@@ -15,6 +15,7 @@ two: as a loss it would have no gradient in any parameter.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -35,6 +36,8 @@ from striderl.training.experiment.runner_config import (
 )
 from striderl.training.rsl_rl.config_policy import Keys, as_tuple, bare_class_name
 
+_log = logging.getLogger(__name__)
+
 # -- teacher -----------------------------------------------------------------------------------------------------------
 
 
@@ -51,10 +54,15 @@ def read_teacher(keys: Keys) -> TeacherSettings:
     if found:
         if not isinstance(teacher, Mapping):
             raise ValueError(f"{keys.where} has {sorted(found)} beside a teacher that is given as an object; keep one")
-        twice = sorted(set(found) & set(teacher))
-        if twice:
-            raise ValueError(f"{keys.where} has {twice} twice, beside 'teacher_policy' and in it; keep one")
-        teacher = {**teacher, **found}
+        if PATH in found and teacher.get(PATH, found[PATH]) != found[PATH]:
+            raise ValueError(f"{keys.where} has two values of {PATH!r}, beside 'teacher_policy' and in it; keep one")
+        if CLASS in found and teacher.get(CLASS, found[CLASS]) != found[CLASS]:
+            _log.warning(
+                "teacher_policy_class_name %r is not used: teacher_policy has the class_name %r",
+                found[CLASS],
+                teacher[CLASS],
+            )
+        teacher = {**found, **teacher}
     settings: dict[str, Any] = keys.take_all(own)
     return TeacherSettings(teacher=teacher, config=TPPOConfig(**settings))
 
@@ -205,7 +213,9 @@ def _rnd(given: Any, where: str, *, gamma: float) -> RNDConfig:
     mode = schedule.take("mode", "constant")
     named = {
         "weight": keys.take("weight", 0.0),
-        "normalize_obs": _flag(keys, "state_normalization"),
+        "normalize_obs": _flag(
+            keys, "state_normalization" if "gate_normalization" not in keys else "gate_normalization"
+        ),
         "normalize_reward": _flag(keys, "reward_normalization"),
         "learning_rate": keys.take("learning_rate", 1e-3),
         "num_outputs": keys.take("num_outputs", 1),
@@ -233,7 +243,8 @@ def _symmetry(given: Any, where: str, *, flat: bool) -> SymmetrySettings | None:
     if not augment and not mirror:
         return None
     if function is None:
-        raise ValueError(f"{where} wants data_augmentation_func, a function or 'module:function'")
+        _log.warning("%s is not used: it has no data_augmentation_func, a function or 'module:function'", where)
+        return None
     return SymmetrySettings(
         function=_function(function, f"{where}['data_augmentation_func']"),
         augment=augment,

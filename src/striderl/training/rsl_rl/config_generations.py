@@ -30,6 +30,7 @@ from striderl.training.rsl_rl.config_policy import Keys, as_tuple, bare_class_na
 IRRELEVANT = (
     "check_for_nan",
     "checkpoint",
+    "clearml_project",
     "clip_actions",
     "description",
     "device",
@@ -53,7 +54,14 @@ def read_train_config(train_cfg: Any) -> RunnerConfig:
     """Return the schema for a `RunnerConfig`, a dict of any generation, or a config object that can become a dict."""
     if isinstance(train_cfg, RunnerConfig):
         return train_cfg
-    keys = Keys(as_dict(train_cfg), "train_cfg")
+    given = as_dict(train_cfg)
+    whole = given.get("runner")
+    if isinstance(whole, Mapping) and "algorithm" in whole and ("policy" in whole or "actor" in whole):
+        others = sorted(set(given) - {"runner"})
+        if others:
+            raise ValueError(f"train_cfg['runner'] is a whole config, and train_cfg has {others} beside it; keep one")
+        given = dict(whole)  # the yaml files of rsl_rl 3 on, from which programs take the part 'runner'
+    keys = Keys(given, "train_cfg")
     if "student" in keys or "teacher" in keys:
         raise ValueError(
             "train_cfg has 'student' or 'teacher': it is a config for distillation; use DistillationRunner"

@@ -100,7 +100,11 @@ DISTRIBUTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """The heads that stand for rsl_rl's distributions."""
 
-_OF_THE_HEAD = {"noise_std_type": "std_type", "state_dependent_std": "state_dependent_std"}
+_OF_THE_HEAD = {
+    "noise_std_type": "std_type",
+    "std_type": "std_type",
+    "state_dependent_std": "state_dependent_std",
+}
 _POOLS = (None, "none", "None")
 
 
@@ -128,7 +132,7 @@ def read_models(actor: Any, critic: Any, *, share_encoders: bool) -> ModelPair:
     own = Keys(actor, "actor")
     head, head_settings = _head(own)
     other = Keys(critic, "critic")
-    for name in ("distribution_cfg", "stochastic", "init_noise_std", *_OF_THE_HEAD):
+    for name in ("distribution_cfg", "stochastic", "init_noise_std", "init_std", *_OF_THE_HEAD):
         other.take(name)  # exporters of configs repeat the actor's fields here; values have no distribution
     return ModelPair(
         actor=_model(own),
@@ -151,7 +155,7 @@ def read_model(given: Any, where: str) -> tuple[ModelSettings, str, dict[str, An
 def _head(keys: Keys) -> tuple[str, dict[str, Any]]:
     """Read rsl_rl 5's distribution_cfg, or the settings that rsl_rl 4 keeps with the layers."""
     settings = {new: keys.take(old) for old, new in _OF_THE_HEAD.items() if old in keys}
-    init_std, stochastic = keys.take("init_noise_std"), keys.take("stochastic", True)
+    init_std, stochastic = keys.take("init_noise_std", keys.take("init_std")), keys.take("stochastic", True)
     if init_std is not None:
         settings["init_std"] = init_std
     if stochastic is False:

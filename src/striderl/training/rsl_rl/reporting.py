@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -91,7 +92,7 @@ def make_writer(config: RunnerConfig, log_dir: Path | None) -> Logger:
             project=config.wandb_project or "striderl",
             entity=config.wandb_entity,
             name=config.run_name or folder.name,
-            mode="",
+            mode="" if os.environ.get("WANDB_MODE") else "online",
         ),
     }
     logger = make_logger(config.logger, makers.get(config.logger) or LOGGERS.get(config.logger), log_dir)
@@ -181,7 +182,7 @@ def as_block(
         line("Learning time", f"{record.learning_seconds:.3f}s"),
     ]
     losses = [tag for tag in _PRINTED if tag in tags]
-    losses += [tag for tag in tags if tag.startswith("Loss/") and tag.endswith("_loss")]
+    losses += [tag for tag in tags if tag.startswith("Loss/") and tag.endswith("_loss") and tag != "Loss/total_loss"]
     names = {tag: tag.removeprefix("Loss/").removesuffix("_loss") for tag in losses}
     lines += [line(f"Mean {names[tag]} loss", f"{tags[tag]:.4f}") for tag in losses]
     for tag, label in (
@@ -201,6 +202,13 @@ def as_block(
         line("ETA", str(timedelta(seconds=int(left)))),
         "",
     ]
+    return "\n".join(lines)
+
+
+def as_lines(title: str, tags: Mapping[str, float], width: int, pad: int) -> str:
+    """Return metrics as lines of text under a title."""
+    lines = ["#" * width, title.center(width)]
+    lines += [f"{name + ':':>{pad}} {value:.4g}" for name, value in tags.items()]
     return "\n".join(lines)
 
 

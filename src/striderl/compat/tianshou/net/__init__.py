@@ -1,0 +1,1 @@
+"""Networks with the constructors of `tianshou.utils.net`."""
