@@ -422,16 +422,12 @@ class PPO:
 
     def _as_grouped_here(self, saved: dict[str, Any]) -> dict[str, Any]:
         """Return the state of the optimisers with the groups of this PPO: one for the policy, or one per network."""
-        if CRITIC not in self._networks or CRITIC in saved:
-            return saved
         block, apart = saved[POLICY], dict(zip((POLICY, CRITIC), places_apart(self.policy)))
-        if block["first"].numel() != sum(len(place) for place in apart.values()):
-            return saved  # of another policy: the updater raises
+        other = block["first"].numel() != sum(len(place) for place in apart.values())
+        if CRITIC not in self._networks or CRITIC in saved or other:  # the updater raises for another policy
+            return saved
         moments = ("first", "second")
         return saved | {name: block | {key: block[key].cpu()[at] for key in moments} for name, at in apart.items()}
-
-
-# -- actor and critic --------------------------------------------------------------------------------------------------
 
 
 POLICY, CRITIC = "policy", "critic"
