@@ -3,8 +3,8 @@
 from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy as AlgorithmPolicy
 from striderl.compat.tianshou.base_policy import BasePolicy as BasePolicy
 from striderl.compat.tianshou.policy.off_policy import DDPGPolicy as DDPGPolicy
-from striderl.compat.tianshou.policy.off_policy import DQNPolicy as DQNPolicy
 from striderl.compat.tianshou.policy.off_policy import DiscreteSACPolicy as DiscreteSACPolicy
+from striderl.compat.tianshou.policy.off_policy import DQNPolicy as DQNPolicy
 from striderl.compat.tianshou.policy.off_policy import SACPolicy as SACPolicy
 from striderl.compat.tianshou.policy.off_policy import TD3Policy as TD3Policy
 from striderl.compat.tianshou.policy.on_policy import A2CPolicy as A2CPolicy
