@@ -239,9 +239,29 @@ def reader_cases(run, files):
         config = training.read_run_config(run)
         return training.Run(config, training.RunFolder(run)).restore()
 
+    def generator_load():
+        import torch
+
+        from striderl.compat.generator import Algorithm, Trainer
+
+        class Own(Algorithm):
+            """The least that a trainer takes."""
+
+            def __init__(self, **kwargs):
+                self.model = None
+
+            def predict(self, obs):
+                return torch.zeros(len(obs), dtype=torch.int64)
+
+            def learn(self, samples):
+                return {}
+
+        return Trainer(alg=Own, env="cartpole").load(run / "checkpoints")
+
     spec = datasets.AMPLoaderConfig(time_between_frames=0.02)
     return {
         "checkpoint.CheckpointStore": lambda: checkpoint.CheckpointStore(run / "checkpoints").load(),
+        "compat.Trainer.load": generator_load,
         "checkpoint.read_rsl_rl": lambda: checkpoint.read_rsl_rl(files / "hostile.pt"),
         "checkpoint.read_rsl_rl raw": lambda: checkpoint.read_rsl_rl(files / "raw.pt"),
         "policies.read_run": lambda: policies.read_run(files / "st_rl"),
