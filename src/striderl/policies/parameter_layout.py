@@ -195,7 +195,8 @@ def networks_apart(policy: nn.Module) -> tuple[list[nn.Parameter], list[nn.Param
 
 def places_apart(policy: nn.Module) -> tuple[Tensor, Tensor]:
     """Return where the numbers of both lie in one block of all trained parameters."""
-    found: tuple[list[Tensor], list[Tensor]] = ([], [])
+    none = torch.empty(0, dtype=torch.int64)
+    found: tuple[list[Tensor], list[Tensor]] = ([none], [none])
     start = 0
     for name, parameter in policy.named_parameters():
         if parameter.requires_grad:
