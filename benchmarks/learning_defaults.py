@@ -31,6 +31,7 @@ from striderl.algorithms import (
     ATPPO,
     CQL,
     DQN,
+    IMPALA,
     IQL,
     PPO,
     R2D2,
@@ -349,6 +350,9 @@ SPEED = "an estimator of a speed that it is shown"
 ROWS: Mapping[str, DefaultRow] = {
     "ppo": _balance("PPO", "PPO", _on_policy(lambda e, w: PPO(_policy(e, w), mode=w.mode)), 100_000, **EIGHT),
     "a2c": _balance("A2C", "A2C", _on_policy(lambda e, w: A2C(_policy(e, w), mode=w.mode)), 200_000, **EIGHT),
+    "impala": _balance(
+        "IMPALA", "IMPALA", _on_policy(lambda e, w: IMPALA(_policy(e, w), mode=w.mode)), 200_000, **EIGHT
+    ),
     "reinforce": _balance(
         "REINFORCE", "REINFORCE", _on_policy(lambda e, w: REINFORCE(_policy(e, w), mode=w.mode)), 200_000, **EIGHT
     ),

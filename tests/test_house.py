@@ -196,6 +196,14 @@ MISSING = [
     ),
     ("minari", "from striderl.datasets.readers.minari import MinariReader; MinariReader('x')", "minari"),
     ("pyarrow", "from striderl.datasets.readers.lerobot import _parquet; _parquet()", "lerobot"),
+    ("optuna", "from striderl.training.sweep import import_optuna; import_optuna()", "tune"),
+    ("submitit", "from striderl.cli.launch import import_submitit; import_submitit()", "slurm"),
+    (
+        "ray",
+        "from striderl.training.experiment.worker_fleet import connect; "
+        "from striderl.collect.schedules import WorkerSettings; connect(WorkerSettings(kind='ray', num_workers=1))",
+        "ray",
+    ),
     ("neptune", "from striderl.loggers.trackers import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
 ]
 

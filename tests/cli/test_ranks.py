@@ -137,7 +137,7 @@ def test_two_processes_make_one_run_in_one_folder(whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "reinforce"])
+@pytest.mark.parametrize("algorithm", ["ppo", "reinforce", "impala"])
 def test_two_processes_learn_what_one_with_as_many_envs_learns(algorithm, tmp_path):
     words = ["train", "cartpole", "--algorithm", algorithm, *SMALL, "--plan.total-steps", "384"]
     words += ["--policy.normalize-obs", "True"]

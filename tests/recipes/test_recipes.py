@@ -44,7 +44,7 @@ def datasets(tmp_path_factory):
 def small(config):
     """The same networks and settings on few envs, two short rollouts, and one evaluation of one step's episodes."""
     algorithm = config.algorithm
-    if hasattr(algorithm, "num_learning_epochs"):
+    if hasattr(algorithm, "num_mini_batches"):
         algorithm = replace(algorithm, num_learning_epochs=1, num_mini_batches=2)
     elif config.algorithm_name == "tppo":
         algorithm = replace(algorithm, ppo=replace(algorithm.ppo, num_learning_epochs=1, num_mini_batches=2))

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from striderl.algorithms.on_policy.estimator_ppo import EstimatorPPOConfig as EstimatorPPOConfig
     from striderl.algorithms.on_policy.gail import GAIL as GAIL
     from striderl.algorithms.on_policy.gail import GAILConfig as GAILConfig
+    from striderl.algorithms.on_policy.impala import IMPALA as IMPALA
+    from striderl.algorithms.on_policy.impala import IMPALAConfig as IMPALAConfig
     from striderl.algorithms.on_policy.ppo import PPO as PPO
     from striderl.algorithms.on_policy.ppo import PPOConfig as PPOConfig
     from striderl.algorithms.on_policy.reinforce import REINFORCE as REINFORCE
@@ -139,6 +141,7 @@ __getattr__, __dir__, __all__ = lazy(
         "on_policy.dagger": ["DAgger", "DAggerConfig"],
         "on_policy.estimator_ppo": ["EstimatorPPO", "EstimatorPPOConfig"],
         "on_policy.gail": ["GAIL", "GAILConfig"],
+        "on_policy.impala": ["IMPALA", "IMPALAConfig"],
         "on_policy.ppo": ["PPO", "PPOConfig"],
         "on_policy.reinforce": ["REINFORCE", "REINFORCEConfig"],
         "on_policy.reward_groups": ["RewardGroups"],

@@ -123,6 +123,8 @@ class AlgorithmFacts(NamedTuple):
     """`takes_terms`: whether `build` uses terms."""
     learns_in_ranks: bool = False
     """`learns_in_ranks`: whether several processes can learn together."""
+    corrects_staleness: bool = False
+    """`corrects_staleness`: whether it learns from rollouts of an older policy."""
     policy_settings: Mapping[str, Any] = {}
     """`policy_settings`: fields of `PolicySettings` with other defaults: its head, its memory."""
     loop_settings: Callable[[int], Mapping[str, Any]] = lambda num_envs: {}

@@ -1,6 +1,7 @@
 """`striderl`: the command line.
 
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
+    striderl sweep TASK --space SETTING=RANGE … --trials N                   search settings; sweeps/<name>/ has them
     striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
     striderl plot RUN …                                                      learning curves as a picture
     striderl report RUN …                                                    everything about runs on one HTML page
@@ -43,6 +44,12 @@ def _train(words: list[str]) -> int:
     from striderl.cli.train import train
 
     return train(words)
+
+
+def _sweep(words: list[str]) -> int:
+    from striderl.cli.sweep import sweep
+
+    return sweep(words)
 
 
 def _resume(words: list[str]) -> int:
@@ -141,6 +148,7 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "train": Command(summary="train a policy for a task", run=_train),
+    "sweep": Command(summary="search the settings that learn best, in any number of processes", run=_sweep),
     "resume": Command(summary="go on with a run that was stopped", run=_resume),
     "play": Command(summary="watch a run's policy in a window, or as a video where there is no display", run=_play),
     "evaluate": Command(summary="play whole episodes and print returns and metrics", run=_evaluate),

@@ -49,22 +49,25 @@ class SeedProcess:
 def train_several(
     config: RunConfig[Any, Any], words: list[str], given: dict[str, str], tags: list[str], signals: StopSignals
 ) -> int:
-    """Train several seeds of one config, a process each."""
+    """Train several seeds of one config, a process each; `words` are its settings, without the task."""
     if rank_of_torchrun()[1] > 1:
         raise UsageError(f"{SEEDS} starts processes of its own; under torchrun train one seed at a time")
     if "/" in given.get("--name", ""):
         raise UsageError(f"with {SEEDS} --name is that of the group, without '/', found {given['--name']!r}")
     numbers = {flag: _count(given[flag], flag) for flag in (SEEDS, JOBS) if flag in given}
-    first = overridden(config, words[1:], prog=f"striderl train {words[0]}").seed  # also: mistakes are reported once
+    task = config.env.task
+    first = overridden(config, words, prog=f"striderl train {task}").seed  # also: mistakes are reported once
     plain, _ = take(words, "--seed")
-    kept = [f"{flag}={given[flag]}" for flag in ("--algorithm", "--runs") if flag in given]
+    kept = [f"{flag}={given[flag]}" for flag in ("--algorithm", "--config", "--runs") if flag in given]
+    named = [] if "--config" in given else [task]  # a config has its task
     return train_seeds(
-        [*plain, *kept, *([TAGS, *tags] if tags else [])],
+        [*named, *plain, *kept, *([TAGS, *tags] if tags else [])],
         seeds=range(first, first + numbers[SEEDS]),
         jobs=numbers.get(JOBS, 0),
         group=given.get("--name", ""),
         runs=Path(given.get("--runs", "runs")),
         signals=signals,
+        task=task,
     )
 
 
@@ -74,18 +77,24 @@ def _count(text: str, flag: str) -> int:
     return int(text)
 
 
-def train_seeds(words: Sequence[str], *, seeds: range, jobs: int, group: str, runs: Path, signals: StopSignals) -> int:
-    """Train all seeds, at most `jobs` at a time (0: as many as cores), and print a summary; returns the exit code."""
+def train_seeds(
+    words: Sequence[str], *, seeds: range, jobs: int, group: str, runs: Path, signals: StopSignals, task: str = ""
+) -> int:
+    """Train all seeds, at most `jobs` at a time (0: as many as cores), and print a summary; returns the exit code.
+
+    `task` is the first word where it is not given.
+    """
     from striderl.data.registry import full_name
 
-    task = full_name(words[0]).replace(":", "_").replace("/", "_")
+    task = task or words[0]
+    place = full_name(task).replace(":", "_").replace("/", "_")
     name = group or time.strftime("%Y-%m-%d_%H-%M-%S")
-    folder = runs / task / name
+    folder = runs / place / name
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     cores = os.cpu_count() or 1
     at_once = min(jobs or cores, len(seeds))
-    say(f"{words[0]}, seeds {seeds[0]} to {seeds[-1]}, {at_once} at a time: {folder}")
+    say(f"{task}, seeds {seeds[0]} to {seeds[-1]}, {at_once} at a time: {folder}")
     ended = _Processes(list(words), name, logs, at_once, cores, signals).run(list(seeds), folder)
     codes = {each.seed: each.code or 0 for each in ended}
     for each in ended:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.clients import train_client
+from striderl.cli.launch import SLURM, base_config, submit_train
 from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.terminal import (
@@ -32,7 +33,7 @@ from striderl.cli.terminal import (
 )
 from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
 from striderl.envs.clients import client_of
-from striderl.recipes.table import recipe, task_names
+from striderl.recipes.table import task_names
 from striderl.training.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RANK_TIMEOUT = "--rank-timeout"
-OWN_FLAGS = ("--resume", "--runs", "--algorithm", "--name", SEEDS, JOBS, _RANK_TIMEOUT)
+OWN_FLAGS = ("--resume", "--config", "--runs", "--algorithm", "--name", SEEDS, JOBS, SLURM, _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
 SETTING_FLAGS = ("--seed", "--steps", "--terms")
 """Settings whose flags look like those of the command."""
@@ -72,27 +73,39 @@ def train(words: list[str]) -> int:
         if "--resume" in given:
             return _resume_one(given["--resume"], words, given, signals)
         for flag in RESUME_FLAGS:
-            if flag in words:
+            if flag in words and not (flag == "--trust" and "--config" in given):
                 raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
-        if not words or words[0] in ("-h", "--help"):
+        if (not words and "--config" not in given) or words[:1] in (["-h"], ["--help"]):
             say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
             return 0 if words else 2
-        if words[0].startswith("-"):
-            raise UsageError(f"the task comes before its settings: striderl train TASK {words[0]} …")
-        if "--algorithm" not in given and client_of(words[0]) is not None:
+        if words and "--algorithm" not in given and client_of(words[0]) is not None:
             kept = [word for flag in ("--runs", "--name") if flag in given for word in (flag, given[flag])]
             return train_client(words[0], [*words[1:], *kept], signals)
-        try:
-            config = recipe(words[0], given.get("--algorithm", ""))
-        except (KeyError, TypeError, ValueError, ImportError) as error:
-            raise UsageError(message_of(error)) from error
-        _check_plain_flags(words[1:])
+        rest, config = base_config(words, given, command="train")
+        _check_plain_flags(rest)
+        if SLURM in given:
+            return _submitted(config, words, rest, given, tags or [])
         if SEEDS in given and "--help" not in words:
             from striderl.cli.seeds import train_several
 
-            return train_several(config, words, given, tags or [], signals)
+            return train_several(config, rest, given, tags or [], signals)
         labels = {"tags": tuple(tags or ()), "command": typed}
-        return _together(given, signals, lambda ranks: _start(config, words, given, signals, ranks, labels))
+        return _together(given, signals, lambda ranks: _start(config, rest, given, signals, ranks, labels))
+
+
+def _submitted(
+    usual: RunConfig[Any, Any], words: list[str], rest: list[str], given: dict[str, str], tags: list[str]
+) -> int:
+    """Check the settings here, and submit what was written to Slurm."""
+    config = overridden(usual, rest, prog="striderl train")
+    if JOBS in given:
+        raise UsageError(
+            f"{JOBS} has no effect with {SLURM}: Slurm decides how many run at a time (array_parallelism=2)"
+        )
+    for flag in ("--algorithm", "--config", _RANK_TIMEOUT):
+        if flag in given:
+            words = [*words, flag, str(Path(given[flag]).resolve()) if flag == "--config" else given[flag]]
+    return submit_train(given[SLURM], config, [*words, *([TAGS, *tags] if tags else [])], given)
 
 
 def _check_plain_flags(words: list[str]) -> None:
@@ -213,7 +226,7 @@ def _start(
     labels: dict[str, Any],
 ) -> int:
     def wanted() -> RunConfig[Any, Any]:
-        config = overridden(usual, words[1:], prog=f"striderl train {words[0]}")
+        config = overridden(usual, words, prog=f"striderl train {usual.env.task}")
         if config.dataset:  # a run may be resumed from another working directory
             config = replace(config, dataset=str(Path(config.dataset).resolve()))
         if config.expert.source not in ("", "env"):

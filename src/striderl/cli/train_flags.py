@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from striderl.training.experiment.run_config import RunConfig
 
 TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …] [--SETTING VALUE] …
+       striderl train --config FILE [--SETTING VALUE] …
        striderl train --resume RUN [--SETTING VALUE] …
 
 Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
@@ -52,6 +53,10 @@ Train a policy. The recipe of the task has settings that learn; every one of the
   --name first_try      the name of the run's folder, instead of the time
   --tags WORD …         words to find the run by: 'striderl list runs --tags WORD'
   --runs FOLDER         where the folder of the run is made (default: runs)
+  --config FILE         settings of a file instead of a recipe's: the best of 'striderl sweep', or a run's config.json
+  --slurm KEY=VALUE,…   submit a Slurm job instead, such as partition=gpu,time=4:00:00,gpus_per_node=1,cpus_per_task=8,
+                        with --seeds an array; a preempted run is requeued and goes on exactly; tasks_per_node=2: ranks
+  --workers ray         let --num-workers 8 of Ray collect; --workers.schedule and others ('TASK --help', docs/scale.md)
   --resume RUN          go on with a run that was stopped, instead of starting one; with --trust, --accept-changes as
                         'striderl resume' has them
   --rank-timeout SECONDS  under torchrun: name a process that does not answer for so long (default: 600)
@@ -68,9 +73,9 @@ Train a policy. The recipe of the task has settings that learn; every one of the
 
 'striderl train TASK [--algorithm NAME] [--terms NAME …] --help' lists every setting with its meaning and value.
 
-'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes (ppo, a2c, reinforce), and with
-'resume RUN' goes on with it. --num-envs and --steps are those of all processes together, not of each: the run learns
-what one process with as many envs would, from minibatches with samples of every process.
+'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes (ppo, a2c, reinforce,
+impala), and with 'resume RUN' goes on with it. --num-envs and --steps are those of all processes together, not of each:
+the run learns what one process with as many envs would, from minibatches with samples of every process.
 
 The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM, Ctrl-C and
 a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on
@@ -93,7 +98,12 @@ The log_dir of a runner (OnPolicyRunner and the others) is a run as well:
 
 SEEDS, JOBS, TAGS = "--seeds", "--jobs", "--tags"
 """Flags of `striderl train` for several runs."""
-SHORT = {"--steps": "--plan.total-steps", "--num-envs": "--env.num-envs"}
+SHORT = {
+    "--steps": "--plan.total-steps",
+    "--num-envs": "--env.num-envs",
+    "--workers": "--workers.kind",
+    "--num-workers": "--workers.num-workers",
+}
 """Short flags for what everyone sets; --seed, --device and --name are short already."""
 _SETTING = "--env.settings."
 _GIVEN = ("num_envs", "device", "first_env_index")

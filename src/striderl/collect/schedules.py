@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -81,6 +81,48 @@ class InProcess:
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """Where experience is collected, other than in the learner's own process."""
+
+    kind: Literal["", "ray"] = ""
+    """'ray': by actors of Ray, on this machine or in a cluster; empty: by the learner. Short: `--workers ray`."""
+    num_workers: int = 0
+    """How many workers share the envs; each takes a core. Short: `--num-workers`."""
+    schedule: Literal["synchronous", "asynchronous"] = "synchronous"
+    """'synchronous' waits for all workers and equals collecting in one process; 'asynchronous' takes the rollouts that
+    are there, which only impala corrects for."""
+    batch_workers: int = 0
+    """Asynchronous: how many rollouts the learner takes at a time; 0 means half as many as there are workers."""
+    max_staleness: int = 8
+    """Asynchronous: a rollout of weights that were updated more often since is dropped."""
+    address: str = ""
+    """The address of a Ray cluster, or 'auto' on one of its machines; empty starts Ray here for the run."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if not self.kind:
+            if (self.num_workers, self.schedule, self.batch_workers, self.address) != (0, "synchronous", 0, ""):
+                raise ValueError("settings of workers have no effect without workers.kind: --workers ray")
+            return
+        if self.num_workers < 1 or self.max_staleness < 0:
+            raise ValueError(
+                f"workers: num_workers is at least 1 and max_staleness not negative, found {self.num_workers} and "
+                f"{self.max_staleness}; --workers ray --num-workers 4"
+            )
+        if not 0 <= self.batch_workers <= self.num_workers:
+            raise ValueError(f"workers.batch_workers is at most {self.num_workers}, found {self.batch_workers}")
+        if self.batch_workers and self.schedule == "synchronous":
+            raise ValueError("workers.batch_workers has no effect with the synchronous schedule, which waits for all")
+
+    @property
+    def batch(self) -> int:
+        """How many rollouts the learner takes at a time."""
+        if self.schedule == "synchronous":
+            return self.num_workers
+        return self.batch_workers or max(1, self.num_workers // 2)
 
 
 class Schedule:

@@ -135,6 +135,7 @@ ALGORITHMS = Registry(
         "ppo": "striderl.algorithms.on_policy.ppo:PPO",
         "a2c": "striderl.algorithms.on_policy.a2c:A2C",
         "reinforce": "striderl.algorithms.on_policy.reinforce:REINFORCE",
+        "impala": "striderl.algorithms.on_policy.impala:IMPALA",
         "tppo": "striderl.algorithms.on_policy.tppo:TPPO",
         "estimator_ppo": "striderl.algorithms.on_policy.estimator_ppo:EstimatorPPO",
         "estimator_tppo": "striderl.algorithms.on_policy.tppo:EstimatorTPPO",

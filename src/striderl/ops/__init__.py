@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from striderl.ops.returns import discounted_returns as discounted_returns
     from striderl.ops.returns import gae as gae
     from striderl.ops.returns import n_step_returns as n_step_returns
+    from striderl.ops.returns import vtrace as vtrace
     from striderl.ops.schedules import learning_rate_rule as learning_rate_rule
     from striderl.ops.statistics import confidence_interval as confidence_interval
     from striderl.ops.td import huber as huber
@@ -41,7 +42,7 @@ __getattr__, __dir__, __all__ = lazy(
             "value_loss",
         ],
         "ramps": ["Ramp", "TeacherSchedule"],
-        "returns": ["discounted_returns", "gae", "n_step_returns"],
+        "returns": ["discounted_returns", "gae", "n_step_returns", "vtrace"],
         "schedules": ["learning_rate_rule"],
         "statistics": ["confidence_interval"],
         "td": ["huber", "project_categorical", "quantile_huber", "td_target"],

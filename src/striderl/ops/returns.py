@@ -9,13 +9,15 @@
     A_t     = delta_t + gamma · lam · (not done_t) · A_{t+1}              R_t = A_t + V(s_t)
 
 An invalid sample has advantage 0 and propagates nothing. Arrays are [T, N], or [T, N, V] for several values.
+`vtrace` is the same for experience of another policy (Espeholt et al. 2018): every delta is weighted by a clipped ratio
+of the two policies' probabilities.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -96,6 +98,54 @@ def _gae_arrays(
     np.copyto(carry, 0.0, where=stops)
     advantage = _scan_arrays(delta, carry)
     return advantage + value, advantage
+
+
+class VTrace(NamedTuple):
+    """Targets of V-trace; 0 in samples that are not valid."""
+
+    returns: Tensor
+    """The value targets v_t."""
+    advantage: Tensor
+    """r_t + gamma · v_{t+1} - V(s_t), without a ratio in front."""
+    rho: Tensor
+    """The clipped ratio min(rho_bar, π / μ) that weights the policy gradient, [T, N]."""
+
+
+def vtrace(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    log_ratio: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float | Tensor,
+    lam: float | Tensor = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    valid: Tensor | None = None,
+) -> VTrace:
+    """Return the V-trace targets of a policy π from experience of a policy μ (Espeholt et al. 2018, equation 1).
+
+        rho_t = min(rho_bar, π/μ)   c_t = lam · min(c_bar, π/μ)   delta_t = rho_t · (r_t + gamma · V(s_{t+1}) - V(s_t))
+        v_t   = V(s_t) + delta_t + gamma · c_t · (v_{t+1} - V(s_{t+1}))
+
+    `log_ratio` is log π(a|s) - log μ(a|s), [T, N]. Where π = μ the returns are those of `gae`, and with `lam` = 1 the
+    advantages too.
+    After an end, the end of the data or before an invalid sample v_{t+1} is `next_value`: V(final_obs) where truncated.
+    """
+    counts = torch.ones_like(terminated) if valid is None else valid
+    ratio = torch.where(counts, log_ratio, 0.0).exp()
+    counts, rho = _side_stream(counts, value), ratio.clamp(max=rho_bar)
+    going = _like(~(terminated | truncated), value)
+    one_step = reward + gamma * next_value * _like(~terminated, value) - value
+    # `where`, not a product: an invalid sample may hold NaN
+    delta = torch.where(counts, _side_stream(rho, value) * one_step, 0.0)
+    carry = torch.where(counts, gamma * lam * _side_stream(ratio.clamp(max=c_bar), value) * going, 0.0)
+    correction = backward_scan(delta, carry)
+    following = torch.cat([correction[1:], torch.zeros_like(correction[:1])]) * going
+    advantage = torch.where(counts, one_step + gamma * following, 0.0)
+    return VTrace(torch.where(counts, value + correction, 0.0), advantage, rho)
 
 
 def discounted_returns(
@@ -211,7 +261,7 @@ def n_step_returns(
 
 
 def _side_stream(mask: Tensor, values: Tensor) -> Tensor:
-    """Return a mask with a last dimension more when the values have one."""
+    """Return a mask, or a number per step, with a last dimension more when the values have one."""
     return mask.unsqueeze(-1) if values.dim() > mask.dim() else mask
 
 

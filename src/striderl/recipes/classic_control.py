@@ -1,8 +1,8 @@
 """Classic control: small tasks that are learned in seconds to a minute on one core.
 
-PPO, A2C, REINFORCE       on-policy: many env steps
-DQN, SAC, TD3             from replay: few env steps, many gradient steps
-BC, TD3+BC, CQL, IQL, BCQ from a dataset: no env is stepped but for evaluations
+PPO, A2C, REINFORCE, IMPALA   on-policy: many env steps
+DQN, SAC, TD3                 from replay: few env steps, many gradient steps
+BC, TD3+BC, CQL, IQL, BCQ     from a dataset: no env is stepped but for evaluations
 
 striderl dataset pendulum DATA --kind mix
 striderl train pendulum --algorithm td3_bc --dataset DATA
@@ -11,6 +11,7 @@ striderl train pendulum --algorithm td3_bc --dataset DATA
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from striderl.algorithms.actor_critic.sac import SACConfig
@@ -21,6 +22,7 @@ from striderl.algorithms.offline.cql import CQLConfig
 from striderl.algorithms.offline.iql import IQLConfig
 from striderl.algorithms.offline.td3_bc import TD3BCConfig
 from striderl.algorithms.on_policy.a2c import A2CConfig
+from striderl.algorithms.on_policy.impala import IMPALAConfig
 from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.on_policy.reinforce import REINFORCEConfig
 from striderl.algorithms.terms.rnd import RNDConfig
@@ -121,6 +123,22 @@ def cartpole_reinforce() -> RunConfig[REINFORCEConfig, OnPolicyPlan]:
         checkpoints=CheckpointSettings(every=50),
         logging=LoggingSettings(console_every=10),
         num_threads=1,
+    )
+
+
+def cartpole_impala() -> RunConfig[IMPALAConfig, OnPolicyPlan]:
+    """CartPole with IMPALA and a clipped surrogate, on rollouts of 32 steps."""
+    algorithm = IMPALAConfig(
+        gamma=0.98, lam=0.95, rho_bar=1.0, c_bar=1.0, clip=0.2, num_learning_epochs=4, value_loss_coef=0.5,
+        entropy_coef=0.0, learning_rate=2e-3, max_grad_norm=0.5, normalize_advantage=True,
+        optimizer_class_name="Adam", optimizer_eps=1e-5,
+    )  # fmt: skip
+    plan = OnPolicyPlan(num_steps_per_env=32, total_steps=200_000)
+    evaluation = EvaluationSettings(every=20, num_episodes=20, num_envs=10)
+    base: RunConfig[Any, OnPolicyPlan] = cartpole_a2c()
+    saving = CheckpointSettings(every=100)
+    return replace(
+        base, algorithm_name="impala", algorithm=algorithm, plan=plan, evaluation=evaluation, checkpoints=saving
     )
 
 
@@ -274,6 +292,7 @@ CLASSIC_CONTROL: Mapping[tuple[str, str], Callable[[], RunConfig[Any, Any]]] = {
     ("cartpole", "ppo"): cartpole_ppo,
     ("cartpole", "a2c"): cartpole_a2c,
     ("cartpole", "reinforce"): cartpole_reinforce,
+    ("cartpole", "impala"): cartpole_impala,
     ("pendulum", "ppo"): pendulum_ppo,
     ("acrobot", "ppo"): acrobot_ppo,
     ("mountain_car", "ppo"): mountain_car_ppo,

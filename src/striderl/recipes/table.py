@@ -66,6 +66,7 @@ RECIPES: dict[Key, Family] = {
     ("cartpole", "ppo"): _classic_control,
     ("cartpole", "a2c"): _classic_control,
     ("cartpole", "reinforce"): _classic_control,
+    ("cartpole", "impala"): _classic_control,
     ("cartpole", "dqn"): _replay,
     ("cartpole", "bc"): _offline,
     ("cartpole", "iql"): _offline,

@@ -4,4 +4,5 @@ ppo ─▶ estimator_ppo, gail, appo          with estimators, with an expert's 
  │
  └──▶ tppo ◀─ dagger                      with a teacher
 a2c, reinforce                            one gradient step per rollout
+impala                                    … corrected for the policy that collected it
 """

@@ -226,7 +226,7 @@ class RayVectorEnv(BaseVectorEnv):
     def __init__(self, env_fns: Sequence[EnvFn], wait_num: int | None = None, timeout: float | None = None) -> None:
         """Start the actors."""
         try:
-            import ray  # type: ignore[import-not-found]
+            import ray
         except ImportError:
             raise ImportError("RayVectorEnv wants the package ray: pip install ray; or use SubprocVectorEnv") from None
         if not ray.is_initialized():

@@ -265,7 +265,7 @@ class RayEnvWorker(EnvWorker):
     def __init__(self, env_fn: EnvFn) -> None:
         """Start the actor."""
         super().__init__(env_fn)
-        import ray  # type: ignore[import-not-found]
+        import ray
 
         self._ray = ray
         self._actor = ray.remote(DummyEnvWorker).remote(_Pickled(env_fn))

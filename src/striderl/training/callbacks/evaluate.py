@@ -53,8 +53,12 @@ class Evaluate:
         """Evaluate, if it is time."""
         if not self._due(record) and not (self.at_end and run.ending):
             return NOTHING
-        self.result = evaluate(self.env, self.actor, self.n_episode, self.seed)
+        self.result = self.play()
         return Reaction(metrics={f"evaluate/{name}": value for name, value in self.result.numbers().items()})
+
+    def play(self) -> EvaluationResult:
+        """Play the episodes and return their returns and metrics."""
+        return evaluate(self.env, self.actor, self.n_episode, self.seed)
 
     def _due(self, record: Record) -> bool:
         if not self.every_steps:

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from striderl.algorithms.building import OFFLINE, ON_POLICY, AlgorithmFacts, BuildContext, check_actions, facts_of
 from striderl.algorithms.terms.expert import ClipFiles, EnvExpert
@@ -24,10 +27,12 @@ from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.base import Actor
 from striderl.collect.actors.policy_actor import GreedyActor
 from striderl.collect.collector import Collector
+from striderl.data import tree
 from striderl.data.arena import Placement
 from striderl.data.naming import unknown
 from striderl.data.registry import TERMS
 from striderl.datasets.offline import load_dataset
+from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.execution.background import Switch, built_with
 from striderl.policies.actor_policy import ActorPolicy
@@ -56,28 +61,28 @@ class Learner:
 
 
 def build_learner(
-    config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks | None = None, objects: Mapping[str, Any] | None = None
+    config: RunConfig[Any, Any],
+    env: VecEnv,
+    ranks: Ranks | None = None,
+    objects: Mapping[str, Any] | None = None,
+    collector: Callable[[VecEnv, Actor], Collector] | None = None,
 ) -> Learner:
-    """Build everything around an env; `objects` are live parts that a config cannot hold, such as a teacher."""
+    """Build everything around an env; `objects` are live parts that a config cannot hold, such as a teacher.
+
+    collector: what makes the collector, where it is not the usual one.
+    """
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
-    check_actions(config.algorithm_name, facts, env.action_spec)
-    context = build_context(config, env.obs_spec, env.action_spec)._replace(
-        num_envs=env.num_envs,
-        reduce=ranks.reduce,
-        load=lambda what: load_object(what, config, env, objects or {}),
-    )
-    if facts.loop == OFFLINE:
-        _check_offline(config)
     switch = Switch(None) if _may_switch(config, ranks) else None
     with built_with(switch):
-        terms = build_terms(config, facts, context)
-        algorithm = facts.build.build(config.algorithm, context, terms)
+        algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
         source: Any = _dataset(config, env, algorithm)
+    elif collector is not None:
+        source = collector(env, algorithm.actor())
     else:
         source = Collector(env, algorithm.actor(), replace(config.collector, seed=config.seed))
-    total_envs = config.env.num_envs if facts.loop == ON_POLICY else 0
+    total_envs = config.env.num_envs if facts.loop == ON_POLICY and collector is None else 0
 
     def trainer(callbacks: Sequence[Callback]) -> Trainer:
         called = together(ranks, algorithm, callbacks) if facts.loop == ON_POLICY else callbacks
@@ -92,13 +97,69 @@ def build_learner(
     return Learner(policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
 
 
+def build_algorithm(
+    config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks, objects: Mapping[str, Any] | None = None
+) -> Any:
+    """Build the algorithm with its policy and terms."""
+    facts = facts_of(config.algorithm_name)
+    check_actions(config.algorithm_name, facts, env.action_spec)
+    context = build_context(config, env.obs_spec, env.action_spec)._replace(
+        num_envs=env.num_envs,
+        reduce=ranks.reduce,
+        load=lambda what: load_object(what, config, env, objects or {}),
+    )
+    if facts.loop == OFFLINE:
+        _check_offline(config)
+    return facts.build.build(config.algorithm, context, build_terms(config, facts, context))
+
+
+def rescale_learning_rates(
+    state: dict[str, Any],
+    before: RunConfig[Any, Any],
+    now: RunConfig[Any, Any],
+    env: VecEnv,
+    objects: Mapping[str, Any] | None = None,
+) -> None:
+    """Change the learning rates of a saved state as much as the settings were changed since it was saved.
+
+    A learning rate is state, because a schedule may have moved it; without this a changed setting would have no effect.
+    """
+    if (before.algorithm, before.terms) == (now.algorithm, now.terms):
+        return
+    old, new = (
+        dict(_learning_rates(build_algorithm(config, env, Ranks(), objects).state_dict())) for config in (before, now)
+    )
+    for path, saved in _learning_rates(state["algorithm"]):
+        if path in old and path in new and float(old[path]):
+            saved.mul_(float(new[path]) / float(old[path]))
+
+
+def state_on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a loaded state with collector and storage tensors moved to the device; envs move their own."""
+    if device.type == "cpu" or "collector" not in state:
+        return dict(state)
+
+    def moved(part: Any) -> Any:
+        return tree.map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part)
+
+    collector = {**state["collector"], "groups": moved(state["collector"]["groups"])}
+    collector["statistics"] = moved(collector["statistics"])
+    return {**state, "collector": collector, **{name: moved(state[name]) for name in ("rollout",) if name in state}}
+
+
+def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for path, leaf in tree.items(state):
+        if path.endswith("learning_rate") and isinstance(leaf, Tensor):
+            yield path, leaf
+
+
 # -- compiling beside training -----------------------------------------------------------------------------------------
 
 
 def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
     auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
-    return auto and ranks.world_size == 1 and config.device == "cpu"
+    return auto and ranks.world_size == 1 and config.device == "cpu" and not config.workers.kind
 
 
 def set_switch(switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_iterations: int | None) -> None:
@@ -149,6 +210,36 @@ def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: Bui
     if config.terms and not facts.takes_terms:
         raise ValueError(f"{config.algorithm_name} takes no terms, found {list(config.terms)}; ppo does")
     return [TERMS.get(name).build(settings, context) for name, settings in config.terms.items()]
+
+
+class ConfigCheck:
+    """Builds what a run of a config would build, without a folder, and trains nothing; it raises what a run would."""
+
+    def __init__(self) -> None:
+        self._env: tuple[Any, VecEnv] | None = None
+
+    def __call__(self, config: RunConfig[Any, Any]) -> None:
+        """Build the parts; the env of the last config is used again where it is the same."""
+        if self._env is None or self._env[0] != config.env:
+            self.close()
+            settings = config.env.settings
+            env = make(config.env.task, num_envs=config.env.num_envs, device=config.device, settings=settings)
+            self._env = (config.env, env)
+        learner = build_learner(config, self._env[1])
+        if isinstance(config.plan, OnPolicyPlan):  # a replay would take its memory
+            learner.trainer(())
+
+    def close(self) -> None:
+        """Close the env."""
+        if self._env is not None:
+            self._env[1].close()
+        self._env = None
+
+    def __enter__(self) -> ConfigCheck:
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        self.close()
 
 
 # -- what a config refers to -------------------------------------------------------------------------------------------
@@ -231,7 +322,7 @@ def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
     if not facts_of(name).learns_in_ranks or set(config.terms) - RANK_TERMS:
         wanted = f"{name} with terms {list(config.terms)}" if config.terms else name
         raise ValueError(
-            f"{wanted} cannot learn in {num_ranks} processes yet, only ppo, a2c and reinforce with the "
+            f"{wanted} cannot learn in {num_ranks} processes yet, only ppo, a2c, reinforce and impala with the "
             f"terms {', '.join(sorted(RANK_TERMS))}; start it without torchrun"
         )
     if config.mode == "graphed":
@@ -240,6 +331,39 @@ def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
         raise ValueError(f"{num_ranks} processes have a GPU each: write --device cuda, found {config.device!r}")
     if config.env.num_envs < num_ranks:
         raise ValueError(f"{config.env.num_envs} envs cannot be shared by {num_ranks} processes; use more envs")
+
+
+def check_workers(config: RunConfig[Any, Any], num_ranks: int, objects: Mapping[str, Any]) -> None:
+    """Raise unless workers can collect for this config."""
+    settings, name = config.workers, config.algorithm_name
+    if not settings.kind:
+        return
+    facts = facts_of(name)
+    if facts.loop == OFFLINE or config.terms or facts.objects or objects:
+        raise ValueError(
+            "workers collect for algorithms without terms, teachers and objects, such as ppo, impala and sac; found "
+            f"{name} with terms {list(config.terms)} and objects {sorted({*facts.objects, *objects})}"
+        )
+    if num_ranks > 1:
+        raise ValueError("workers of Ray have one learner; start the run without torchrun")
+    if settings.schedule == "asynchronous":
+        if facts.loop == ON_POLICY and not facts.corrects_staleness:
+            raise ValueError(f"{name} learns from fresh rollouts alone; with the asynchronous schedule use impala")
+        if config.env.num_envs % settings.num_workers:
+            raise ValueError(
+                f"with the asynchronous schedule every worker has as many envs: {config.env.num_envs} envs cannot be "
+                f"shared evenly by {settings.num_workers} workers"
+            )
+    if config.env.num_envs < settings.num_workers:
+        raise ValueError(
+            f"{config.env.num_envs} envs cannot be shared by {settings.num_workers} workers; use more envs"
+        )
+    ahead = getattr(config.plan, "overlap", False) or getattr(config.plan, "warmup_steps", 0)
+    if config.collector.schedule != "together" or config.logging.video_every or ahead:
+        raise ValueError(
+            "with workers, collector.schedule is 'together', plan.overlap is off, plan.warmup_steps is 0 and no videos "
+            "are made during training"
+        )
 
 
 RANK_TERMS = frozenset({"rnd"})

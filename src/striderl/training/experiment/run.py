@@ -27,13 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import CheckpointStore
 from striderl.checkpoint.trust import content_digest
-from striderl.data import tree
 from striderl.data.naming import unknown
 from striderl.data.registry import CALLBACKS
 from striderl.envs.tasks import make
@@ -52,12 +50,19 @@ from striderl.training.callbacks.video import Video
 from striderl.training.checks import require_device
 from striderl.training.distributed import Ranks, joined_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED, Stoppable
-from striderl.training.experiment.assembly import Learner, build_learner, check_ranks
+from striderl.training.experiment.assembly import (
+    build_learner,
+    check_ranks,
+    check_workers,
+    rescale_learning_rates,
+    state_on_device,
+)
 from striderl.training.experiment.config_json import ConfigError
 from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
 from striderl.training.experiment.run_folder import SPECS_FILE, RunFolder, read_plain_specs, run_layout, write_specs
 from striderl.training.experiment.run_lock import FolderLock, FolderLockedError
 from striderl.training.experiment.seal import accepted_content, write_sealed
+from striderl.training.experiment.worker_fleet import WorkersError
 from striderl.training.guard import FAULTS_FILE, DivergedError, FaultReport
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.record import Record
@@ -114,6 +119,8 @@ class Run:
         try:
             self._build(config, folder, signals, watchers, accept_changes)
         except BaseException:
+            if config.workers.kind and hasattr(self, "env"):
+                self.env.close()
             self._unlock()
             raise
 
@@ -135,9 +142,15 @@ class Run:
         self.config, self.folder = config, folder
         self.signals = signals if signals is not None else StopSignals()
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)
-        count, first = self.ranks.shard(config.env.num_envs)
-        self.env = self._make_env(count, first_env_index=first)
-        self.learner: Learner = build_learner(config, self.env, self.ranks, self.objects)
+        check_workers(config, self.ranks.world_size, self.objects)
+        if config.workers.kind:
+            from striderl.training.experiment.remote_collector import build_with_workers
+
+            self.env, self.learner = build_with_workers(config)
+        else:
+            count, first = self.ranks.shard(config.env.num_envs)
+            self.env = self._make_env(count, first_env_index=first)
+            self.learner = build_learner(config, self.env, self.ranks, self.objects)
         watchers = [*watchers, *(as_callback(CALLBACKS.get(name)()) for name in config.callbacks)]
         callbacks = self._of_main(watchers, accept_changes) if self.ranks.is_main else []
         self.trainer: Trainer = self.learner.trainer([*callbacks, self._save()])
@@ -210,6 +223,10 @@ class Run:
         settings = self.config.evaluation
         if self._is_live():
             return None
+        if self.config.workers.kind:
+            from striderl.training.experiment.remote_collector import RemoteEvaluate
+
+            return RemoteEvaluate(self.env, self.learner.policy, settings)
         return Evaluate(
             self._make_env(min(settings.num_envs, settings.num_episodes)),
             Stoppable(self.learner.greedy, self.signals),
@@ -351,7 +368,7 @@ class Run:
         states = self.ranks.from_main(self._newest_states)
         if not states:
             return False
-        state = _on_device(states[self.ranks.rank], self.env.device)
+        state = state_on_device(states[self.ranks.rank], self.env.device)
         self.trainer.load_state_dict(state)
         self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
         self._saved = _place(state)
@@ -374,6 +391,9 @@ class Run:
             self._faults.resume_at(0, 0)
             return []
         check_layout(checkpoint.layout, self._layout(), where=str(checkpoint.path))
+        if checkpoint.config is not None:
+            before = RunConfig.from_stored(checkpoint.config)
+            rescale_learning_rates(checkpoint.state, before, self.config, self.env, self.objects)
         return states_of_ranks(checkpoint.state, self.ranks.world_size)
 
     @property
@@ -409,6 +429,8 @@ class Run:
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
         except (DivergedError, UnknownMetricError) as error:
             return self._leave(str(error), 1)
+        except WorkersError as error:  # their states cannot be asked for any more: the last checkpoint is what there is
+            return self._outcome(str(error), 1, saved=bool(self.store.steps()))
 
     def _seal_config(self) -> None:
         """Update config.json to the present config: a run that is built in a program may have another one."""
@@ -471,16 +493,3 @@ def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return a unique key of a run's state: several phases may have the same number of env steps."""
     position = state["consumers"]["position"]
     return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
-
-
-def _on_device(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return a loaded state with collector and storage tensors moved to the device; envs move their own."""
-    if device.type == "cpu" or "collector" not in state:
-        return dict(state)
-
-    def moved(part: Any) -> Any:
-        return tree.map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part)
-
-    collector = {**state["collector"], "groups": moved(state["collector"]["groups"])}
-    collector["statistics"] = moved(collector["statistics"])
-    return {**state, "collector": collector, **{name: moved(state[name]) for name in ("rollout",) if name in state}}

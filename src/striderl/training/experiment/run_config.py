@@ -21,7 +21,7 @@ from striderl.algorithms.building import OFFLINE, facts_of
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import decode_json
 from striderl.checkpoint.trust import require_trust
-from striderl.collect.schedules import CollectorConfig
+from striderl.collect.schedules import CollectorConfig, WorkerSettings
 from striderl.data.checked_fields import MAY_BE_INFINITE, check_field_types, check_num_threads
 from striderl.data.naming import unknown
 from striderl.data.registry import CALLBACKS, LOGGERS, TERMS, colon_hint, is_reference
@@ -237,6 +237,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     """Callbacks of one's own, 'module:Class', built without arguments and called with every record."""
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     """How experience is collected; its seed is that of the run."""
+    workers: WorkerSettings = field(default_factory=WorkerSettings)
+    """Who collects it: the learner itself, or workers of Ray."""
     plan: PlanT
     """How much is collected, and how long."""
     dataset: str = ""

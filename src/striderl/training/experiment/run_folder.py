@@ -32,7 +32,7 @@ from typing import Any
 from striderl import __version__
 from striderl.checkpoint.layout import describe
 from striderl.checkpoint.safe_files import check_plain, read_json, write_json
-from striderl.checkpoint.trust import remember
+from striderl.checkpoint.trust import remember, require_trust
 from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
@@ -166,6 +166,31 @@ def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs", name:
         folder.write_versions()
         return folder
     raise FileExistsError(f"{parent} has a thousand runs of {stamp}")
+
+
+def read_config_file(path: str | Path, *, trust: bool = False) -> RunConfig[Any, Any]:
+    """Read a file with a whole config: the best of a sweep, or the config.json of a run.
+
+    trust: whether modules that it names are accepted though this user has not made it on this machine.
+    """
+    try:
+        content = read_json(path, constant=float)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no config {str(path)!r}") from None
+    if isinstance(content, Mapping):
+        require_trust(path, content, modules_in(content), trust=trust)
+    try:
+        return RunConfig.from_stored(content)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def write_config_file(path: Path, config: RunConfig[Any, Any]) -> None:
+    """Write a config to a file of its own; one that names a module is registered as made here."""
+    content = config.to_dict()
+    if modules_in(content):
+        remember(path, content)
+    write_json(path, content)
 
 
 def _version(package: str) -> str:
