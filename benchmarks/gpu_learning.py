@@ -48,7 +48,8 @@ def train(mode: str, precision: str, seed: int, device: str, iterations: int) ->
     from striderl.training.plans import OnPolicyPlan
     from striderl.training.trainer import Trainer
 
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    allowed = "tf32" if precision != "fp32" else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = allowed
     torch.manual_seed(seed)
     env = PendulumOnDevice(NUM_ENVS, device, seed)
     policy = Policy(

@@ -42,8 +42,8 @@ class GpuTask:
 def set_precision(task: GpuTask) -> None:
     """Let matrix products use TF32 unless the row says float32; this process does nothing else."""
     allowed = task.precision != "fp32"
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if allowed else "ieee"
+    torch.backends.cudnn.fp32_precision = "tf32" if allowed else "ieee"
 
 
 def table(task: GpuTask) -> list[dict[str, torch.Tensor]]:

@@ -94,7 +94,7 @@ def measure(device: str, mode: str, rounds: int, only: list[str]) -> dict[str, A
     import striderl
 
     torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = True  # on a GPU; says nothing to a CPU
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # on a GPU; says nothing to a CPU
     report: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "CPU, one thread",
         "mode": f"{mode}, TF32" if device == "cuda" else mode,

@@ -4,7 +4,7 @@
     student, TPPO     PPO and imitation; its actor feels joints, gyroscope and gravity alone, and remembers with a GRU
     student, DAgger   imitation alone, by two processes that meet on the disk:
                         recorder   the newest student acts, the teacher labels ──▶ demos/
-                        trainer    reads demos/, learns ──▶ dagger/model_20, model_40, … ──▶ the recorder's student
+                        trainer    reads demos/, learns ──▶ dagger/model_20.pt, … ──▶ the recorder's student
 
 python examples/teacher_student.py [--steps 600000] [--seed 0] [--folder runs/teacher_student] [--record]
 
@@ -163,8 +163,8 @@ def train_by_dagger(arguments: argparse.Namespace, settings: dict[str, Any]) -> 
     """Learn in this process from what another one records, and return the student."""
     recorder = multiprocessing.get_context("spawn").Process(target=record_labels, args=(arguments, settings))
     runner = TwoStageRunner(blind_env(arguments, settings), dagger_config(arguments), arguments.folder / "dagger")
-    saved = sorted((arguments.folder / "dagger").glob("model_*"), key=lambda path: int(path.name.partition("_")[2]))
-    if saved and saved[-1].name != "model_0":
+    saved = sorted((arguments.folder / "dagger").glob("model_*.pt"), key=lambda path: int(path.stem.partition("_")[2]))
+    if saved and saved[-1].name != "model_0.pt":
         runner.load(saved[-1])
     left = (2 if arguments.quick else arguments.dagger_iterations) - runner.current_learning_iteration
     if left > 0:

@@ -157,10 +157,10 @@ def with_recordings(config: RunnerConfig, arguments: argparse.Namespace) -> Runn
 def advance(runner: OnPolicyRunner, iterations: int, first: int) -> Policy:
     """Go on to so many iterations, from the newest checkpoint that is not beyond them; `first` is PPO's first one."""
     assert runner.log_dir is not None
-    saved = [int(path.name.partition("_")[2]) for path in runner.log_dir.glob("model_*")]
+    saved = [int(path.stem.partition("_")[2]) + 1 for path in runner.log_dir.glob("model_*.pt")]
     newest = max((number for number in saved if number <= iterations), default=0)
     if newest > runner.current_learning_iteration:
-        runner.load(runner.log_dir / f"model_{newest}")
+        runner.load(runner.log_dir / f"model_{newest - 1}.pt")  # numbered as rsl_rl does, from 0
     if runner.current_learning_iteration < iterations:
         is_fresh = runner.current_learning_iteration == first
         runner.learn(iterations - runner.current_learning_iteration, init_at_random_ep_len=is_fresh)

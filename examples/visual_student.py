@@ -5,7 +5,7 @@
     student   forward_depth ──conv──▶ latent [32] ──┴─▶ GRU ─▶ actions       VisualDeterministicRecurrent, DAgger
 
     recorder  the newest student acts, the teacher labels; pictures are compressed ──▶ demos/
-    trainer   reads demos/, learns ──▶ student/model_20, model_40, … ──▶ the recorder's next student
+    trainer   reads demos/, learns ──▶ student/model_20.pt, model_40.pt, … ──▶ the recorder's next student
 
 python examples/visual_student.py [--iterations 220] [--seed 0] [--teacher runs/teacher_student/teacher] [--record]
 """
@@ -164,8 +164,8 @@ def train(arguments: argparse.Namespace) -> tuple[Any, list[float]]:
     """Learn in this process from what another one records; return the student and how its latents' loss went."""
     env = make_env(arguments, num_envs_of(arguments))
     runner = TwoStageRunner(env, student_config(arguments, env), arguments.folder / "student")
-    saved = sorted((arguments.folder / "student").glob("model_*"), key=lambda path: int(path.name.partition("_")[2]))
-    if saved and saved[-1].name != "model_0":
+    saved = sorted((arguments.folder / "student").glob("model_*.pt"), key=lambda path: int(path.stem.partition("_")[2]))
+    if saved and saved[-1].name != "model_0.pt":
         runner.load(saved[-1])
     recorder = multiprocessing.get_context("spawn").Process(target=record_labels, args=(arguments,))
     recorder.start()

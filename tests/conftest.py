@@ -155,14 +155,16 @@ def _torch_modes() -> dict[str, tuple[Any, Callable[[Any], object]]]:
             torch.get_deterministic_debug_mode(),
             torch.set_deterministic_debug_mode,
         ),
-        "torch's float32 precision of products": (
-            torch.get_float32_matmul_precision(),
-            torch.set_float32_matmul_precision,
-        ),
         "cudnn.deterministic": (cudnn.deterministic, lambda value: setattr(cudnn, "deterministic", value)),
         "cudnn.benchmark": (cudnn.benchmark, lambda value: setattr(cudnn, "benchmark", value)),
-        "cudnn.allow_tf32": (cudnn.allow_tf32, lambda value: setattr(cudnn, "allow_tf32", value)),
-        "cuda.matmul.allow_tf32": (matmul.allow_tf32, lambda value: setattr(matmul, "allow_tf32", value)),
+        # by the new switches alone: torch raises where the old ones are read after the new ones were set
+        **{
+            f"the float32 precision of {name}": (
+                part.fp32_precision,
+                lambda value, part=part: setattr(part, "fp32_precision", value),
+            )
+            for name, part in (("cudnn", cudnn), ("conv", cudnn.conv), ("rnn", cudnn.rnn), ("products", matmul))
+        },
     }
 
 

@@ -24,6 +24,15 @@ def blocks() -> list[tuple[str, str]]:
     ]
 
 
+def test_the_page_of_described_items_is_that_of_the_tests():
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import described
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+    assert (ROOT / "docs" / "described.md").read_text() == described.page(described.described_items())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), blocks(), ids=[name for name, _ in blocks()])
 def test_every_python_block_of_the_docs_runs(name, code, tmp_path, monkeypatch):

@@ -183,6 +183,23 @@ def test_the_second_run_does_nothing(setup: ModuleType, monkeypatch: pytest.Monk
     assert not any("venv" in command for command in shell.commands), "the environment itself is kept"
 
 
+def test_the_clients_have_an_environment_of_their_own(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    shell = Shell()
+    use(monkeypatch, setup, shell)
+    monkeypatch.setattr(setup, "CLIENT_CONSTRAINTS", tmp_path / "constraints-clients.txt")
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--clients"])
+    setup.main()
+    assert [sys.executable, "-m", "venv", str(tmp_path / ".venv-clients")] in shell.commands
+    [editable] = [line for line in shell.installs() if "--editable" in line]
+    assert "mjlab" in editable and "[dev]" not in editable and "constraints-clients.txt" in editable
+    monkeypatch.setattr(setup.subprocess, "run", Shell(mjlab=(1, "")))
+    (tmp_path / "constraints-clients.txt").write_text("mjlab==99\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        setup.main()  # a client that cannot be installed fails loudly
+
+
 def test_a_failed_install_is_not_taken_for_done(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     use(monkeypatch, setup, Shell(editable=(1, "")))
     with pytest.raises(subprocess.CalledProcessError):

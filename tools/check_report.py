@@ -2,7 +2,7 @@
 
     python tools/check_report.py runs/cartpole/…/report.html --pictures /tmp
 
-Chromium opens the page without a network, in light and dark; the pictures are for the eye. The test suite does without a
+Chromium opens the page without a network, in light and dark; the pictures are for the eye. The test suite needs no
 browser: `tests/cli/test_report.py` reads the page with Python's parser.
 """
 

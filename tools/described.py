@@ -70,10 +70,10 @@ def page(items: list[DescribedItem]) -> str:
     """Return the text of docs/described.md."""
     differing = sum(bool(item.difference) for item in items)
     lines = [
-        "# What the source documents describe, and the test that shows it",
+        "# What the five systems describe, and the test that shows it",
         "",
-        "striderl unites five systems. Each row is one sentence of the document that describes such a system, with the"
-        " line it stands on and the test in `tests/seeds/` that executes it. This page is written by"
+        "striderl unites five systems. Each row is one sentence of a document that describes one of them, with the line"
+        " it stands on and the test in `tests/seeds/` that shows it. This page is written by"
         " `python tools/described.py`.",
         "",
         f"{len(items)} items: {len(items) - differing} as described, {differing} with a deliberate difference.",

@@ -268,8 +268,8 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing was checked")
         return 1
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.fp32_precision = "ieee"
     results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "checks": {}}
     failed = 0
     for name, function in CHECKS.items():

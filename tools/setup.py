@@ -4,6 +4,7 @@ Standard library only, because this runs before anything is installed. Run it as
 changed since the last time, it looks at one file and ends.
 
     python3 tools/setup.py [--venv .venv]
+    python3 tools/setup.py --clients        .venv-clients: the simulators that tests/clients run against, on the CPU
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints-dev.txt"
+CLIENT_CONSTRAINTS = ROOT / "constraints-clients.txt"
+CLIENTS = ["mjlab", "rsl-rl-lib", "onnx", "onnxruntime", "pytest>=8", "pytest-timeout>=2.3"]
 RENDER_PACKAGES = ["libegl1", "libegl-mesa0", "libgl1", "libosmesa6"]
 
 
 def main() -> None:
     """Create the environment if it is missing or out of date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where the virtual environment goes")
-    venv = parser.parse_args().venv
+    parser.add_argument("--venv", type=Path, default=None, help="where the virtual environment goes")
+    parser.add_argument("--clients", action="store_true", help="the environment of `make test-clients`")
+    given = parser.parse_args()
+    venv = given.venv or ROOT / (".venv-clients" if given.clients else ".venv")
     if not (3, 11) <= sys.version_info[:2] <= (3, 14):
         sys.exit(f"striderl needs Python 3.11 to 3.14; this is {sys.version.split()[0]} ({sys.executable})")
     stamp = venv / "striderl-setup.txt"
@@ -39,8 +44,13 @@ def main() -> None:
         say(f"creating {venv}")
         create_venv(venv)
     install_torch(python)
-    say("installing striderl with its development tools")
-    pip(python, "install", "--constraint", str(CONSTRAINTS), "--editable", f"{ROOT}[dev]")
+    if given.clients:
+        say("installing striderl with the clients that it is tried in")
+        pins = ["--constraint", str(CONSTRAINTS), "--constraint", str(CLIENT_CONSTRAINTS)]
+        pip(python, "install", *pins, *CLIENTS, "--editable", str(ROOT))
+    else:
+        say("installing striderl with its development tools")
+        pip(python, "install", "--constraint", str(CONSTRAINTS), "--editable", f"{ROOT}[dev]")
     install_render_libraries()
     stamp.write_text(wanted)
     say(f"ready: {venv}")
@@ -68,7 +78,8 @@ def create_venv(venv: Path) -> None:
 
 def fingerprint() -> str:
     """Return a text that changes when the environment would have to be made anew."""
-    contents = b"".join(path.read_bytes() for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)))
+    paths = (ROOT / "pyproject.toml", CONSTRAINTS, CLIENT_CONSTRAINTS, Path(__file__))
+    contents = b"".join(path.read_bytes() for path in paths if path.exists())
     return f"{sys.version.split()[0]} {hashlib.sha256(contents).hexdigest()}"
 
 

@@ -105,7 +105,7 @@ def test_the_settings_of_st_rl_reach_their_places():
         "action_labels_from_sample": True,
     }
     runner = OnPolicyRunner(HiddenGoal(4), st_rl(algorithm))
-    assert isinstance(runner.alg, DAgger) and isinstance(runner.storage, QueueRolloutStorage)
+    assert isinstance(runner.trainer.algorithm, DAgger) and isinstance(runner.storage, QueueRolloutStorage)
     assert runner.alg.config.lr_scheduler_class_name == "CosineAnnealingLR" and runner.alg.config.num_mini_batches == 2
     distill = next(term for term in runner.alg.terms if isinstance(term, Distill)).config
     assert (distill.target, distill.weight, distill.teacher_act_prob) == ("l1", "linear", "tanh")
@@ -150,7 +150,7 @@ def test_parkours_keys_beside_the_teacher(tmp_path):
         "teacher_policy": dict(SMALL),
     }
     runner = OnPolicyRunner(HiddenGoal(4), st_rl(algorithm))
-    assert isinstance(runner.alg, PPO) and isinstance(teacher_of(runner), Teacher)
+    assert isinstance(runner.trainer.algorithm, PPO) and isinstance(teacher_of(runner), Teacher)
 
 
 def test_defect_26_an_old_file_brings_its_normaliser_along(tmp_path):

@@ -50,6 +50,10 @@ ALLOWED = {
         "training/experiment/run_folder.py",
         "shutil.copytree",
     ): "a copy of a run into a new folder, in which links stay links",
+    ("execution/background.py", ".write_bytes"): "a request in the temporary folder of the process that compiles",
+    ("execution/background.py", ".read_text"): "its answer, in the same folder",
+    ("execution/compile_worker.py", ".read_bytes"): "the request, in the temporary folder of the trainer",
+    ("execution/compile_worker.py", ".write_text"): "the answer, in the same folder",
     # removals of what was made a moment before
     ("cli/train.py", "shutil.rmtree"): "the run folder that this command has just made and nothing was trained in",
     ("export/bundle.py", "shutil.rmtree"): "temporary folders with random names, and the bundle that was replaced",

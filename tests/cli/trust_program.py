@@ -230,13 +230,38 @@ def reader_cases(run, files):
         recorded = {"pretrain_iterations": 1, "pretrain_dataset": {"data_dir": str(files / "recordings")}}
         return kind(env, {**train_cfg, **(recorded if staged else {})}).load(files / "hostile.pt")
 
+    def distillation_load():
+        model = {"hidden_dims": [4], "distribution_cfg": {"class_name": "GaussianDistribution"}}
+        cfg = {"student": dict(model), "teacher": dict(model), "algorithm": {}, "num_steps_per_env": 4}
+        return training.DistillationRunner(env, cfg).load(files / "hostile.pt")
+
     def resumed():
         config = training.read_run_config(run)
         return training.Run(config, training.RunFolder(run)).restore()
 
+    def generator_load():
+        import torch
+
+        from striderl.compat.generator import Algorithm, Trainer
+
+        class Own(Algorithm):
+            """The least that a trainer takes."""
+
+            def __init__(self, **kwargs):
+                self.model = None
+
+            def predict(self, obs):
+                return torch.zeros(len(obs), dtype=torch.int64)
+
+            def learn(self, samples):
+                return {}
+
+        return Trainer(alg=Own, env="cartpole").load(run / "checkpoints")
+
     spec = datasets.AMPLoaderConfig(time_between_frames=0.02)
     return {
         "checkpoint.CheckpointStore": lambda: checkpoint.CheckpointStore(run / "checkpoints").load(),
+        "compat.Trainer.load": generator_load,
         "checkpoint.read_rsl_rl": lambda: checkpoint.read_rsl_rl(files / "hostile.pt"),
         "checkpoint.read_rsl_rl raw": lambda: checkpoint.read_rsl_rl(files / "raw.pt"),
         "policies.read_run": lambda: policies.read_run(files / "st_rl"),
@@ -244,6 +269,7 @@ def reader_cases(run, files):
         "training.Agent.load": lambda: training.Agent.load(run),
         "training.OnPolicyRunner.load": lambda: runner_load(training.OnPolicyRunner),
         "training.TwoStageRunner.load": lambda: runner_load(training.TwoStageRunner),
+        "training.DistillationRunner.load": distillation_load,
         "training.Run.restore": resumed,
         "training.RunStudents": lambda: student(run),
         "training.RunStudents runner": lambda: student(files / "runner"),

@@ -319,7 +319,8 @@ LOOKED_AT = {
     StatefulPolicy: """act_inference forward evaluate_actions get_encoder_latent get_estimated_state start
         embed_visual_latent act_with_embedded_latent load_misaligned_state_dict""",
     PPO: "collect_transition_from_dataset test_mode",
-    OnPolicyRunner: "add_git_repo_to_log load current_learning_iteration",
+    OnPolicyRunner: """add_git_repo_to_log load current_learning_iteration tot_timesteps tot_time export_policy_to_jit
+        export_policy_to_onnx""",
     ReplayBuffer: "save restore update extend export_rows update_weight with_rew",
     BasePolicy: "set_agent_id",  # of several agents
     PrioritizedReplayBuffer: "weight",

@@ -20,10 +20,10 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def full_precision():
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
     yield
-    torch.backends.cuda.matmul.allow_tf32 = before
+    torch.backends.cuda.matmul.fp32_precision = before
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (6, 300), (24, 129), (5, 7, 3)])

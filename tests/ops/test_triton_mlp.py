@@ -124,8 +124,8 @@ def test_leading_dimensions_are_kept_and_constants_have_no_gradient():
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_compiled_networks_use_them_where_the_precision_allows(precision):
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     try:
         torch.manual_seed(0)
         network = MlpModel(48, (64, 32), 8, nn.ELU).cuda()
@@ -141,7 +141,7 @@ def test_compiled_networks_use_them_where_the_precision_allows(precision):
         assert any("_layer" in name for name in names) == (precision != "fp32"), names
         assert_near(found, network.double()(x.double()), ERROR[torch.bfloat16])
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 @pytest.mark.parametrize("bend", BENDS)
@@ -157,8 +157,8 @@ def test_what_is_not_a_number_stays_so(bend):
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 def test_slopes_of_compiled_networks_are_differentiated_again_by_torch():
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
         torch.manual_seed(0)
         network = MlpModel(6, (32, 16), 1, nn.ELU).cuda()
@@ -173,4 +173,4 @@ def test_slopes_of_compiled_networks_are_differentiated_again_by_torch():
         for one, other in zip(found, wanted, strict=True):
             assert_near(one, other, 4 * ERROR[torch.float32])
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.fp32_precision = before

@@ -110,7 +110,7 @@ def test_the_example_of_the_seed_corrected(tmp_path):
     runner = AmpPolicyRunner(env, config(), log_dir=tmp_path, device="cpu")
     runner.learn(num_learning_iterations=2)
     assert (runner.metrics_velrmsd, runner.metrics_CoT) == (None, None), "this env measures neither"
-    assert (tmp_path / "model_2").exists()
+    assert (tmp_path / "model_1.pt").exists()
     prior = runner.prior
     assert (prior.config.task_weight, prior.config.style_weight) == (0.25, 1.5)
     assert (prior.config.gradient_penalty, prior.config.loss_weight) == (10.0, 0.5)

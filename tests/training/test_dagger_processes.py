@@ -53,8 +53,8 @@ def test_a_recorder_and_a_learner_feed_each_other(tmp_path):
     recorder = multiprocessing.get_context("spawn").Process(target=record, args=(tmp_path,))
     recorder.start()
     try:
-        deadline, acted = time.monotonic() + 240.0, ["model_0"]
-        while not acted or acted == ["model_0"]:
+        deadline, acted = time.monotonic() + 240.0, ["model_0.pt"]
+        while not acted or acted == ["model_0.pt"]:
             assert time.monotonic() < deadline, "no newer student has acted within four minutes"
             runner.learn(4)  # waits for the first trajectories
             acted = students.who_acted(newest(tmp_path / "demos"))
@@ -67,5 +67,5 @@ def test_a_recorder_and_a_learner_feed_each_other(tmp_path):
     teacher, steps = make_teacher(env), newest(tmp_path / "demos")
     torch.testing.assert_close(steps["act"], greedy(teacher, steps["obs"]), msg="labels are the teacher's")
     assert not steps["policy"]["acted"].any(), "and what was done is the student's"
-    first, last = students.actions("model_0", steps["obs"]), greedy(runner.alg.policy, steps["obs"])
+    first, last = students.actions("model_0.pt", steps["obs"]), greedy(runner.alg.policy, steps["obs"])
     assert (last - steps["act"]).abs().mean() < 0.5 * (first - steps["act"]).abs().mean(), "it comes near the teacher"

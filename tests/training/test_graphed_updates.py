@@ -145,7 +145,8 @@ def test_a_step_that_cannot_be_recorded_is_taken_by_itself_and_said_once(caplog)
     assert_same_state(plain, failing)
     said = [record for record in caplog.records if "cannot be recorded" in record.message]
     assert [record.getMessage() for record in said] == [
-        "whole gradient steps cannot be recorded, so their parts are: operation not permitted when stream is capturing"
+        "whole gradient steps cannot be recorded, so their parts are: "
+        "operation not permitted when stream is capturing. Mend what it names; with strict=True it raises instead"
     ]
 
 

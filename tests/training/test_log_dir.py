@@ -86,7 +86,7 @@ def test_an_agent_plays_it(log_dir):
 def test_every_command_takes_it(log_dir, tmp_path, capsys):
     assert main(["evaluate", str(log_dir), "--episodes", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 2 * 8 * 4
-    assert main(["evaluate", str(log_dir), "--episodes", "2", "--checkpoint", "2"]) == 0
+    assert main(["evaluate", str(log_dir), "--episodes", "2", "--checkpoint", "1"]) == 0
     assert main(["export", str(log_dir), "--output", str(tmp_path / "bundle"), "--formats", "torch"]) == 0
     assert main(["plot", str(log_dir), "--output", str(tmp_path / "curves.png")]) == 0
     assert (tmp_path / "curves.png").stat().st_size > 1000
@@ -94,7 +94,7 @@ def test_every_command_takes_it(log_dir, tmp_path, capsys):
     assert main(["dataset", str(log_dir), str(tmp_path / "data"), "--num-steps", "40"]) == 0
     capsys.readouterr()
     assert main(["evaluate", str(log_dir), "--checkpoint", "9"]) == 2
-    assert "there are the iterations [2]" in capsys.readouterr().err
+    assert "there are the iterations [0, 1]" in capsys.readouterr().err
 
 
 def test_resume_goes_on_to_the_same_bits(tmp_path, capsys):
@@ -102,7 +102,7 @@ def test_resume_goes_on_to_the_same_bits(tmp_path, capsys):
     trained(tmp_path / "halves", 2).close()
     assert main(["resume", str(tmp_path / "halves")]) == 0
     assert "pendulum with OnPolicyRunner, from iteration 2" in capsys.readouterr().out
-    whole, halves = (load_state(tmp_path / name / "model_4") for name in ("whole", "halves"))
+    whole, halves = (load_state(tmp_path / name / "model_3.pt") for name in ("whole", "halves"))
     for state in (whole, halves):
         state.pop("seconds")
         state["trainer"].pop("seconds", None)
@@ -150,7 +150,7 @@ def test_an_env_without_a_name_has_to_be_named(tmp_path, capsys, monkeypatch):
     named = ["--env", "test_log_dir:make_fake"]
     assert main(["evaluate", str(tmp_path), "--episodes", "2", "--num-envs", "2", *named]) == 0, capsys.readouterr().err
     assert main(["resume", str(tmp_path), "--max-iterations", "2", *named]) == 0, capsys.readouterr().err
-    assert (tmp_path / "model_2").is_dir() and runner.current_learning_iteration == 1
+    assert (tmp_path / "model_1.pt").is_file() and runner.current_learning_iteration == 1
     assert main(["evaluate", str(tmp_path), "--env", "cartpole"]) == 2
     assert "observation" in capsys.readouterr().err
 
@@ -197,5 +197,5 @@ def test_a_runner_can_be_asked_to_stop(tmp_path):
     runner = OnPolicyRunner(make("pendulum", num_envs=4), small(), tmp_path)
     runner.should_stop = lambda: runner.current_learning_iteration == 2
     runner.learn(4)
-    assert runner.current_learning_iteration == 2 and (tmp_path / "model_2").is_dir()
+    assert runner.current_learning_iteration == 2 and (tmp_path / "model_1.pt").is_file()
     assert torch.isfinite(next(runner.alg.policy.parameters())).all()

@@ -18,6 +18,7 @@ import pytest
 import torch
 from run_cases import final_state, folder_at, main, taking_signals, tiny
 
+import striderl
 from striderl.checkpoint.errors import CheckpointError, LayoutMismatch
 from striderl.checkpoint.store import CheckpointStore
 from striderl.data import tree
@@ -390,13 +391,45 @@ def test_an_agent_is_loaded_from_a_folder(tmp_path):
 
 @pytest.fixture
 def without_tf32():
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    parts = (cudnn, cudnn.conv, cudnn.rnn, matmul)
+    before = [part.fp32_precision for part in parts]
+    for part in parts:
+        part.fp32_precision = "ieee"
     yield
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    for part, precision in zip(parts, before):
+        part.fp32_precision = precision
 
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_tf32_is_switched_on_where_a_run_says_so(tmp_path, tf32, without_tf32):
     Run(tiny(iterations=1, tf32=tf32), RunFolder(tmp_path)).close()
-    assert torch.backends.cuda.matmul.allow_tf32 is tf32 and torch.backends.cudnn.allow_tf32 is tf32
+    wanted = "tf32" if tf32 else "ieee"
+    assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.fp32_precision == wanted
+
+
+@pytest.mark.parametrize("switch", ["new", "old", "global"])
+def test_whichever_switch_a_client_has_used_both_are_read(switch):
+    # torch raises for code that reads the old switch after the new one was set; mjlab sets the new one
+    program = f"""
+import torch
+from striderl.networks.mlp import MlpModel, kernel_dtype
+if {switch!r} == "new":
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
+elif {switch!r} == "old":
+    torch.backends.cuda.matmul.allow_tf32 = True
+else:
+    torch.backends.fp32_precision = "tf32"
+assert kernel_dtype() is torch.float32
+torch.compile(MlpModel(3, (4,), 2), backend="eager")(torch.ones(2, 3))
+torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"  # as a run with tf32 does
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_module_uses_torchs_old_switches():
+    source = Path(striderl.__file__).parent
+    old = ("allow_tf32", "set_float32_matmul_precision", "get_float32_matmul_precision")
+    found = [path for path in source.rglob("*.py") if any(name in path.read_text() for name in old)]
+    assert not found

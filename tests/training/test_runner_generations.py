@@ -362,6 +362,7 @@ RSL_RL_ONE = {
     "entropy_coef": 0.0,
     "learning_rate": 1e-3,
     "max_grad_norm": 1.0,
+    "clip_networks_apart": False,
     "use_clipped_value_loss": True,
     "clip_min_std": 1e-15,
     "optimizer_class_name": "Adam",
@@ -382,6 +383,7 @@ RSL_RL_FIVE = {
     "num_mini_batches": 4,
     "gamma": 0.99,
     "entropy_coef": 0.01,
+    "clip_networks_apart": True,
     "schedule": "adaptive",
 }
 """The same in rsl_rl 4 and 5."""

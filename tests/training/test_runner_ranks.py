@@ -41,4 +41,4 @@ def test_two_runners_learn_as_one(tmp_path):
     one, other = (torch.load(tmp_path / f"said_{rank}.pt", weights_only=True) for rank in (0, 1))
     assert tree.equal(one["weights"], other["weights"]) and torch.equal(one["rate"], other["rate"])
     assert one["ranks"] == (True, 2, 0) and other["ranks"] == (True, 2, 1)
-    assert (tmp_path / "log_0" / "model_3").is_dir() and not (tmp_path / "log_1").exists()
+    assert (tmp_path / "log_0" / "model_2.pt").is_file() and not (tmp_path / "log_1").exists()

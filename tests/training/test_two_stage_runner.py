@@ -80,7 +80,7 @@ def test_the_critic_learns_what_recordings_earned(demos):
     obs = {"target": torch.rand(64, 2) * 2 - 1, "clock": torch.rand(64, 1)}
     value = policy(obs, policy.initial_state(64), policy.settled(torch.zeros(64))).value
     assert float((value.detach() - 1.0).abs().mean()) < 0.2
-    assert isinstance(runner.alg, PPO) and runner.trainer.record.metrics["train/surrogate_loss"] == 0.0
+    assert isinstance(runner.trainer.algorithm, PPO) and runner.trainer.record.metrics["train/surrogate_loss"] == 0.0
 
 
 def test_what_is_logged_of_recordings(demos):
@@ -102,7 +102,7 @@ def test_a_recurrent_student_learns_by_dagger_from_disk(demos):
     given = config(demos, policy=RECURRENT, algorithm={**ON_DISK, "buffer_dilation_ratio": 2.0}, pretrain_iterations=-1)
     runner = runner_of(given)
     runner.learn(16)
-    assert isinstance(runner.alg, DAgger) and isinstance(runner.storage, QueueRolloutStorage)
+    assert isinstance(runner.trainer.algorithm, DAgger) and isinstance(runner.storage, QueueRolloutStorage)
     assert runner.stage == "pretrain" and error_of(runner.alg.policy) < 0.15
 
 
@@ -165,12 +165,12 @@ def test_without_a_second_stage_the_end_is_the_end(demos, tmp_path):
     runner.learn(9)
     assert runner.stage == "pretrain" and runner.current_learning_iteration == 5
     # the first weights are there before anything is read: whoever records with this student can begin
-    assert {path.name for path in tmp_path.iterdir() if path.name.startswith("model")} == {"model_0", "model_5"}
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith("model")} == {"model_0.pt", "model_4.pt"}
     assert json.loads((tmp_path / "config.json").read_text())["train_cfg"] == json.loads(json.dumps(given))
     runner.learn(1)
     assert runner.current_learning_iteration == 5
     other = runner_of(given)
-    other.load(tmp_path / "model_0", load_optimizer=False)
+    other.load(tmp_path / "model_0.pt", load_optimizer=False)
     assert other.current_learning_iteration == 0
 
 
@@ -339,10 +339,10 @@ def test_a_recording_without_the_critics_view_trains_the_actor(tmp_path, caplog)
     critic = {name: value for name, value in weights(runner).items() if name.startswith("critic_body")}
     with caplog.at_level(logging.WARNING):
         runner.learn(2)
-    assert "clock were not recorded" in caplog.text and isinstance(runner.alg, DAgger)
+    assert "clock were not recorded" in caplog.text and isinstance(runner.trainer.algorithm, DAgger)
     assert critic and all(torch.equal(weights(runner)[name], value) for name, value in critic.items())
     runner.learn(3)
-    assert isinstance(runner.alg, PPO)
+    assert isinstance(runner.trainer.algorithm, PPO)
 
 
 def test_a_recorded_teacher_wants_to_be_told(demos):

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from striderl.cli.clients import train_client
 from striderl.cli.launch import SLURM, base_config, submit_train
 from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
@@ -31,6 +32,7 @@ from striderl.cli.terminal import (
     say,
 )
 from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
+from striderl.envs.clients import client_of
 from striderl.recipes.table import task_names
 from striderl.training.signals import StopSignals
 
@@ -76,6 +78,9 @@ def train(words: list[str]) -> int:
         if (not words and "--config" not in given) or words[:1] in (["-h"], ["--help"]):
             say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
             return 0 if words else 2
+        if words and "--algorithm" not in given and client_of(words[0]) is not None:
+            kept = [word for flag in ("--runs", "--name") if flag in given for word in (flag, given[flag])]
+            return train_client(words[0], [*words[1:], *kept], signals)
         rest, config = base_config(words, given, command="train")
         _check_plain_flags(rest)
         if SLURM in given:

@@ -39,7 +39,9 @@ TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …]
 Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
 
   TASK                  {tasks},
-                        any id of Gymnasium (gymnasium:LunarLander-v3), or an env of your own: my_pkg.envs:PointRobot
+                        any id of Gymnasium (gymnasium:LunarLander-v3), an env of your own (my_pkg.envs:PointRobot), or
+                        a simulator's task with its own settings: mjlab:TASK, isaaclab:TASK, legged_gym:TASK,
+                        playground:TASK, genesis:MODULE ('striderl train mjlab:TASK --help' lists them)
   --algorithm NAME      another algorithm than the usual one ('striderl list algorithms'), or my_pkg.trpo:TRPO
   --terms NAME …        what is learned beside it ('striderl list terms'), or my_pkg.terms:MyTerm
   --steps 1000000       how long, in steps over all envs

@@ -252,11 +252,12 @@ class Collector:
         return self._finish_call(call, started)
 
     @torch.no_grad()
-    def launch(self) -> None:
+    def launch(self, *, ahead: bool = True) -> Any:
         """Choose the next actions and start the envs' step; the next `collect(n_step=…)` finishes it first.
 
         Meanwhile the caller may update the policy: the actions are fixed, so results do not depend on timing. The
-        state cannot be saved until the step is finished.
+        state cannot be saved until the step is finished. Returns the actions, [N, …]. Without `ahead`, an env of this
+        process is stepped only when the step is finished.
         """
         self.ready()
         for number, group in enumerate(self._groups):
@@ -264,10 +265,11 @@ class Collector:
                 continue
             actions = group.act()
             try:
-                self.schedule.launch(number, actions, ahead=True)
+                self.schedule.launch(number, actions, ahead=ahead)
             except BaseException:
                 self._mid_episode = True
                 raise
+        return tree.cat([group.chosen() for group in self._groups])
 
     def _begin_steps(self, n_step: int, storage: Storage | None) -> StepsCall:
         """Return a call with none of its steps taken, or all of them where CUDA graphs are replayed."""

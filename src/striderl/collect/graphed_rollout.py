@@ -384,7 +384,11 @@ class GraphedCollector:
             if strict:
                 raise
             reason = str(error).partition("\n")[0]
-            _log.warning("steps of the envs cannot be recorded, so they are taken one by one: %s", reason)
+            _log.warning(
+                "steps of the envs cannot be recorded, so they are taken one by one: %s. Mend what it names, or choose "
+                "mode='eager'; strict=True raises instead",
+                reason,
+            )
             self._given_up, self._steps = True, None
             return False
         return True

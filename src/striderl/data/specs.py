@@ -113,6 +113,10 @@ class ComponentSpec(TensorSpec):
             raise ValueError(f"first_choice has {len(self.first_choice)} numbers for {len(self.num_choices)} entries")
 
 
+SAME_GROUP = (("policy", "actor", "state"), ("critic", "privileged_state"))
+"""Names of one group: of the actor's observations (Isaac Lab, mjlab, Playground), and of the critic's."""
+
+
 @dataclass(frozen=True, eq=False)
 class ObsSpec(Mapping[str, ComponentSpec]):
     """Ordered components of an observation; a mapping from name to `ComponentSpec`."""
@@ -212,17 +216,26 @@ class ObsSpec(Mapping[str, ComponentSpec]):
 
     # -- parts of a spec ---------------------------------------------------------------------------------------------
 
+    def resolve(self, name: str) -> str | None:
+        """Return the component or group of this name, else the group that others call so; None where there is none."""
+        groups = self.groups
+        if name in self.components or name in groups:
+            return name
+        others = next((names for names in SAME_GROUP if name in names), ())
+        return next((other for other in others if other in groups), None)
+
     def select(self, wanted: Iterable[str]) -> ObsSpec:
         """Keep the components named, or all components of a group named; the order is this spec's own."""
         chosen: set[str] = set()
         for name in wanted:
-            if name in self.components:
-                chosen.add(name)
-            elif name in self.groups:
-                chosen.update(key for key, component in self.components.items() if component.group == name)
-            else:
+            found = self.resolve(name)
+            if found is None:
                 choices = [*self.components, *(group for group in self.groups if group not in self.components)]
                 raise KeyError(unknown("component or group", name, choices, where="the observation"))
+            if found in self.components:
+                chosen.add(found)
+            else:
+                chosen.update(key for key, component in self.components.items() if component.group == found)
         return ObsSpec({name: component for name, component in self.components.items() if name in chosen})
 
     def merged(self, other: ObsSpec) -> ObsSpec:

@@ -4,6 +4,7 @@ env = make("cartpole", num_envs=8)
 env = make("half_cheetah", num_envs=64, settings={"ctrl_cost_weight": 0.05, "num_threads": 2})
 env = make("parkour", num_envs=64, settings={"lanes": {"kinds": ("crawl",), "levels": 4}})     a part of its config
 env = make("gymnasium:LunarLander-v3", num_envs=8)            any Gymnasium id; 'LunarLander-v3' will do
+env = make("mjlab:Mjlab-Cartpole-Balance", num_envs=64)       a simulator that is written for rsl_rl, see clients.py
 env = make("my_pkg.envs:PointRobot", num_envs=8)              a class or function of one's own, by module and name
 env = make(PointRobot, num_envs=8)                            … or the class, a function, an env object
 """
@@ -17,6 +18,7 @@ from typing import Any
 
 from striderl.data.naming import unknown
 from striderl.data.registry import ENVS, GYMNASIUM, OBJECT, colon_hint, full_name, is_reference
+from striderl.envs.clients import build_client_env, client_of
 from striderl.envs.vec_env import VecEnv
 from striderl.envs.wrap_env import config_of, configured, wrap_env
 
@@ -34,7 +36,8 @@ def make(
 ) -> VecEnv:
     """Build an env: a task by name, a class, a function, or an object; see the top of this module.
 
-    `settings` are fields of its config or arguments of its class, and a wrong name gets a suggestion.
+    `settings` are fields of its config or arguments of its class, and a wrong name gets a suggestion. Of a simulator's
+    task they are places in its config, such as 'scene.terrain'; 'clip_actions' bounds actions that it leaves unbounded.
     `filmed` is for `render`: Gymnasium's envs need it beforehand, the built-in ones do not. `first_env_index` is
     the global number of the first env, where several processes each have a part of the envs.
     """
@@ -69,6 +72,12 @@ def _named(
         kwargs = {**shown, **settings}
         name = task.removeprefix(GYMNASIUM)
         return GymnasiumEnv(name, num_envs, device=device, env_kwargs=kwargs, first_env_index=first_env_index)
+    if client_of(task) is not None:
+        from striderl.envs.rsl_rl.env import RslRlEnv
+
+        own = {name: value for name, value in settings.items() if name != "clip_actions"}
+        made = build_client_env(task, num_envs, device, own, filmed=filmed)
+        return RslRlEnv(made, clip_actions=settings.get("clip_actions"), device=device)
     if task not in TASKS:
         if task not in ENVS.names() and not is_reference(task):
             raise KeyError(unknown("task", task, [*TASKS, *ENVS.names()], where="striderl") + colon_hint(task))
@@ -110,7 +119,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def task_config(task: str) -> type[Any] | None:
     """Return the dataclass of a task's settings; None where it has none, as for ids of Gymnasium."""
-    if task.startswith((GYMNASIUM, OBJECT)):
+    if task.startswith((GYMNASIUM, OBJECT)) or client_of(task) is not None:
         return None
     if task in TASKS:
         return CONFIG_OF[task]() if task in CONFIG_OF else None

@@ -185,8 +185,8 @@ class Compiled(Mode):
             self.fallback = f"{type(error).__name__}: {error}"
             found = self._eager.run(function, minibatch, backward)
             _log.warning(
-                "compiling failed, so updates go on eagerly, with the same results: %s. "
-                "ExecutionConfig(mode='compiled', strict=True) raises instead",
+                "compiling failed, so updates go on eagerly, with the same results and several times slower: %s. "
+                "Mend what it names, or choose mode='eager'; with strict=True it raises instead",
                 self.fallback.partition("\n")[0],
             )
         return found
@@ -262,8 +262,8 @@ class Graphed(Compiled):
                     raise
                 self.given_up = str(error).partition("\n")[0]
                 _log.warning(
-                    "steps cannot be recorded, so they go on one by one, with the same results: %s. "
-                    "ExecutionConfig(mode='graphed', strict=True) raises instead",
+                    "steps cannot be recorded, so they go on one by one, with the same results and slower: %s. "
+                    "Mend what it names, or choose mode='compiled' or 'eager'; with strict=True it raises instead",
                     self.given_up,
                 )
         with torch.enable_grad():
@@ -290,7 +290,11 @@ class Graphed(Compiled):
                         raise
                     state["works"] = False
                     reason = str(error).partition("\n")[0]
-                    _log.warning("compiling failed, so a step is recorded as it is: %s", reason)
+                    _log.warning(
+                        "compiling failed, so a step is recorded as it is, about half as fast: %s. "
+                        "Mend what it names, or set ExecutionConfig(fuse=False); with strict=True it raises instead",
+                        reason,
+                    )
             return function(*inputs)
 
         return cast(PureT, run)

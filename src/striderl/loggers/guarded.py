@@ -89,6 +89,10 @@ class Guarded(Logger):
         """Pass a file on."""
         self._pass_on(lambda: self.logger.file(path))
 
+    def artifact(self, name: str) -> None:
+        """Pass the name of an artifact on."""
+        self._pass_on(lambda: self.logger.artifact(name))
+
     def resume_at(self, step: int) -> None:
         """Pass on the step that the run resumes at."""
         self._pass_on(lambda: self.logger.resume_at(step))

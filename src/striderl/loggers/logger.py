@@ -45,6 +45,9 @@ class Logger(ABC):
     def file(self, path: Path) -> None:  # noqa: B027
         """Log any other file: an exported policy, a plot, a report."""
 
+    def artifact(self, name: str) -> None:  # noqa: B027
+        """Log the use of an artifact that the tracker keeps, by its name there."""
+
     def resume_at(self, step: int) -> None:  # noqa: B027
         """Drop the rows after this step: the run resumes from its checkpoint and writes them again."""
 

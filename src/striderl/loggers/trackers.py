@@ -36,16 +36,21 @@ class WandbLogger(Logger):
         project: str = "striderl",
         run_id: str = "",
         mode: Literal["", "offline", "online", "disabled"] = "",
+        entity: str = "",
+        name: str = "",
     ) -> None:
         """Name folder, project and id (made from the folder's name unless given); mode 'online' needs a log-in.
 
-        Without a mode the variable WANDB_MODE chooses it, and where that is not set nothing is sent: 'offline'.
+        mode: without one the variable WANDB_MODE chooses it, and where that is not set nothing is sent: 'offline'.
+        entity: the user or the team; the one that is logged in without it.
+        name: the name that is shown; the id without one.
         """
         mode = mode or os.environ.get("WANDB_MODE", "") or "offline"  # type: ignore[assignment]
         if mode not in ("offline", "online", "disabled"):
             raise ValueError(f"WandbLogger: mode (or WANDB_MODE) is 'offline' or 'online', found {mode!r}")
         self.folder, self.project, self.mode = Path(folder), project, mode
-        self.run_id = run_id or run_id_of(self.folder)
+        self.entity, self.run_id = entity, run_id or run_id_of(self.folder)
+        self.run_name = name or self.run_id
         self._run: Any = None
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -71,6 +76,10 @@ class WandbLogger(Logger):
         """Keep a copy of a file with the run."""
         self._open().save(str(path), base_path=str(path.parent), policy="now")
 
+    def artifact(self, name: str) -> None:
+        """Note that the run has used an artifact of the registry, such as a motion."""
+        self._open().use_artifact(name)
+
     def close(self) -> None:
         """Finish the run."""
         if self._run is not None:
@@ -86,8 +95,9 @@ class WandbLogger(Logger):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._run = wandb.init(
                 project=self.project,
+                entity=self.entity or None,
                 id=self.run_id,
-                name=self.run_id,
+                name=self.run_name,
                 dir=str(self.folder),
                 mode=self.mode,
                 resume="allow",

@@ -177,22 +177,24 @@ def dtype_of_kernels(x: Tensor) -> torch.dtype | None:
         return None
     if not x.is_cuda or x.dtype not in (torch.float32, torch.bfloat16):
         return None
-    allowed = _allowed()
+    allowed = kernel_dtype()
     return allowed if x.dtype is torch.float32 or allowed is torch.bfloat16 else None
 
 
-def _allowed() -> torch.dtype | None:
+def kernel_dtype() -> torch.dtype | None:
+    """Return the dtype in which products of float32 may be computed by kernels; None where full precision is wanted."""
     # kernels have no second derivative: `torch.func` may need it, for a gradient penalty
     if torch.compiler.is_exporting() or torch._C._functorch.peek_interpreter_stack() is not None:
         return None
     if torch.is_autocast_enabled("cuda"):
         chosen = torch.get_autocast_dtype("cuda")
         return chosen if chosen is torch.bfloat16 else None
-    return torch.float32 if torch.backends.cuda.matmul.allow_tf32 else None
+    # the new switch: it reads both ways of setting it, and the old one raises where a client has used the new one
+    return torch.float32 if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
 
 
 if mlp is not None:  # declares it to torch's compiler, which takes a second to import
-    _allowed = torch.compiler.assume_constant_result(_allowed)  # type: ignore[no-untyped-call]
+    kernel_dtype = torch.compiler.assume_constant_result(kernel_dtype)  # type: ignore[no-untyped-call]
 
 
 def run_layers(layers: list[nn.Linear], bend: str, x: Tensor, *, linear_last: bool, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ How far a student's action (or latent) is from a teacher's: one number [..] for 
     y - a = (3, 4)     real        sqrt(9 + 16) = 5
                        mse_sum     9 + 16       = 25
                        l1          3 + 4        = 7
+                       huber       2.5 + 3.5    = 6                    |d| - ½ beyond a difference of 1
     a = 0, y = 1       tanh        2 · BCE(1/2, 1) = 2 log 2           numbers in [-1, 1] are taken as probabilities
                        scaled_tanh that, times the mean of |y - a|
 
@@ -85,6 +86,11 @@ def mse_sum(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - teacher).square().sum(dim=-1)
 
 
+def huber(student: Tensor, teacher: Tensor) -> Tensor:
+    """Return the sum of the Huber losses: half the square up to a difference of 1, linear beyond."""
+    return functional.huber_loss(student, teacher, reduction="none").sum(dim=-1)
+
+
 def l1(student: Tensor, teacher: Tensor) -> Tensor:
     """Return the sum of the absolute differences."""
     return (student - teacher).abs().sum(dim=-1)
@@ -116,6 +122,7 @@ def before_tanh(x: Tensor, limit: float = 1.0 - 1e-6) -> Tensor:
 TARGETS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "real": real,
     "mse_sum": mse_sum,
+    "huber": huber,
     "l1": l1,
     "tanh": tanh,
     "scaled_tanh": scaled_tanh,

@@ -38,7 +38,7 @@ class Encode:
     settings: Mapping[str, Any] | tuple[Mapping[str, Any], ...] = field(default_factory=dict)
     """Its settings, for all or per component: hidden_sizes, nonlinearity, channels, kernel_sizes, strides, …"""
     output_size: int = 32
-    """The size of every latent."""
+    """The size of every latent; 0 for images: the flattened feature maps, without a layer on top."""
     copies: tuple[tuple[str, str], ...] = ()
     """Pairs (component, copy): the copy is encoded by the component's network as well."""
 
@@ -74,10 +74,15 @@ class EncodeStage(Stage):
         self.network_of = {name: name for name in recipe.components} | _copies(recipe, spec)
         self.output_spec = ObsSpec(
             {
-                name: replace(part, shape=(recipe.output_size,), dtype="float32") if name in self.network_of else part
+                name: replace(part, shape=(self._size(name),), dtype="float32") if name in self.network_of else part
                 for name, part in spec.items()
             }
         )
+
+    def _size(self, name: str) -> int:
+        network = self.encoders[module_key(self.network_of[name])]
+        assert isinstance(network, (MlpModel, Conv2dHeadModel))
+        return network.output_size
 
     def forward(self, stage_input: StageInput) -> StageOutput:
         """Return the components with latents in the place of what was encoded."""
@@ -135,8 +140,10 @@ def _build(name: str, component: ComponentSpec, model: str, settings: Mapping[st
     own = dict(settings)
     hidden = own.pop("hidden_sizes", None)
     hidden = [] if hidden is None else [hidden] if isinstance(hidden, int) else list(hidden)
+    if not size and (hidden or model == "MlpModel"):
+        raise ValueError(f"Encode of {name!r}: output_size=0 is for convolutions without hidden_sizes; give a size")
     try:
-        return ENCODERS[model].build(component, [*hidden, size], own)
+        return ENCODERS[model].build(component, [*hidden, size] if size else [], own)
     except TypeError as error:
         raise TypeError(f"Encode of {name!r}: {error}; set it in the encoder's settings") from None
 

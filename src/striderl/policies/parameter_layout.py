@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from striderl.data.specs import ObsSpec
 from striderl.networks.conv import Conv2dHeadModel
@@ -176,3 +177,29 @@ def _linear_axes(head: nn.Module, spec: ObsSpec) -> dict[str, Axes]:
     return {
         f"{name}.weight": {1: spec.slices()} for name, module in head.named_modules() if isinstance(module, nn.Linear)
     }
+
+
+# -- actor and critic --------------------------------------------------------------------------------------------------
+
+
+def _is_critics(name: str) -> bool:
+    return name.partition(".")[0] in ("critic", "critic_body", "value_head")
+
+
+def networks_apart(policy: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the parameters of the actor, shared ones included, and those of the critic."""
+    named = list(policy.named_parameters())
+    actors = [parameter for name, parameter in named if not _is_critics(name)]
+    return actors, [parameter for name, parameter in named if _is_critics(name)]
+
+
+def places_apart(policy: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return where the numbers of both lie in one block of all trained parameters."""
+    none = torch.empty(0, dtype=torch.int64)
+    found: tuple[list[Tensor], list[Tensor]] = ([none], [none])
+    start = 0
+    for name, parameter in policy.named_parameters():
+        if parameter.requires_grad:
+            found[_is_critics(name)].append(torch.arange(start, start + parameter.numel()))
+            start += parameter.numel()
+    return torch.cat(found[0]), torch.cat(found[1])

@@ -354,7 +354,7 @@ def _part_of(given: StageInput, shared: StageOutput, part: str, spec: ObsSpec) -
 def _present(wanted: tuple[str, ...], spec: ObsSpec) -> list[str]:
     """Drop the group 'critic' from the default when the env has no privileged observations."""
     if wanted == PolicyConfig.critic_obs:
-        return [name for name in wanted if name in spec or name in spec.groups]
+        return [name for name in wanted if spec.resolve(name) is not None]
     return list(wanted)
 
 

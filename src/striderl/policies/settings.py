@@ -209,8 +209,7 @@ def q_function_config(settings: PolicySettings, obs_spec: ObsSpec) -> QFunctionC
 
 def _critic_obs(settings: PolicySettings, obs_spec: ObsSpec) -> tuple[str, ...]:
     """Leave out a group 'critic' that the task does not have."""
-    known = (*obs_spec, *obs_spec.groups)
-    return tuple(name for name in settings.critic_obs if name != "critic" or name in known)
+    return tuple(name for name in settings.critic_obs if name != "critic" or obs_spec.resolve(name) is not None)
 
 
 def _stages(

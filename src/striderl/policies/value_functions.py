@@ -85,7 +85,7 @@ class QFunction(nn.Module):
         self.config = config = config or QFunctionConfig()
         wanted = config.obs
         if wanted == QFunctionConfig.obs:
-            wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
+            wanted = tuple(name for name in wanted if obs_spec.resolve(name) is not None)
         self.inputs = obs_spec.select(wanted)
         self.pipeline = critic_pipeline(self.inputs, obs_spec, config, "critic")
         self._plain = plain_component(self.pipeline)
@@ -160,7 +160,7 @@ class ChoiceQFunction(nn.Module):
             raise ValueError("ChoiceQFunction has one number per choice and no batch_renorm; leave both away")
         wanted = config.obs
         if wanted == QFunctionConfig.obs:
-            wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
+            wanted = tuple(name for name in wanted if obs_spec.resolve(name) is not None)
         self.inputs = obs_spec.select(wanted)
         self.pipeline = critic_pipeline(self.inputs, obs_spec, config, "critic")
         self.members = EnsembleMlp(
@@ -197,7 +197,7 @@ class ValueFunction(nn.Module):
         config = config or QFunctionConfig()
         wanted = config.obs
         if wanted == QFunctionConfig.obs:
-            wanted = tuple(name for name in wanted if name in obs_spec or name in obs_spec.groups)
+            wanted = tuple(name for name in wanted if obs_spec.resolve(name) is not None)
         self.inputs = obs_spec.select(wanted)
         self.pipeline = critic_pipeline(self.inputs, obs_spec, config, "value")
         self.body = MlpModel(self.pipeline.output_spec.size, config.hidden_dims, None, config.activation)

@@ -11,6 +11,7 @@ striderl train pendulum --algorithm td3_bc --dataset DATA
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from striderl.algorithms.actor_critic.sac import SACConfig
@@ -126,32 +127,18 @@ def cartpole_reinforce() -> RunConfig[REINFORCEConfig, OnPolicyPlan]:
 
 
 def cartpole_impala() -> RunConfig[IMPALAConfig, OnPolicyPlan]:
-    """CartPole with IMPALA and a clipped surrogate, four steps per rollout."""
-    return RunConfig(
-        env=EnvSettings(task="cartpole", num_envs=16),
-        policy=SMALL,
-        algorithm_name="impala",
-        algorithm=IMPALAConfig(
-            gamma=0.98,
-            lam=0.95,
-            rho_bar=1.0,
-            c_bar=1.0,
-            clip=0.2,
-            num_learning_epochs=4,
-            value_loss_coef=0.5,
-            entropy_coef=0.0,
-            learning_rate=2e-3,
-            max_grad_norm=0.5,
-            normalize_advantage=True,
-            optimizer_class_name="Adam",
-            optimizer_eps=1e-5,
-        ),
-        plan=OnPolicyPlan(num_steps_per_env=32, total_steps=200_000),
-        evaluation=EvaluationSettings(every=20, num_episodes=20, num_envs=10),
-        stop=StopSettings(metric="evaluate/return_mean", value=475.0),
-        checkpoints=CheckpointSettings(every=100),
-        logging=LoggingSettings(console_every=10),
-        num_threads=1,
+    """CartPole with IMPALA and a clipped surrogate, on rollouts of 32 steps."""
+    algorithm = IMPALAConfig(
+        gamma=0.98, lam=0.95, rho_bar=1.0, c_bar=1.0, clip=0.2, num_learning_epochs=4, value_loss_coef=0.5,
+        entropy_coef=0.0, learning_rate=2e-3, max_grad_norm=0.5, normalize_advantage=True,
+        optimizer_class_name="Adam", optimizer_eps=1e-5,
+    )  # fmt: skip
+    plan = OnPolicyPlan(num_steps_per_env=32, total_steps=200_000)
+    evaluation = EvaluationSettings(every=20, num_episodes=20, num_envs=10)
+    base: RunConfig[Any, OnPolicyPlan] = cartpole_a2c()
+    saving = CheckpointSettings(every=100)
+    return replace(
+        base, algorithm_name="impala", algorithm=algorithm, plan=plan, evaluation=evaluation, checkpoints=saving
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from striderl.data.naming import unknown
 from striderl.data.registry import ALGORITHMS, ENVS, GYMNASIUM, OBJECT, colon_hint, full_name, is_reference
+from striderl.envs.clients import client_of
 
 if TYPE_CHECKING:
     from striderl.training.experiment.run_config import RunConfig
@@ -114,7 +115,8 @@ def recipe(task: str, algorithm: str = "") -> RunConfig[Any, Any]:
     """
     task = full_name(task)
     found = algorithms_for(task)
-    if not found and not task.startswith((GYMNASIUM, OBJECT)) and not is_reference(task) and task not in ENVS.names():
+    foreign = task.startswith((GYMNASIUM, OBJECT)) or client_of(task) is not None
+    if not found and not foreign and not is_reference(task) and task not in ENVS.names():
         raise KeyError(unknown("task", task, [*task_names(), *ENVS.names()], where="striderl") + colon_hint(task))
     if algorithm and algorithm not in ALGORITHMS.names() and not is_reference(algorithm):
         raise KeyError(unknown("algorithm", algorithm, ALGORITHMS.names(), where="striderl") + colon_hint(algorithm))

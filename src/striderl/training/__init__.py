@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from striderl.training.rsl_rl.build import resume_runner as resume_runner
     from striderl.training.rsl_rl.build_parts import build_teacher as build_teacher
     from striderl.training.rsl_rl.build_parts import load_teacher as load_teacher
+    from striderl.training.rsl_rl.distillation import DistillationRunner as DistillationRunner
     from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner as AmpPolicyRunner
     from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner as OnPolicyRunner
     from striderl.training.rsl_rl.stepping import InferencePolicy as InferencePolicy
@@ -82,6 +83,7 @@ __getattr__, __dir__, __all__ = lazy(
         "record": ["Record"],
         "rsl_rl.build": ["build_actor_critic", "build_runner", "resume_runner"],
         "rsl_rl.build_parts": ["build_teacher", "load_teacher"],
+        "rsl_rl.distillation": ["DistillationRunner"],
         "rsl_rl.on_policy_runner": ["AmpPolicyRunner", "OnPolicyRunner"],
         "rsl_rl.stepping": ["InferencePolicy"],
         "rsl_rl.two_stage_runner": ["TwoStageRunner"],

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 
 from striderl.checkpoint.errors import CheckpointError, FileRefused
-from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
 from striderl.checkpoint.store import CheckpointStore
 from striderl.envs.vec_env import VecEnv
@@ -35,14 +34,15 @@ from striderl.policies.facade.routed import policy_of
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.rsl_rl_names import with_weights
+from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
 from striderl.recording.dagger import Student, StudentPolicy
 from striderl.training.experiment.config_json import ConfigError
 from striderl.training.experiment.loading import build_run_policy
-from striderl.training.experiment.log_dir import is_log_dir, read_log_dir
+from striderl.training.experiment.log_dir import AGENT_PARAMS, is_log_dir, read_agent_params, read_log_dir
 from striderl.training.experiment.run_config import CONFIG_FILE, read_run_config
 from striderl.training.experiment.run_folder import SPECS_FILE, RunFolder, read_specs
 from striderl.training.experiment.runner_checkpoints import load_state, weights_in
-from striderl.training.rsl_rl.build_parts import build_policy
+from striderl.training.rsl_rl.build_parts import build_policy, component_order
 from striderl.training.rsl_rl.config_generations import read_train_config, without_functions
 
 _log = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class RunStudents:
             raise ValueError("policy and train_cfg both say what the student is; give one")
         self._env, self._train_cfg = env, train_cfg
         self._policy = policy_of(policy, deterministic=True) if isinstance(policy, StatefulPolicy) else policy
+        self._orders: dict[str, tuple[str, ...]] = {}
         self._said = ""
 
     def __call__(self, folder: Path, known: str) -> Student | None:
@@ -108,9 +109,13 @@ class RunStudents:
         iteration, path = max(found)
         if path.name == known:
             return None
-        state = load_state(path) if path.is_dir() else read_torch_archive(path)
+        state = load_state(path)
         policy = copy.deepcopy(self._model(folder))
-        if isinstance(policy, Policy):
+        if isinstance(policy, Policy) and "actor_state_dict" in state:
+            layout = RslRlLayout(policy, self._orders)
+            for who in (ACTOR, CRITIC):
+                layout.load(who, state[f"{who}_state_dict"])
+        elif isinstance(policy, Policy):
             policy = with_weights(policy, path, weights_in(state))
         else:
             policy.load_state_dict(weights_in(state))
@@ -126,6 +131,7 @@ class RunStudents:
             given = self._train_cfg if self._train_cfg is not None else without_functions(_saved_config(folder))
             config = read_train_config(given)
             self._policy = build_policy(config, self._env, torch.device("cpu"), seed=0)
+            self._orders = component_order(config, self._env)
         return self._policy
 
 
@@ -135,10 +141,12 @@ def _children(folder: Path) -> list[Path]:
 
 def _saved_config(folder: Path) -> Mapping[str, Any]:
     path = folder / CONFIG_FILE
+    if not os.path.lexists(path) and (folder / AGENT_PARAMS).is_file():
+        return read_agent_params(folder)
     if not os.path.lexists(path):
         raise ValueError(
-            f"{str(folder)!r} does not say what its student is made of: it has neither {SPECS_FILE} nor {CONFIG_FILE}; "
-            "give RunStudents a policy or a train_cfg"
+            f"{str(folder)!r} does not say what its student is made of: it has no {SPECS_FILE}, {CONFIG_FILE} or "
+            f"{AGENT_PARAMS}; give RunStudents a policy or a train_cfg"
         )
     try:
         content = read_json(path)

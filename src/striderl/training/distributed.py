@@ -367,3 +367,10 @@ def diverging(table: Tensor, names: Sequence[str]) -> list[str]:
 def _most_common(values: Sequence[int]) -> int:
     """Return what occurs most often; of several, the first."""
     return max(values, key=lambda value: (Counter(values)[value], -values.index(value)))
+
+
+def join_ranks(device: torch.device) -> Ranks:
+    """Use the process group that is there, or make the one that torchrun's variables describe; alone without them."""
+    if dist.is_available() and dist.is_initialized():
+        return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device)
+    return setup(device=device.type)

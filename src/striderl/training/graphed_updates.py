@@ -146,7 +146,11 @@ class GraphedUpdates:
             if self.mode.strict:
                 raise
             reason = str(error).partition("\n")[0]
-            _log.warning("whole gradient steps cannot be recorded, so their parts are: %s", reason)
+            _log.warning(
+                "whole gradient steps cannot be recorded, so their parts are: %s. "
+                "Mend what it names; with strict=True it raises instead",
+                reason,
+            )
             self._given_up = True
         finally:
             self.algorithm.load_state_dict(before)  # the warm-up has taken steps

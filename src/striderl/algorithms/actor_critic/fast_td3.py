@@ -68,15 +68,20 @@ def fast_td3(
     critic_hidden_dims: tuple[int, ...] = (1024, 512, 256),
     config: TD3Config | None = None,
     device: torch.device | str = "cpu",
+    actor_obs: tuple[str, ...] = ActorConfig.obs,
+    critic_obs: tuple[str, ...] = QFunctionConfig.obs,
 ) -> tuple[TD3, FastSettings]:
-    """Build FastTD3 for returns between low and high on the envs' device, and return it with its plan."""
+    """Build FastTD3 for returns between low and high on the envs' device, and return it with its plan.
+
+    actor_obs, critic_obs: components or groups that each reads; 'policy' is also what mjlab calls 'actor'.
+    """
     policy = ActorPolicy(
         obs_spec,
         action_spec,
-        ActorConfig(hidden_dims=actor_hidden_dims, stages=(NormalizeObs(),), head="deterministic"),
+        ActorConfig(obs=actor_obs, hidden_dims=actor_hidden_dims, stages=(NormalizeObs(),), head="deterministic"),
     ).to(device)
     kind = CategoricalReturns(low=low, high=high, num_atoms=num_atoms)
-    critic = QFunction(obs_spec, action_spec, _critic(critic_hidden_dims, num_atoms)).to(device)
+    critic = QFunction(obs_spec, action_spec, _critic(critic_obs, critic_hidden_dims, num_atoms)).to(device)
     config = config or TD3Config(
         gamma=0.97,
         tau=0.1,
@@ -104,23 +109,30 @@ def fast_sac(
     critic_hidden_dims: tuple[int, ...] = (1024, 512, 256),
     config: SACConfig | None = None,
     device: torch.device | str = "cpu",
+    actor_obs: tuple[str, ...] = ActorConfig.obs,
+    critic_obs: tuple[str, ...] = QFunctionConfig.obs,
 ) -> tuple[SAC, FastSettings]:
-    """Build FastSAC for returns between low and high on the envs' device, and return it with its plan."""
+    """Build FastSAC for returns between low and high on the envs' device, and return it with its plan.
+
+    actor_obs, critic_obs: components or groups that each reads; 'policy' is also what mjlab calls 'actor'.
+    """
     policy = ActorPolicy(
         obs_spec,
         action_spec,
-        ActorConfig(hidden_dims=actor_hidden_dims, stages=(NormalizeObs(),), head="squashed_gaussian"),
+        ActorConfig(obs=actor_obs, hidden_dims=actor_hidden_dims, stages=(NormalizeObs(),), head="squashed_gaussian"),
     ).to(device)
     kind = CategoricalReturns(low=low, high=high, num_atoms=num_atoms)
-    critic = QFunction(obs_spec, action_spec, _critic(critic_hidden_dims, num_atoms)).to(device)
+    critic = QFunction(obs_spec, action_spec, _critic(critic_obs, critic_hidden_dims, num_atoms)).to(device)
     config = config or SACConfig(
         gamma=0.97, tau=0.1, init_temperature=0.001, weight_decay=0.1, target_entropy=0.0, mode="auto"
     )
     return SAC(policy, critic, config, kind), fast_settings(num_envs, num_updates=4)
 
 
-def _critic(hidden_dims: tuple[int, ...], num_atoms: int) -> QFunctionConfig:
-    return QFunctionConfig(hidden_dims=hidden_dims, stages=(NormalizeObs(),), num_outputs=num_atoms, layer_norm=True)
+def _critic(obs: tuple[str, ...], hidden_dims: tuple[int, ...], num_atoms: int) -> QFunctionConfig:
+    return QFunctionConfig(
+        obs=obs, hidden_dims=hidden_dims, stages=(NormalizeObs(),), num_outputs=num_atoms, layer_norm=True
+    )
 
 
 FAST_NETWORKS: Mapping[str, Any] = {

@@ -40,6 +40,7 @@ from striderl.ops.losses import adapted_learning_rate, clipped_surrogate, larges
 from striderl.ops.moments import AllReduce
 from striderl.ops.returns import gae
 from striderl.ops.schedules import learning_rate_rule
+from striderl.policies.parameter_layout import networks_apart, places_apart
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage
 
@@ -95,7 +96,8 @@ class PPO:
             learning_rate=config.learning_rate,
             max_grad_norm=config.max_grad_norm,
         )
-        groups = {"policy": ParameterGroup(policy.parameters(), group), **self.terms.groups()}
+        groups = {**_network_groups(policy, group, apart=config.clip_networks_apart), **self.terms.groups()}
+        self._networks = tuple(name for name in (POLICY, CRITIC) if name in groups and name not in self.terms.groups())
         self.updater = Updater(groups, mode=self.terms.possible_mode(mode), reduce=reduce)
         num_values, device = policy.value_head.num_values, groups["policy"].learning_rate.device
         self.reward_groups = RewardGroups(config.reward_groups, config.reward_group_weights, num_values)
@@ -359,8 +361,9 @@ class PPO:
     def _rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
         """Adapt the policy's learning rate to the desired KL, if configured."""
         if self.config.schedule == "adaptive":
-            rate = groups["policy"].learning_rate
-            rate.copy_(adapted_learning_rate(rate, numbers["kl"], self.config.desired_kl))
+            rate = adapted_learning_rate(groups[POLICY].learning_rate, numbers["kl"], self.config.desired_kl)
+            for name in self._networks:
+                groups[name].learning_rate.copy_(rate)
 
     @torch.no_grad()
     def after_update(self, prepared: RolloutBatch) -> None:
@@ -379,7 +382,8 @@ class PPO:
         """Set the learning rate of the present iteration, and the terms' schedules."""
         self.terms.at(self.iteration)
         if self._scheduler is not None:
-            self.updater.groups["policy"].learning_rate.copy_(self._scheduler(self.iteration))
+            for name in self._networks:
+                self.updater.groups[name].learning_rate.copy_(self._scheduler(self.iteration))
 
     @torch.no_grad()
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
@@ -409,12 +413,33 @@ class PPO:
                 "its critic speaks in other units"
             )
         self.policy.load_state_dict(state["policy"])
-        self.updater.load_state_dict(state["updater"])
+        self.updater.load_state_dict(self._as_grouped_here(state["updater"]))
         self.terms.load_state_dict(state["terms"])
         self.iteration.copy_(state["iteration"])
         self.terms.at(self.iteration)
         if self.value_normalizer is not None:
             self.value_normalizer.load_state_dict(saved)
+
+    def _as_grouped_here(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of the optimisers with the groups of this PPO: one for the policy, or one per network."""
+        block, apart = saved[POLICY], dict(zip((POLICY, CRITIC), places_apart(self.policy)))
+        other = block["first"].numel() != sum(len(place) for place in apart.values())
+        if CRITIC not in self._networks or CRITIC in saved or other:  # the updater raises for another policy
+            return saved
+        moments = ("first", "second")
+        return saved | {name: block | {key: block[key].cpu()[at] for key in moments} for name, at in apart.items()}
+
+
+POLICY, CRITIC = "policy", "critic"
+"""Groups of parameters: all of the policy, or the actor's, and the critic's."""
+
+
+def _network_groups(policy: Policy, config: GroupConfig, *, apart: bool) -> dict[str, ParameterGroup]:
+    """Return one group of parameters, or with `apart` one for each network; each group is clipped on its own."""
+    if not apart:
+        return {POLICY: ParameterGroup(policy.parameters(), config)}
+    actors, critics = networks_apart(policy)
+    return {POLICY: ParameterGroup(actors, config), CRITIC: ParameterGroup(critics, config)}
 
 
 # -- a rollout, prepared -----------------------------------------------------------------------------------------------

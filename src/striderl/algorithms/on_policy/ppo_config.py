@@ -43,6 +43,8 @@ class PPOConfig:
     """The first learning rate; the adaptive schedule or a scheduler moves it."""
     max_grad_norm: float = 0.5
     """The gradient is clipped to this norm; 0 means never."""
+    clip_networks_apart: bool = False
+    """Clip the gradients of actor and critic each to max_grad_norm, as rsl_rl 4 and 5 do; otherwise all as one."""
     use_clipped_value_loss: bool = False
     """Keep new values within clip_param of the old ones."""
     clip_min_std: float | tuple[float, ...] = 1e-15

@@ -185,6 +185,15 @@ class RandomNetworkDistillation(Term):
         reward = torch.where(data["valid"], reward * (self.weight * self.config.step_dt), 0.0)
         return {"rnd_reward": reward.to(data["rew"].dtype)}
 
+    @torch.no_grad()
+    def reward_of(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Return the scaled novelty of observations [N, …], with the present statistics."""
+        features = self.networks.features(obs)
+        novelty = self.networks.novelty(features, features.isfinite().all(dim=-1))
+        if self.networks.reward_normalizer is not None:
+            novelty = self.networks.reward_normalizer(novelty)
+        return (novelty * (self.weight * self.config.step_dt)).to(torch.float32)
+
     def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> Losses:
         """Return the mean squared error of the predictor over samples that were collected."""
         counted = collected(minibatch)

@@ -188,7 +188,7 @@ class TermList:
         """Return the terms' own groups of parameters."""
         found: dict[str, ParameterGroup] = {}
         for term in self._terms:
-            _add(found, term.groups, "group of parameters", taken=("policy",))
+            _add(found, term.groups, "group of parameters", taken=("policy", "critic"))
         return found
 
     def check_rollout(self, num_envs: int, columns: Mapping[str, Any] | None) -> None:

@@ -26,7 +26,8 @@ from striderl.compat.st_rl import algorithms, build, relatives
 from striderl.compat.st_rl.storage import follow_aliases
 from striderl.data.naming import unknown
 from striderl.datasets.playback.dataset import RolloutDataset
-from striderl.training.rsl_rl.reporting import as_block, make_writer, report_to_trial, store_code_state
+from striderl.training.experiment.runner_config import RunnerConfig
+from striderl.training.rsl_rl.reporting import as_lines, make_writer, report_to_trial, store_code_state
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class OnPolicyRunner:
         """Make the writer of the log, and age the episodes at random where that is wanted."""
         if self.log_dir is not None and self.writer is None:
             self.log_dir.mkdir(parents=True, exist_ok=True)
-            self.writer = make_writer(str(self.cfg.get("logger", "tensorboard")), self.log_dir)
+            self.writer = make_writer(RunnerConfig(logger=str(self.cfg.get("logger", "tensorboard"))), self.log_dir)
         if init_at_random_ep_len:
             buffer, high = self.env.episode_length_buf, int(self.env.max_episode_length)
             self.env.episode_length_buf = torch.randint_like(buffer, high=high)
@@ -186,7 +187,7 @@ class OnPolicyRunner:
         if self.writer is not None:
             self.writer.log(self.current_learning_iteration, tags)
         if _log.isEnabledFor(logging.INFO):
-            _log.info("%s", as_block(f"Learning iteration {self.current_learning_iteration}", tags, width, pad))
+            _log.info("%s", as_lines(f"Learning iteration {self.current_learning_iteration}", tags, width, pad))
 
     def add_git_repo_to_log(self, repo_file_path: str | Path) -> None:
         """Store the state of the repository of a file with the run, when `learn` begins."""

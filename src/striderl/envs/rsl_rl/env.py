@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -191,6 +192,15 @@ class RslRlEnv(VecEnv):
                 )
             found[name] = numbers.expand(self.num_envs).clone()
         return found
+
+    def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return the simulator's picture, where it was made with one; most show one env of their own choice."""
+        picture = self.unwrapped.render() if callable(getattr(self.unwrapped, "render", None)) else None
+        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+            raise RuntimeError(
+                f"{self._name} renders no picture [height, width, 3]; make it with render_mode='rgb_array'"
+            )
+        return picture.astype(np.uint8)
 
     @property
     def unwrapped(self) -> Any:

@@ -4,7 +4,7 @@
       config.json            the runner and its train_cfg, its env by name, its policy's config
       specs.json             observation and action specs
       metrics.jsonl          the metrics of every logged iteration, with the names that `striderl plot` uses
-      model_50/  model_100/  the checkpoints
+      model_50.pt  model_100.pt   the checkpoints; of earlier versions model_50/
 
 The policy is rebuilt from its own config, whatever generation of rsl_rl the train_cfg is written in. Training resumes
 from the train_cfg. A part that no file can hold, such as a teacher object, has to be passed again: build the runner in
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import read_text
 from striderl.checkpoint.trust import remember, require_trust
 from striderl.data.naming import saved_name, unknown
 from striderl.data.registry import GYMNASIUM, OBJECT, is_reference, load_reference
@@ -62,7 +63,7 @@ STAGES: Mapping[str, type[Any]] = {
 
 _POLICY_KINDS: Mapping[str, type[Any]] = {"PresetSettings": PresetSettings, "ModelPair": ModelPair}
 _LISTS = ("trunk", "actor", "critic")
-_MODEL = re.compile(r"model_(\d+)")
+_MODEL = re.compile(r"model_(\d+)(\.pt)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,9 @@ def write_log_dir(
             RUNNER: runner,
             "env": {"task": task, "num_envs": env.num_envs, "settings": to_plain(settings)},
             "policy": policy_to_plain(policy),
-            TRAIN_CFG: _config_to_plain(train_cfg) if isinstance(train_cfg, RunnerConfig) else _plain(train_cfg),
+            TRAIN_CFG: _config_to_plain(train_cfg)
+            if isinstance(train_cfg, RunnerConfig)
+            else plain_settings(train_cfg),
             "device": str(device),
         }
     except ConfigError as error:
@@ -148,14 +151,39 @@ def checkpoint_of(folder: Path, which: str | int) -> Path:
     """Return the checkpoint of an iteration; 'best' and 'last' are the newest: a runner ranks none."""
     found = {int(match[1]): path for path in folder.iterdir() if (match := _MODEL.fullmatch(path.name))}
     if not found:
-        raise FileNotFoundError(f"{str(folder)!r} has no checkpoint yet; a runner writes model_0, model_50, …")
+        raise FileNotFoundError(f"{str(folder)!r} has no checkpoint yet; a runner writes model_0.pt, model_50.pt, …")
     if isinstance(which, str):
         return found[max(found)]
     if which not in found:
         raise FileNotFoundError(
-            f"{str(checkpoint_path(folder, which))!r} does not exist; there are the iterations {sorted(found)}"
+            f"{str(checkpoint_path(folder, which + 1))!r} does not exist; there are the iterations {sorted(found)}"
         )
     return found[which]
+
+
+AGENT_PARAMS = Path("params") / "agent.yaml"
+"""The train_cfg that launch scripts of mjlab and Isaac Lab write into a log_dir."""
+
+
+def read_agent_params(folder: Path) -> dict[str, Any]:
+    """Read the train_cfg that a client's launch script has written beside its checkpoints; no object in it is made."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise ImportError(f"{AGENT_PARAMS} is YAML; reading it wants the package 'pyyaml'") from error
+
+    class Plain(yaml.SafeLoader):  # type: ignore[misc]
+        """Reads tuples, which these scripts write, as lists."""
+
+    Plain.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: loader.construct_sequence(node))
+    path = folder / AGENT_PARAMS
+    try:
+        content = yaml.load(read_text(path), Plain)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} wants a table of settings, found {type(content).__name__}")
+    return content
 
 
 def name_of_env(env: Any) -> tuple[str, Mapping[str, Any]]:
@@ -207,14 +235,14 @@ def _stage(part: Any, where: str) -> Any:
 # -- the train_cfg as data ---------------------------------------------------------------------------------------------
 
 
-def _plain(value: Any) -> Any:
+def plain_settings(value: Any) -> Any:
     """Return settings as plain data; functions and classes by name, other objects as placeholders."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): plain_settings(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [plain_settings(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (Path, torch.device)):
@@ -226,8 +254,8 @@ def _plain(value: Any) -> Any:
 
 def _config_to_plain(config: RunnerConfig) -> dict[str, Any]:
     policy = config.policy
-    described = policy_to_plain(policy) if isinstance(policy, PolicyConfig) else _plain(policy)
-    plain = {each.name: _plain(getattr(config, each.name)) for each in fields(config)}
+    described = policy_to_plain(policy) if isinstance(policy, PolicyConfig) else plain_settings(policy)
+    plain = {each.name: plain_settings(getattr(config, each.name)) for each in fields(config)}
     for name in ("symmetry", "teacher", "motion"):  # settings around an object
         if plain[name] is not None:
             plain[name] = {NO_OBJECT: type(getattr(config, name)).__name__}

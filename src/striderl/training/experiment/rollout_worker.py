@@ -87,7 +87,7 @@ class RecordedStatistics(EpisodeStatistics):
         return events
 
 
-class Steps:
+class WorkerSteps:
     """A storage that keeps transitions as they come."""
 
     balanced = True
@@ -144,7 +144,7 @@ class RolloutWorker:
         """Collect so many steps of every env with these weights; returns them and the state after them."""
         self._take(weights)
         self.collector.ready()
-        first, steps = (self.collector.current_obs, self.collector.current_state), Steps()
+        first, steps = (self.collector.current_obs, self.collector.current_state), WorkerSteps()
         collected = self.collector.collect(n_step=num_steps * self.env.num_envs, storage=steps)
         shipment = Shipment(
             transitions=tree.stack([tuple(row) for row in steps.rows]),

@@ -137,7 +137,8 @@ class Run:
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
         if config.tf32:
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+            # only the new switches: torch raises for code that reads the old ones once both were used
+            torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
         self.config, self.folder = config, folder
         self.signals = signals if signals is not None else StopSignals()
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)

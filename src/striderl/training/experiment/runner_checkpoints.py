@@ -1,19 +1,25 @@
 """A runner's checkpoints: their layout, writing and reading them, and loading parts of one.
 
     log_dir/
-      model_0/  model_50/  …      one directory each: tensors, plain values and a manifest with checksums
+      model_0.pt  model_50.pt  …  a file each, numbered as rsl_rl does: model_0 is the state after the first iteration
       git/striderl.diff           the state of the code, see `rsl_rl/reporting.py`
 
-    {"trainer": {…}, "model_state_dict": weights, "iter": 50, "infos": …}         what a runner saves
+    model_50.pt    actor_state_dict, critic_state_dict, optimizer_state_dict, iter, infos    read by rsl_rl's loaders
+                   striderl_run: tensors and plain values of the whole training, with a checksum          read here
+    model_50/      a directory of earlier versions, or of `save` with a name that does not end in .pt
+
+    {"trainer": {…}, "model_state_dict": weights, "iter": 51, "infos": …}         what is in striderl_run
     {"model_state_dict": weights, …}                                              what an older loop may have saved
 
-A checkpoint gets its name after all its bytes are on the disk. A file (.pt) of an older loop is read if it holds
-nothing but tensors and plain containers. Weights may be loaded without the optimiser, for the actor alone, or through a
-manipulator.
+Tensors that are in both parts of a file are stored once. A checkpoint gets its name after all its bytes are on the
+disk. A file of another program is read if it holds nothing but tensors and plain containers. Weights may be loaded
+without the optimiser, for the actor alone, or through a manipulator.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -24,10 +30,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.checkpoint.errors import memory_limit
+from striderl.checkpoint.errors import CheckpointCorrupt, CheckpointError, FileRefused, memory_limit
 from striderl.checkpoint.file_ops import FileOps, make_directories
 from striderl.checkpoint.folder import Payload, check_replaceable, read_checkpoint, remove_checkpoint, write_checkpoint
 from striderl.checkpoint.foreign import read_rsl_rl, read_torch_archive
+from striderl.checkpoint.safe_files import check_plain, decode_json, replacing
+from striderl.checkpoint.state_tree import flatten, unflatten
 from striderl.data import tree
 from striderl.data.naming import unknown
 from striderl.policies.policy import Policy
@@ -37,10 +45,63 @@ from striderl.policies.transfer.parts import load_parts, part_names, replace_enc
 from striderl.policies.transfer.rsl_rl_names import load_rsl_rl
 from striderl.training.trainer import Trainer
 
+RUN = "striderl_run"
+"""The entry of a file with the state of the whole training."""
+_MODELS = ("actor_state_dict", "student_state_dict", "model_state_dict")
 
-def checkpoint_path(log_dir: str | Path, iteration: int) -> Path:
-    """Return the path of an iteration's checkpoint."""
-    return Path(log_dir) / f"model_{iteration}"
+
+def checkpoint_path(log_dir: str | Path, num_iterations: int) -> Path:
+    """Return the path of the checkpoint after so many iterations; rsl_rl counts them from 0."""
+    return Path(log_dir) / f"model_{max(0, num_iterations - 1)}.pt"
+
+
+def save_file(path: str | Path, models: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
+    """Write a file of models with rsl_rl's names and the state of the whole training, whole or not at all.
+
+    A file there is replaced if it is empty or holds models; anything else is refused.
+    """
+    path = Path(path)
+    _check_models_or_nothing(path)
+    tensors, plain = flatten(dict(state))
+    text = json.dumps(plain, allow_nan=False)
+    run = {"tensors": tensors, "plain": text, "sha256": _digest(tensors, text)}
+    make_directories(FileOps(), path.parent)
+    with replacing(path) as file:
+        torch.save({**models, RUN: run}, file)
+    return path
+
+
+def _check_models_or_nothing(path: Path) -> None:
+    check_plain(path)
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    try:
+        content = read_torch_archive(path)
+    except CheckpointError as error:
+        raise FileRefused(path, f"a save replaces nothing but a checkpoint, and this file is none: {error}") from error
+    if not set(content) & {RUN, *_MODELS}:
+        raise FileRefused(path, f"a save replaces nothing but a checkpoint, found a file with {sorted(content)[:5]}")
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Return a checksum of everything that is read back."""
+    found = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        found.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+    return found.hexdigest()
+
+
+def _run_state(content: Mapping[str, Any], path: Path) -> Any:
+    """Return the state of the training in a file, or raise CheckpointCorrupt for one that is damaged."""
+    run = content[RUN]
+    kinds = {"tensors": dict, "plain": str, "sha256": str}
+    if not isinstance(run, Mapping) or not all(isinstance(run.get(name), kind) for name, kind in kinds.items()):
+        raise CheckpointCorrupt(path, f"its entry {RUN!r} is not what a runner writes")
+    if _digest(run["tensors"], run["plain"]) != run["sha256"]:
+        raise CheckpointCorrupt(path, "its checksum differs: bytes have changed since it was written")
+    return unflatten(run["tensors"], decode_json(run["plain"].encode(), path))
 
 
 def save_state(path: str | Path, state: Mapping[str, Any], *, iteration: int) -> Path:
@@ -71,6 +132,8 @@ def load_state(path: str | Path, map_location: Any = None) -> dict[str, Any]:
         state = read_checkpoint(FileOps(), path, max_bytes=memory_limit()).parts["state"]
     elif path.is_file():
         state = read_torch_archive(path)
+        if RUN in state:
+            state = _run_state(state, path)
     else:
         raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
     if not isinstance(state, dict):
@@ -152,7 +215,7 @@ def is_foreign(state: Mapping[str, Any], policy: Policy) -> bool:
 
 
 def load_foreign(trainer: Trainer, path: str | Path, wanted: Wanted) -> None:
-    """Load weights, normalisers and iteration from a file of rsl_rl."""
+    """Load weights, normalisers and iteration from a file of rsl_rl 1 to 3."""
     foreign = read_rsl_rl(path)
     if not wanted.actor:
         raise ValueError("a checkpoint of rsl_rl is loaded with its actor; load_cfg={'actor': True, …}")

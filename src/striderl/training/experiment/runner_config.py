@@ -43,6 +43,7 @@ RSL_RL_DEFAULTS: Mapping[str, Any] = {
     "entropy_coef": 0.0,
     "learning_rate": 1e-3,
     "max_grad_norm": 1.0,
+    "clip_networks_apart": False,
     "use_clipped_value_loss": True,
     "clip_min_std": 1e-15,
     "optimizer_class_name": "Adam",
@@ -57,6 +58,7 @@ NEWER_RSL_RL_DEFAULTS: Mapping[str, Any] = {
     "num_mini_batches": 4,
     "gamma": 0.99,
     "entropy_coef": 0.01,
+    "clip_networks_apart": True,
     "schedule": "adaptive",
 }
 """Those of rsl_rl 4 and 5 that differ from them."""
@@ -262,6 +264,14 @@ class RunnerConfig:
     """Metrics are logged every so many iterations."""
     logger: str = "tensorboard"
     """The logger when there is a log_dir: a name of `striderl.data.registry.LOGGERS`, or 'none'."""
+    run_name: str = ""
+    """Name of the run in a tracker and in what is printed; the folder's name without one."""
+    wandb_project: str = ""
+    """Project of Weights & Biases; 'striderl' without one."""
+    wandb_entity: str = ""
+    """User or team of Weights & Biases; the one that is logged in without one."""
+    upload_model: bool = True
+    """Whether checkpoints are given to the tracker, where it keeps files."""
     seed: int | None = None
     """Seed of weights, noise and the order of samples; without one, it is drawn from torch's global generator."""
     mode: str = "auto"

@@ -15,12 +15,14 @@ from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.training.experiment.log_dir import checkpoint_of, read_log_dir
 from striderl.training.rsl_rl.build_parts import preset_model, resolve_obs_sets
 from striderl.training.rsl_rl.config_policy import bare_class_name
+from striderl.training.rsl_rl.distillation import DistillationRunner
 from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner, OnPolicyRunner
 from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 RUNNERS: Mapping[str, type[OnPolicyRunner]] = {
     "OnPolicyRunner": OnPolicyRunner,
     "AmpPolicyRunner": AmpPolicyRunner,
+    "DistillationRunner": DistillationRunner,
     "TwoStageRunner": TwoStageRunner,
 }
 """Every runner that a config may name."""

@@ -39,6 +39,7 @@ from striderl.data.actions import BoxSpec, DictActionSpec
 from striderl.data.naming import suggestion, unknown
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
+from striderl.execution.modes import ExecutionConfig
 from striderl.networks.discriminator import AMPDiscriminator
 from striderl.ops.moments import AllReduce
 from striderl.policies.encode import Encode
@@ -99,8 +100,8 @@ POLICIES: Mapping[str, Callable[..., StatefulPolicy]] = {
 AMP_POLICIES = (AmpActorCritic, AmpActorCriticRecurrent, EncoderAmpActorCriticRecurrent)
 """Policies that come with a discriminator."""
 
-LATENT_SIZE = 128
-"""Default size of an image's encoding after its convolutions."""
+LATENT_SIZE = 0
+"""Size of an image's encoding: the flattened feature maps, as in rsl_rl."""
 
 
 def build_policy(config: RunnerConfig, env: VecEnv, device: torch.device, seed: int) -> Policy:
@@ -113,7 +114,7 @@ def build_policy(config: RunnerConfig, env: VecEnv, device: torch.device, seed: 
     elif isinstance(config.policy, PresetSettings):
         settings = _preset_config(config.policy, env, sets)
     else:
-        settings = _model_config(config.policy, env.obs_spec, sets)
+        settings = model_config(config.policy, env.obs_spec, actor=sets.actor, critic=sets.critic)
     # in a fork: a runner must not change what the user's own generator draws next
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -122,9 +123,17 @@ def build_policy(config: RunnerConfig, env: VecEnv, device: torch.device, seed: 
 
 
 def build_algorithm(
-    config: RunnerConfig, policy: Policy, env: VecEnv, user_env: Any, seed: int, *, reduce: AllReduce | None = None
+    config: RunnerConfig,
+    policy: Policy,
+    env: VecEnv,
+    user_env: Any,
+    seed: int,
+    *,
+    reduce: AllReduce | None = None,
+    mode: str | ExecutionConfig = "",
 ) -> PPO | DAgger:
-    """Build PPO with its terms; `user_env` is passed to a symmetry function."""
+    """Build PPO with its terms; `user_env` is passed to a symmetry function, `mode` replaces the config's."""
+    mode = mode or config.mode
     device = next(policy.parameters()).device
     given = config.estimation
     terms: list[Term] = [*(estimations(policy, given[0]) if len(given) == 1 else given)]
@@ -139,7 +148,7 @@ def build_algorithm(
             terms.append(RandomNetworkDistillation(env.obs_spec, env.num_envs, rnd, device))
     terms += build_motion(config, policy, env, _discriminator(config, env, seed + 2), seed + 2)
     if config.teacher is None:
-        return PPO(policy, config.algorithm, terms=terms, mode=config.mode, reduce=reduce)
+        return PPO(policy, config.algorithm, terms=terms, mode=mode, reduce=reduce)
     settings = replace(config.teacher.config, ppo=config.algorithm)
     if not settings.using_ppo:
         settings = replace(settings, ppo=without_rsl_rl_defaults(config.algorithm))
@@ -149,7 +158,7 @@ def build_algorithm(
     seen = sets.critic if settings.label_action_with_critic_obs else sets.actor
     candidates = (seen, *(each for each in (sets.critic, sets.actor) if each != seen))
     teacher = build_teacher(config.teacher.teacher, lambda preset: _teacher_policy(preset, env, sets, candidates))
-    return TPPO(policy, teacher, settings, terms, mode=config.mode, reduce=reduce)
+    return TPPO(policy, teacher, settings, terms, mode=mode, reduce=reduce)
 
 
 def _discriminator(config: RunnerConfig, env: VecEnv, seed: int) -> AMPDiscriminator | None:
@@ -223,6 +232,17 @@ def resolve_sets(config: RunnerConfig, env: VecEnv) -> ObsSets:
     return resolve_obs_sets(config.obs_groups, env.obs_spec, type(env).__name__)
 
 
+def component_order(config: RunnerConfig, env: VecEnv) -> dict[str, tuple[str, ...]]:
+    """Return the components of actor and critic in the order of the config's obs_groups, as rsl_rl joins them."""
+    sets = resolve_sets(config, env)
+    found: dict[str, tuple[str, ...]] = {}
+    for who, components in (("actor", sets.actor), ("critic", sets.critic)):
+        groups = config.obs_groups.get(who, ())
+        listed = [name for group in groups for name in env.obs_spec.select([group])]
+        found[who] = tuple(dict.fromkeys(listed)) if sorted(set(listed)) == sorted(components) else components
+    return found
+
+
 # -- a class name with settings ----------------------------------------------------------------------------------------
 
 
@@ -273,17 +293,18 @@ def _mask_components(env: VecEnv) -> tuple[str, ...]:
 # -- two networks ------------------------------------------------------------------------------------------------------
 
 
-def _model_config(pair: ModelPair, spec: ObsSpec, sets: ObsSets) -> PolicyConfig:
+def model_config(pair: ModelPair, spec: ObsSpec, *, actor: tuple[str, ...], critic: tuple[str, ...]) -> PolicyConfig:
+    """Return the policy of two networks that read these components."""
     shared: tuple[StageRecipe, ...] = ()
     if pair.share_encoders:
-        common = tuple(name for name in sets.actor if name in sets.critic)
+        common = tuple(name for name in actor if name in critic)
         shared = _encoder(pair.actor, spec, common, "share_cnn_encoders")
     return PolicyConfig(
-        actor_obs=sets.actor,
-        critic_obs=sets.critic,
+        actor_obs=actor,
+        critic_obs=critic,
         trunk=shared,
-        actor=_stages(pair.actor, spec, sets.actor, "actor", encode=not shared),
-        critic=_stages(pair.critic, spec, sets.critic, "critic", encode=not shared),
+        actor=_stages(pair.actor, spec, actor, "actor", encode=not shared),
+        critic=_stages(pair.critic, spec, critic, "critic", encode=not shared),
         actor_hidden_dims=pair.actor.hidden_dims,
         critic_hidden_dims=pair.critic.hidden_dims,
         activation=pair.actor.activation,
@@ -311,7 +332,20 @@ def _encoder(model: ModelSettings, spec: ObsSpec, names: tuple[str, ...], who: s
             f"{who}: cnn_cfg has no effect, because none of the components {list(names)} is an image "
             "(channels, height, width)"
         )
-    return (Encode(components=images, model="Conv2dHeadModel", settings=model.encoder, output_size=LATENT_SIZE),)
+    settings = model.encoder
+    if all(isinstance(each, Mapping) for each in settings.values()):
+        missing = [name for name in images if name not in settings]
+        if missing:
+            raise KeyError(f"{who}: cnn_cfg has no entry for the images {missing}; it has {sorted(settings)}")
+        return (
+            Encode(
+                components=images,
+                model="Conv2dHeadModel",
+                settings=tuple(settings[name] for name in images),
+                output_size=LATENT_SIZE,
+            ),
+        )
+    return (Encode(components=images, model="Conv2dHeadModel", settings=settings, output_size=LATENT_SIZE),)
 
 
 # -- observations ------------------------------------------------------------------------------------------------------
@@ -352,7 +386,7 @@ def resolve_obs_sets(obs_groups: Mapping[str, tuple[str, ...]], spec: ObsSpec, e
 
 
 def _known(name: str, spec: ObsSpec) -> bool:
-    return name in spec or name in spec.groups
+    return spec.resolve(name) is not None
 
 
 def _components(groups: tuple[str, ...], spec: ObsSpec, who: str, env_name: str) -> tuple[str, ...]:

@@ -43,10 +43,6 @@ IRRELEVANT = (
     "neptune_project",
     "resume",
     "resume_path",
-    "run_name",
-    "upload_model",
-    "wandb_entity",
-    "wandb_project",
     "wandb_tags",
 )
 """Settings for launch scripts, env wrappers and dashboards; a runner does not use them."""
@@ -68,11 +64,28 @@ def read_train_config(train_cfg: Any) -> RunnerConfig:
     keys = Keys(given, "train_cfg")
     if "student" in keys or "teacher" in keys:
         raise ValueError(
-            "train_cfg has 'student' or 'teacher': it is a config for distillation, and an OnPolicyRunner learns by PPO"
+            "train_cfg has 'student' or 'teacher': it is a config for distillation; use DistillationRunner"
         )
     generation = _generation(keys)
     read = {"v1": _read_v1, "v2": _read_policy, "v3": _read_policy, "v4": _read_models, "v5": _read_models}
     return read[generation](keys, generation)
+
+
+def read_distillation_config(train_cfg: Any) -> RunnerConfig:
+    """Return what a DistillationRunner has in common with other runners; student and teacher are read on their own."""
+    if isinstance(train_cfg, RunnerConfig):
+        raise TypeError("a DistillationRunner wants rsl_rl's dict with 'student', 'teacher' and 'algorithm'")
+    keys = Keys(as_dict(train_cfg), "train_cfg")
+    for name in ("student", "teacher", "algorithm"):
+        if keys.take(name) is None:
+            raise ValueError(f"train_cfg wants {name!r} for a distillation; found {sorted(as_dict(train_cfg))}")
+    keys.take("policy")
+    keys.take("obs_groups")
+    name = bare_class_name(keys.take("class_name", "DistillationRunner"), "train_cfg['class_name']")
+    config = RunnerConfig(
+        runner_class_name=name, mode=_mode(keys), generation="v5", **_tracking(keys), **keys.take_all(_COUNTS)
+    )
+    return replace(config, ignored=keys.finish(IRRELEVANT))
 
 
 def without_functions(train_cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +154,7 @@ def _read_v1(keys: Keys, generation: str) -> RunnerConfig:
         runner_class_name=bare_class_name(
             runner.take("class_name", keys.take("runner_class_name", "OnPolicyRunner")), "runner_class_name"
         ),
-        logger=_logger(runner),
+        **_tracking(runner, keys),
         mode=_mode(runner),
         ckpt_manipulator=runner.take("ckpt_manipulator", ""),
         pretrain=read_pretrain(runner),
@@ -179,7 +192,7 @@ def _flat(keys: Keys, generation: str, policy: PresetSettings | ModelPair, algor
         runner_class_name=bare_class_name(
             keys.take("class_name", keys.take("runner_class_name", "OnPolicyRunner")), "train_cfg['class_name']"
         ),
-        logger=_logger(keys),
+        **_tracking(keys),
         mode=_mode(keys),
         ckpt_manipulator=keys.take("ckpt_manipulator", ""),
         pretrain=read_pretrain(keys),
@@ -213,8 +226,21 @@ def _mode(keys: Keys) -> str:
     return str(keys.take("mode", "compiled" if compiles else "auto"))
 
 
-def _logger(keys: Keys) -> str:
-    return str(keys.take("logger", "tensorboard")).lower()
+_WRITERS = {"tensorboardlogwriter": "tensorboard", "wandblogwriter": "wandb", "neptunelogwriter": "neptune"}
+
+
+def _tracking(*places: Keys) -> dict[str, Any]:
+    """Read the logger, by name or as rsl_rl 5's dict with its class, and the names of the run in a tracker."""
+    keys = places[0]
+    given = keys.take("logger", "tensorboard")
+    inside = Keys(given if isinstance(given, Mapping) else {"class_name": given}, f"{keys.where}['logger']")
+    name = bare_class_name(inside.take("class_name", "tensorboard"), f"{keys.where}['logger']").lower()
+    found: dict[str, Any] = {"logger": _WRITERS.get(name, name)}
+    project, entity = inside.take("project_name", inside.take("project")), inside.take("entity")
+    inside.rest()  # further arguments of that class
+    for place in places:
+        found |= place.take_all(("run_name", "wandb_project", "wandb_entity", "upload_model"))
+    return {**found, **({"wandb_project": project} if project else {}), **({"wandb_entity": entity} if entity else {})}
 
 
 def _obs_groups(keys: Keys) -> dict[str, tuple[str, ...]]:

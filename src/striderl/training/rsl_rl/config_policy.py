@@ -143,6 +143,15 @@ def read_models(actor: Any, critic: Any, *, share_encoders: bool) -> ModelPair:
     )
 
 
+def read_model(given: Any, where: str) -> tuple[ModelSettings, str, dict[str, Any]]:
+    """Read the dict of one v4 or v5 network that acts: its layers, its head and the head's settings."""
+    keys = Keys(given, where)
+    if keys.peek("distribution_cfg") is None and "stochastic" not in keys and "init_noise_std" not in keys:
+        return _model(keys), "deterministic", {}
+    head, head_settings = _head(keys)
+    return _model(keys), head, head_settings
+
+
 def _head(keys: Keys) -> tuple[str, dict[str, Any]]:
     """Read rsl_rl 5's distribution_cfg, or the settings that rsl_rl 4 keeps with the layers."""
     settings = {new: keys.take(old) for old, new in _OF_THE_HEAD.items() if old in keys}
@@ -185,7 +194,7 @@ def _model(keys: Keys) -> ModelSettings:
         activation=keys.take("activation", "elu"),
         obs_normalization=keys.take("obs_normalization", False),
         memory=memory if name == "RNNModel" else None,
-        encoder=None if cnn is None or name != "CNNModel" else _convolutions(cnn, f"{keys.where}['cnn_cfg']"),
+        encoder=None if cnn is None or name != "CNNModel" else _image_networks(cnn, f"{keys.where}['cnn_cfg']"),
     )
     keys.finish()
     return settings
@@ -199,8 +208,15 @@ def _memory(keys: Keys) -> Remember:
     )
 
 
+def _image_networks(given: Any, where: str) -> dict[str, Any]:
+    """Translate rsl_rl's settings of convolutions: one dict for all images, or one for each by its group."""
+    if isinstance(given, Mapping) and given and all(isinstance(each, Mapping) for each in given.values()):
+        return {str(name): _convolutions(each, f"{where}[{name!r}]") for name, each in given.items()}
+    return _convolutions(given, where)
+
+
 def _convolutions(given: Any, where: str) -> dict[str, Any]:
-    """Translate rsl_rl's settings of convolutions; one dict for all images."""
+    """Translate rsl_rl's settings of convolutions."""
     keys = Keys(given, where)
     channels = as_tuple(keys.take("output_channels", ()), f"{where}['output_channels']")
     if not channels:

@@ -13,15 +13,14 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from striderl.algorithms.terms.motion_prior import MotionPrior
@@ -30,13 +29,14 @@ from striderl.data.checked_fields import refuse_overrides
 from striderl.envs.wrap_env import wrap_env
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
-from striderl.training.callbacks.callback import Callback
 from striderl.training.callbacks.ranks import together
-from striderl.training.distributed import DistributedLearner, Ranks, setup
-from striderl.training.experiment.log_dir import write_log_dir
+from striderl.training.distributed import join_ranks
+from striderl.training.experiment.log_dir import plain_settings, write_log_dir
 from striderl.training.experiment.run_lock import FolderLock
 from striderl.training.experiment.runner_checkpoints import (
+    PARTS,
     Manipulator,
+    Wanted,
     check_weights,
     checkpoint_path,
     is_foreign,
@@ -45,6 +45,7 @@ from striderl.training.experiment.runner_checkpoints import (
     load_state,
     load_weights,
     resolve_manipulator,
+    save_file,
     save_state,
     wanted_parts,
     weights_in,
@@ -53,15 +54,25 @@ from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.protocols import storage_for
 from striderl.training.record import Record
-from striderl.training.rsl_rl.build_parts import build_algorithm, build_policy
+from striderl.training.rsl_rl.build_parts import build_algorithm, build_policy, component_order
 from striderl.training.rsl_rl.build_terms import motion_info
+from striderl.training.rsl_rl.client_algorithm import ClientAlgorithm
+from striderl.training.rsl_rl.client_files import (
+    export_beside,
+    restore_env_state,
+    robot_facts,
+    with_env_state,
+    write_jit,
+    write_onnx,
+)
 from striderl.training.rsl_rl.config_generations import as_dict, read_train_config
 from striderl.training.rsl_rl.reporting import (
     METRICS,
+    LearnProgress,
     Metric,
+    RunnerLogger,
     as_block,
     make_table,
-    make_writer,
     report_to_trial,
     store_code_state,
     tags_of,
@@ -92,15 +103,22 @@ class OnPolicyRunner:
         refuse_overrides(cls, {} if "learn" in vars(cls) else REFUSED)
 
     def __init__(
-        self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
+        self,
+        env: Any,
+        train_cfg: Any,
+        log_dir: str | Path | None = None,
+        device: torch.device | str = "cpu",
+        registry_name: str | None = None,
     ) -> None:
         """Build everything from the config; parts that do not fit together raise here, before anything runs.
 
         env: a VecEnv, a Gymnasium vector env, or an env of any rsl_rl generation.
         train_cfg: a RunnerConfig, or a dict of any rsl_rl generation; see `config_generations.py`.
         log_dir: where metrics and checkpoints are written; without one nothing is written.
+        registry_name: an artifact of the tracker that the run uses, such as a motion.
         """
-        self.config = config = read_train_config(train_cfg)
+        self._train_cfg = train_cfg
+        self.config = config = self._read_config(train_cfg)
         if config.runner_class_name not in (type(self).__name__, OnPolicyRunner.__name__):
             _log.warning(
                 "train_cfg names the runner %s, this is %s: build_runner(name, …) builds the one that is named",
@@ -112,15 +130,11 @@ class OnPolicyRunner:
                 f"train_cfg has settings of pretraining, which {type(self).__name__} does not do; use TwoStageRunner"
             )
         self.cfg = train_cfg if isinstance(train_cfg, Mapping) else as_dict(train_cfg)
-        self._train_cfg = train_cfg
         self.env, self.device = env, torch.device(device)
         self.log_dir = None if log_dir is None else Path(log_dir)
         self.ranks = ranks = join_ranks(self.device)
-        self.is_distributed, self.gpu_world_size, self.gpu_global_rank = (
-            ranks.world_size > 1,
-            ranks.world_size,
-            ranks.rank,
-        )
+        self.is_distributed = ranks.world_size > 1
+        self.gpu_world_size, self.gpu_global_rank = ranks.world_size, ranks.rank
         self.vec_env = wrap_env(
             env,
             device=self.device,
@@ -128,21 +142,24 @@ class OnPolicyRunner:
             first_env_index=ranks.rank * int(getattr(env, "num_envs", 0)),
         )
         self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
-        policy = build_policy(config, self.vec_env, self.device, self.seed)
-        self.alg = build_algorithm(config, policy, self.vec_env, env, self.seed, reduce=ranks.reduce)
-        ranks.share(self.alg)
-        collector = Collector(self.vec_env, self.alg.actor(), CollectorConfig(seed=self.seed))
+        self.alg: ClientAlgorithm = self._build_algorithm()
+        """The algorithm with rsl_rl's interface; `alg.learner`, and what else it has, is this library's."""
+        learner = self.alg.learner
+        ranks.share(learner)
+        collector = Collector(self.vec_env, learner.actor(), CollectorConfig(seed=self.seed))
         plan = OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps)
-        self.storage = storage_for(self.alg, collector, plan.num_steps_per_env)
-        together = rank_callbacks(ranks, self.alg)
-        self.trainer = Trainer(self.alg, collector, plan, storage=self.storage, seed=self.seed, callbacks=together)
+        self.storage = storage_for(learner, collector, plan.num_steps_per_env)
+        callbacks = together(ranks, learner, [])
+        self.trainer = Trainer(learner, collector, plan, storage=self.storage, seed=self.seed, callbacks=callbacks)
         self.metric_hooks: dict[str, Metric] = dict(METRICS)
         """What `evaluation` measures, by name; entries may be added."""
         self.metrics: dict[str, float | None] = {}
         """The last measured metrics; None where the env does not measure them."""
         self.should_stop: Callable[[], bool] = lambda: False
         """Called after every iteration; when it returns True, `learn` saves and returns."""
-        self.writer = self.logger = make_writer(config.logger, self.log_dir if ranks.is_main else None)
+        self.logger = RunnerLogger(config, self.log_dir if ranks.is_main else None)
+        self.writer = self.logger.writer
+        self._registry_name = registry_name
         self._table = make_table(self.log_dir if ranks.is_main else None)
         self._writes = ranks.is_main and self.log_dir is not None
         self._lock: FolderLock | None = None
@@ -151,6 +168,16 @@ class OnPolicyRunner:
         self._manual = ManualRollout(self.trainer, self.storage)
         if config.ignored:
             _log.info("settings that a runner does not use: %s", ", ".join(config.ignored))
+
+    def _read_config(self, train_cfg: Any) -> RunnerConfig:
+        """Read the config; a runner of another kind has its own."""
+        return read_train_config(train_cfg)
+
+    def _build_algorithm(self) -> ClientAlgorithm:
+        """Build policy and learner for the env."""
+        policy = build_policy(self.config, self.vec_env, self.device, self.seed)
+        learner = build_algorithm(self.config, policy, self.vec_env, self.env, self.seed, reduce=self.ranks.reduce)
+        return ClientAlgorithm(learner, component_order(self.config, self.vec_env))
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -168,12 +195,14 @@ class OnPolicyRunner:
         with self._locked_log_dir():
             self.train_mode()
             self.init_writer(init_at_random_ep_len)
+            first, before = self.trainer.iteration, self._seconds
             for left in reversed(range(count)):
                 record = next(self.trainer)
                 self._seconds += record.collection_seconds + record.learning_seconds
                 self.evaluation()
                 if record.iteration % self.config.log_interval == 0 or not left:
-                    self.log({"record": record})
+                    at = LearnProgress(record.iteration - 1, first, first + count, self._seconds - before)
+                    self.log({"record": record, "progress": at})
                 pruned = trial is not None and report_to_trial(trial, self._objective(record), record.iteration)
                 ends = pruned or not left or self.should_stop()
                 if self._writes and self._is_save_due(record.iteration, last=ends):
@@ -193,7 +222,9 @@ class OnPolicyRunner:
             # a folder that cannot be made is better found now than after the first hours
             self.log_dir.mkdir(parents=True, exist_ok=True)
             self._describe_run(self.log_dir)
-            store_code_state(self.log_dir, self._repositories)
+            for path in store_code_state(self.log_dir, self._repositories):
+                self.logger.save_model(path, self.trainer.iteration)
+            self.writer.config({"runner_cfg": plain_settings(self.cfg)})
 
     init_writter = init_writer
     """The same, as st_rl spells it."""
@@ -241,6 +272,16 @@ class OnPolicyRunner:
         """Set all modules to eval mode."""
         self.alg.policy.eval()
 
+    @property
+    def tot_timesteps(self) -> int:
+        """How many steps the envs have made, over all envs."""
+        return self.trainer.env_steps
+
+    @property
+    def tot_time(self) -> float:
+        """How long collecting and learning have taken, s."""
+        return self._seconds
+
     def close(self) -> None:
         """Finish the log and close the envs; calling it twice is fine."""
         self.writer.close()
@@ -249,8 +290,11 @@ class OnPolicyRunner:
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
-    def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 35) -> None:
-        """Write the metrics of `locs["record"]`, or of the last iteration, to the writer and to the logging module."""
+    def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 40) -> None:
+        """Write the metrics of `locs["record"]`, or of the last iteration, and print them as rsl_rl does.
+
+        Without a log_dir they go to the logging module.
+        """
         record = locs.get("record", self.trainer.record)
         if record is None:
             raise ValueError("there is nothing to log before the first iteration")
@@ -260,9 +304,14 @@ class OnPolicyRunner:
         self._table.log(record.env_steps, record.metrics)
         if self.config.logger == "tensorboard":
             self.writer.log(int(self._seconds), tags_over_time(tags))
-        if _log.isEnabledFor(logging.INFO):
-            title = f"Learning iteration {record.iteration}, {record.env_steps} steps"
-            _log.info("%s", as_block(title, tags, width, pad))
+        now = record.iteration - 1
+        at = locs.get("progress", LearnProgress(now, now, now + 1, self._seconds))
+        block = as_block(record, tags, at, width=width, pad=pad, name=self.config.run_name)
+        if self._writes:
+            sys.stdout.write(f"{block}\n")
+            sys.stdout.flush()
+        elif self.ranks.is_main:
+            _log.info("%s", block)
 
     def add_git_repo_to_log(self, repo_file_path: str | Path) -> None:
         """Store the state of the git repository that this file is in with the run, when `learn` begins."""
@@ -271,11 +320,38 @@ class OnPolicyRunner:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, infos: Any = None) -> None:
-        """Save everything that another runner needs to resume exactly; `infos` is plain data that `load` returns."""
-        save_state(path, self.checkpoint(infos), iteration=self.current_learning_iteration)
+        """Save everything that another runner needs to resume exactly; `infos` is plain data that `load` returns.
+
+        A name that ends in .pt is one file, which rsl_rl's loaders read as well; any other is a directory.
+        """
+        infos = with_env_state(self.env, infos)
+        state = self.checkpoint(infos)
+        if Path(path).suffix != ".pt":
+            save_state(path, state, iteration=self.current_learning_iteration)
+            return
+        models = self.alg.save(state["trainer"]["algorithm"])
+        number = max(0, self.current_learning_iteration - 1)
+        save_file(path, {**models, "iter": number, "infos": infos}, state)
+        self.logger.save_model(path, number)
+        if self._registry_name is not None:
+            self.writer.artifact(self._registry_name)
+            self._registry_name = None
+        if self.log_dir is not None and Path(path).resolve().parent == self.log_dir.resolve():
+            exported = export_beside(self.alg.get_policy(), self.env, Path(path), self.config.run_name or "local")
+            if exported is not None:
+                self.logger.save_model(exported, number)
+
+    def export_policy_to_jit(self, path: str | Path, filename: str = "policy.pt") -> None:
+        """Write the deterministic policy as a TorchScript program, path/filename."""
+        write_jit(self.alg.get_policy(), Path(path) / filename)
+
+    def export_policy_to_onnx(self, path: str | Path, filename: str = "policy.onnx", verbose: bool = False) -> None:
+        """Write the deterministic policy as an ONNX file, path/filename, with the facts of the robot that are known."""
+        facts = robot_facts(self.env, self.config.run_name or "local")
+        write_onnx(self.alg.get_policy(), Path(path) / filename, facts or {}, verbose=verbose)
 
     def checkpoint(self, infos: Any = None) -> dict[str, Any]:
-        """Return what `save` writes."""
+        """Return the state of the whole training."""
         return {
             "trainer": self.trainer.state_dict(),
             WEIGHTS: dict(self.alg.policy.state_dict()),
@@ -300,7 +376,7 @@ class OnPolicyRunner:
         manipulator: a function of (source checkpoint, own checkpoint), or a name, that chooses the weights to load;
             'ckpt_manipulator' in the config is the default. The result is saved again where there is a log_dir.
         path: a checkpoint of ours, or a '.pt' file of any rsl_rl generation, of which weights, normalisers and the
-            iteration are taken; its optimiser numbers the parameters in another order and stays fresh.
+            iteration are taken, of generations 4 and 5 the optimiser as well.
         load_cfg: rsl_rl 5's way to choose: {"actor": True, "critic": False, "optimizer": …, "iteration": …, "rnd": …}.
         strict: whether weights that do not fit are an error; otherwise they are left out.
         """
@@ -309,6 +385,8 @@ class OnPolicyRunner:
         change = resolve_manipulator(manipulator or self.config.ckpt_manipulator)
         if change is not None:
             self._load_changed(change, state, strict=strict)
+        elif set(state) & {"actor_state_dict", "student_state_dict"} and self.alg.layout is not None:
+            self._load_models(state, load_cfg, wanted, strict=strict)
         elif is_foreign(state, self.alg.policy):
             load_foreign(self.trainer, path, wanted)
         elif wanted.everything and strict and "trainer" in state:
@@ -319,17 +397,14 @@ class OnPolicyRunner:
             self._table.resume_at(self.trainer.env_steps)
         else:
             load_some(self.trainer, state, wanted, strict=strict)
-        return state.get("infos")
+        infos = state.get("infos")
+        restore_env_state(self.env, infos)
+        return infos
 
     def get_inference_policy(self, device: torch.device | str | None = None) -> InferencePolicy:
         """Return the deterministic policy, on another device as a copy; sets the runner to `eval_mode`."""
         self.eval_mode()
-        policy = self.alg.policy
-        wanted = self.device if device is None else torch.device(device)
-        if wanted != self.device:
-            # a copy, because moving the parameters would detach them from the optimiser
-            policy = copy.deepcopy(policy).to(wanted)
-        return InferencePolicy(policy)
+        return InferencePolicy(self.alg.get_policy().to(device).policy)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -360,6 +435,14 @@ class OnPolicyRunner:
             device=self.device,
         )
 
+    def _load_models(self, state: Mapping[str, Any], load_cfg: Any, wanted: Wanted, *, strict: bool) -> None:
+        """Load a file of rsl_rl 4 or 5, or of 'striderl.rsl_rl:PPO'."""
+        chosen = load_cfg
+        if load_cfg is None and not wanted.everything:
+            chosen = {name: getattr(wanted, name) for name in PARTS}  # its fields
+        if self.alg.load(state, chosen, strict):
+            self.trainer.iteration = int(state.get("striderl", {}).get("iteration", state.get("iter", 0)))
+
     def _load_changed(self, change: Manipulator, state: Mapping[str, Any], *, strict: bool) -> None:
         source = {WEIGHTS: weights_in(state), "iter": state.get("iter", 0), "infos": state.get("infos")}
         changed = change(source, {WEIGHTS: dict(self.alg.policy.state_dict())})
@@ -380,7 +463,7 @@ class OnPolicyRunner:
 
     def _is_save_due(self, iteration: int, *, last: bool) -> bool:
         interval = self.config.save_interval
-        return last or (interval > 0 and iteration % interval == 0)
+        return last or (interval > 0 and (iteration - 1) % interval == 0)
 
     def _objective(self, record: Record) -> float | None:
         """The metric for a trial: the velocity error, or the mean return where the env does not measure it."""
@@ -394,7 +477,12 @@ class AmpPolicyRunner(OnPolicyRunner):
     """Train with PPO and a motion prior."""
 
     def __init__(
-        self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
+        self,
+        env: Any,
+        train_cfg: Any,
+        log_dir: str | Path | None = None,
+        device: torch.device | str = "cpu",
+        registry_name: str | None = None,
     ) -> None:
         """Build everything from the config, which must have a motion prior."""
         config = read_train_config(train_cfg)
@@ -403,24 +491,9 @@ class AmpPolicyRunner(OnPolicyRunner):
                 "AmpPolicyRunner learns from motions: set algorithm['class_name'] to 'APPO' or 'ATPPO', or "
                 "RunnerConfig.motion; without them use OnPolicyRunner"
             )
-        super().__init__(env, train_cfg, log_dir, device)
+        super().__init__(env, train_cfg, log_dir, device, registry_name)
 
     @property
     def prior(self) -> MotionPrior:
         """The motion prior, with its discriminator and its normaliser (`judge.network`, `judge.normalizer`)."""
         return next(term for term in self.alg.terms if isinstance(term, MotionPrior))
-
-
-# -- several processes -------------------------------------------------------------------------------------------------
-
-
-def join_ranks(device: torch.device) -> Ranks:
-    """Use the process group that is there, or make the one that torchrun's variables describe; alone without them."""
-    if dist.is_available() and dist.is_initialized():
-        return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device)
-    return setup(device=device.type)
-
-
-def rank_callbacks(ranks: Ranks, algorithm: DistributedLearner) -> Sequence[Callback]:
-    """Return the callbacks that keep several processes in step; none for one."""
-    return together(ranks, algorithm, [])

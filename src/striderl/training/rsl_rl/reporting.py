@@ -21,10 +21,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,7 +39,8 @@ from striderl.loggers.guarded import Guarded
 from striderl.loggers.logger import Logger
 from striderl.loggers.table import make_logger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
-from striderl.training.experiment.runner_config import NO_LOGGER
+from striderl.loggers.trackers import WandbLogger
+from striderl.training.experiment.runner_config import NO_LOGGER, RunnerConfig
 from striderl.training.record import Record
 
 # -- loggers -----------------------------------------------------------------------------------------------------------
@@ -50,13 +53,49 @@ class NoLogger(Logger):
         """Do nothing."""
 
 
-def make_writer(name: str, log_dir: Path | None) -> Logger:
-    """Make the logger of a run; its errors do not end training."""
-    if log_dir is None or name == NO_LOGGER:
+class RunnerLogger:
+    """A runner's `logger`: its writer, with the attributes that clients of rsl_rl use."""
+
+    def __init__(self, config: RunnerConfig, log_dir: Path | None) -> None:
+        """Make the writer of a run; without a folder nothing is written."""
+        self.logger_type = config.logger if log_dir is not None and config.logger != NO_LOGGER else None
+        """The writer by name; None without one."""
+        self.log_dir, self.writer = log_dir, make_writer(config, log_dir)
+        self._uploads = config.upload_model and self.logger_type == "wandb"
+
+    def save_model(self, path: str | Path, it: int) -> None:
+        """Give a checkpoint to the tracker, where it keeps files."""
+        if self._uploads:
+            self.writer.file(Path(path))
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write the metrics of one iteration."""
+        self.writer.log(step, numbers)
+
+    def stop_logging_writer(self) -> None:
+        """Finish the log; calling it twice is fine."""
+        self.writer.close()
+
+
+def make_writer(config: RunnerConfig, log_dir: Path | None) -> Logger:
+    """Make the writer of a run; its errors do not end training.
+
+    Weights & Biases is online, unless WANDB_MODE says otherwise.
+    """
+    if log_dir is None or config.logger == NO_LOGGER:
         return NoLogger()
-    # event files lie in the run's folder itself, where people who come from rsl_rl look for them
-    make = TensorBoardLogger if name == "tensorboard" else LOGGERS.get(name)
-    logger = make_logger(name, make, log_dir)
+    makers: dict[str, Callable[[Path], Logger]] = {
+        # event files lie in the run's folder itself, where people who come from rsl_rl look for them
+        "tensorboard": TensorBoardLogger,
+        "wandb": lambda folder: WandbLogger(
+            folder,
+            project=config.wandb_project or "striderl",
+            entity=config.wandb_entity,
+            name=config.run_name or folder.name,
+            mode="" if os.environ.get("WANDB_MODE") else "online",
+        ),
+    }
+    logger = make_logger(config.logger, makers.get(config.logger) or LOGGERS.get(config.logger), log_dir)
     return NoLogger() if logger is None else Guarded(logger)
 
 
@@ -109,8 +148,65 @@ def tags_over_time(tags: Mapping[str, float]) -> dict[str, float]:
     return {f"{name}/time": tags[name] for name in _EPISODES.values() if name in tags}
 
 
-def as_block(title: str, tags: Mapping[str, float], width: int, pad: int) -> str:
-    """Return the metrics as lines of text under a title, for the console."""
+_PRINTED = ("Loss/value", "Loss/surrogate", "Loss/entropy", "Loss/symmetry", "Loss/rnd")
+
+
+class LearnProgress(NamedTuple):
+    """Where a call of `learn` is, for what is printed."""
+
+    iteration: int
+    """The present iteration, counted from 0."""
+    first: int
+    """The first iteration of this call."""
+    last: int
+    """The iteration after its last one."""
+    seconds: float
+    """How long this call has taken so far."""
+
+
+def as_block(
+    record: Record, tags: Mapping[str, float], progress: LearnProgress, width: int, pad: int, name: str = ""
+) -> str:
+    """Return an iteration as rsl_rl prints it: title, speed, losses, episodes, the env's own numbers, time left."""
+
+    def line(label: str, text: str) -> str:
+        return f"{label + ':':>{pad}} {text}"
+
+    title = f" Learning iteration {progress.iteration}/{progress.last} ".center(width)
+    lines = ["#" * width, f"\033[1m{title}\033[0m", ""]
+    lines += [line("Run name", name)] if name else []
+    lines += [
+        line("Total steps", str(record.env_steps)),
+        line("Steps per second", f"{tags['Perf/total_fps']:.0f}"),
+        line("Collection time", f"{record.collection_seconds:.3f}s"),
+        line("Learning time", f"{record.learning_seconds:.3f}s"),
+    ]
+    losses = [tag for tag in _PRINTED if tag in tags]
+    losses += [tag for tag in tags if tag.startswith("Loss/") and tag.endswith("_loss") and tag != "Loss/total_loss"]
+    names = {tag: tag.removeprefix("Loss/").removesuffix("_loss") for tag in losses}
+    lines += [line(f"Mean {names[tag]} loss", f"{tags[tag]:.4f}") for tag in losses]
+    for tag, label in (
+        ("Train/mean_reward", "Mean reward"),
+        ("Train/mean_episode_length", "Mean episode length"),
+        ("Policy/mean_std", "Mean action std"),
+    ):
+        lines += [line(label, f"{tags[tag]:.2f}")] if tag in tags else []
+    others = [tag for tag in tags if tag.partition("/")[0] not in ("Loss", "Train", "Perf", "Policy")]
+    lines += [line(tag.replace("Episode/", "Mean episode "), f"{tags[tag]:.4f}") for tag in others]
+    done = progress.iteration + 1 - progress.first
+    left = progress.seconds / done * (progress.last - progress.iteration - 1)
+    lines += [
+        "-" * width,
+        line("Iteration time", f"{record.collection_seconds + record.learning_seconds:.2f}s"),
+        line("Time elapsed", str(timedelta(seconds=int(progress.seconds)))),
+        line("ETA", str(timedelta(seconds=int(left)))),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def as_lines(title: str, tags: Mapping[str, float], width: int, pad: int) -> str:
+    """Return metrics as lines of text under a title."""
     lines = ["#" * width, title.center(width)]
     lines += [f"{name + ':':>{pad}} {value:.4g}" for name, value in tags.items()]
     return "\n".join(lines)

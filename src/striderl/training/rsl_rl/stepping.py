@@ -20,10 +20,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from striderl.collect.collector import Collector
 from striderl.data.naming import unknown
 from striderl.data.specs import ObsSpec, flatten_names
 from striderl.data.transition import Transition
+from striderl.envs.rsl_rl.handed import HandedSteps
 from striderl.envs.vec_env import Obs
+from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.facade.inputs import Observations, named
 from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
@@ -135,6 +138,47 @@ class ManualRollout:
         return Stepped(self._given, critic, transition.rew, transition.done, infos)
 
 
+class HandedRollout:
+    """The client's steps through a collector: actions out, what came of them in."""
+
+    def __init__(self, steps: HandedSteps, collector: Collector) -> None:
+        self.steps, self.collector = steps, collector
+        self.seed = collector.seed
+        self._seen: Any = None
+        """The observation that the last step ended with."""
+        self._num_starts = 0
+
+    def act(self, obs: Any) -> Tensor:
+        """Return the actions for an observation; one that does not follow the last step continues from there."""
+        collector = self.collector
+        self.steps.see(obs)
+        if self._seen is None:
+            collector.reset(self.seed)
+        elif obs is not self._seen and not collector.schedule.busy:
+            self._continue_from()
+        self._seen = obs
+        actions: Tensor = collector.launch(ahead=False)
+        return actions
+
+    def give(self, obs: Any, rewards: Any, dones: Any, extras: Any) -> None:
+        """Hand over what came of the actions; the next call of `collect` stores it."""
+        self.steps.give(obs, rewards, dones, extras)
+        self._seen = obs
+
+    def begin_anew(self, seed: int) -> None:
+        """Start with other noise at the next action: another training has been loaded."""
+        self.seed, self._seen = seed, None
+
+    def _continue_from(self) -> None:
+        """Follow the client, which has reset its env or asked it for another observation."""
+        current = self.collector.current_obs
+        given = self.collector.env.reset()
+        if all(torch.equal(value, current[name]) for name, value in given.items()):
+            return
+        self._num_starts += 1
+        self.collector.start_from({**current, **given}, seed=self.seed + self._num_starts)
+
+
 def split_numbers(numbers: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Separate losses, entropy included, from statistics."""
     losses = {name: value for name, value in numbers.items() if name.endswith("_loss") or name == "entropy"}
@@ -147,7 +191,7 @@ def split_numbers(numbers: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 class InferencePolicy:
     """Act by the mode of a policy's distribution and keep its recurrent state; updates take effect at once."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy | ActorPolicy) -> None:
         self.policy = policy
         self._state: dict[str, Tensor] = {}
         self._num_envs = 0
@@ -180,9 +224,14 @@ class InferencePolicy:
             self._state[name] = torch.where(done.view(-1, *[1] * (value.dim() - 1)), torch.zeros_like(value), value)
 
 
-def named_components(obs: Any, policy: Policy, device: torch.device) -> dict[str, Tensor]:
-    """Return the actor's observation by component, from a flat vector, components, groups or a TensorDict."""
-    wanted = policy.actor_inputs
+def named_components(
+    obs: Any, policy: Policy | ActorPolicy, device: torch.device, inputs: ObsSpec | None = None
+) -> dict[str, Tensor]:
+    """Return the actor's observation by component, from a flat vector, components, groups or a TensorDict.
+
+    inputs: the components that are wanted, where they are not the actor's.
+    """
+    wanted = policy.actor_inputs if inputs is None else inputs
     if isinstance(obs, Tensor):
         return dict(wanted.split(obs.to(device)))
     if not (isinstance(obs, Mapping) or (hasattr(obs, "items") and hasattr(obs, "keys"))):

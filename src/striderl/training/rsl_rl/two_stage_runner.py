@@ -41,13 +41,14 @@ from striderl.envs.vec_env import VecEnv
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, RunningTrainer
+from striderl.training.callbacks.ranks import together
 from striderl.training.distributed import Ranks
 from striderl.training.experiment.runner_checkpoints import (
     Manipulator,
     checkpoint_path,
     load_state,
     load_weights,
-    save_state,
+    save_file,
     wanted_parts,
     weights_in,
 )
@@ -55,10 +56,11 @@ from striderl.training.experiment.runner_config import PretrainSettings, RunnerC
 from striderl.training.plans import OnPolicyPlan
 from striderl.training.protocols import storage_for
 from striderl.training.record import Record
-from striderl.training.rsl_rl.build_parts import build_algorithm
+from striderl.training.rsl_rl.build_parts import build_algorithm, component_order
+from striderl.training.rsl_rl.client_algorithm import ClientAlgorithm
 from striderl.training.rsl_rl.config_generations import read_train_config
 from striderl.training.rsl_rl.dataset_env import PREFIX, DatasetEnv, not_recorded
-from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner, rank_callbacks
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 from striderl.training.rsl_rl.stepping import ManualRollout, Stepped
 from striderl.training.trainer import Trainer
 
@@ -77,12 +79,17 @@ class TwoStageRunner(OnPolicyRunner):
     learns_from_recordings = True
 
     def __init__(
-        self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
+        self,
+        env: Any,
+        train_cfg: Any,
+        log_dir: str | Path | None = None,
+        device: torch.device | str = "cpu",
+        registry_name: str | None = None,
     ) -> None:
         """Build everything from the config; the recordings are opened when they are first used."""
         config = with_recorded_teacher(read_train_config(train_cfg))
         pretrain = pretrain_of(config)
-        super().__init__(env, config, log_dir, device)
+        super().__init__(env, config, log_dir, device, registry_name)
         self._train_cfg = train_cfg
         if isinstance(train_cfg, Mapping):
             self.cfg = train_cfg
@@ -166,7 +173,7 @@ class TwoStageRunner(OnPolicyRunner):
         """Begin the second stage now: keep the policy, reset everything else."""
         if self.stage == RL:
             return
-        before, iteration = self.alg, self.current_learning_iteration
+        before, iteration = self.alg.learner, self.current_learning_iteration
         algorithm = self._algorithm(self.config, self.vec_env)
         if isinstance(before, PPO) and isinstance(algorithm, PPO) and self._reads:
             _keep_units(before, algorithm)
@@ -192,7 +199,7 @@ class TwoStageRunner(OnPolicyRunner):
         if self.stage == RL or self._reads:
             return
         config, policy, iteration = self.config, self.alg.policy, self.current_learning_iteration
-        teacher = recorded_teacher(config, self.alg)
+        teacher = recorded_teacher(config, self.alg.learner)
         absent = not_recorded(self.rollout_dataset, self.vec_env.obs_spec)
         read = set(policy.actor_inputs) if teacher.behind is None and not config.estimation else set(absent)
         blank = [name for name in absent if name not in read]
@@ -214,14 +221,15 @@ class TwoStageRunner(OnPolicyRunner):
     def _learn_with(self, algorithm: PPO | DAgger, env: VecEnv, warmup_steps: int, callbacks: list[Callback]) -> None:
         collector = Collector(env, algorithm.actor(), CollectorConfig(seed=self.seed))
         plan = OnPolicyPlan(num_steps_per_env=self.config.num_steps_per_env, warmup_steps=warmup_steps)
-        self.alg, self.storage = algorithm, storage_for(algorithm, collector, plan.num_steps_per_env)
-        together = [*callbacks, *rank_callbacks(self.ranks, algorithm)]
-        self.trainer = Trainer(algorithm, collector, plan, storage=self.storage, seed=self.seed, callbacks=together)
+        self.alg = ClientAlgorithm(algorithm, component_order(self.config, self.vec_env))
+        self.storage = storage_for(algorithm, collector, plan.num_steps_per_env)
+        called = [*callbacks, *together(self.ranks, algorithm, [])]
+        self.trainer = Trainer(algorithm, collector, plan, storage=self.storage, seed=self.seed, callbacks=called)
         self._manual = ManualRollout(self.trainer, self.storage)
 
     # -- logs and checkpoints ------------------------------------------------------------------------------------------
 
-    def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 35) -> None:
+    def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 40) -> None:
         """Log the metrics of an iteration; returns of recordings are 'Perf/dataset_…', not the policy's return."""
         record = locs.get("record", self.trainer.record)
         if record is not None and self.stage == PRETRAIN:
@@ -267,6 +275,11 @@ class TwoStageRunner(OnPolicyRunner):
         super().close()
         self.vec_env.close()
 
+    def _is_save_due(self, iteration: int, *, last: bool) -> bool:
+        """Leave the first weights, which a recorder may be reading, until there are newer ones."""
+        first = self.stage == PRETRAIN and iteration == 1
+        return last or (not first and super()._is_save_due(iteration, last=last))
+
     def _offer_first_weights(self) -> None:
         """Save the policy before the first recording is read: a process that records with the student waits for it."""
         if not self._writes or self.log_dir is None or self._reads or self.current_learning_iteration:
@@ -276,7 +289,8 @@ class TwoStageRunner(OnPolicyRunner):
         path = checkpoint_path(self.log_dir, 0)
         if not path.exists():
             weights = dict(self.alg.policy.state_dict())
-            save_state(path, {WEIGHTS: weights, "iter": 0, "infos": None}, iteration=0)
+            models = {"iter": 0, "infos": None, **self.alg.save()}
+            save_file(path, models, {WEIGHTS: weights, "iter": 0, "infos": None})
 
 
 def _keep_units(before: PPO, after: PPO) -> None:
