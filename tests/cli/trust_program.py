@@ -179,6 +179,7 @@ def command_cases(run, files, out):
     """Words behind each command, by the name of the command, and whether --trust lets the payload be imported there."""
     teacher = ["quadruped_blind", "--algorithm", "tppo", "--teacher.run", run, "--env.num-envs", "2"]
     recordings = ["cartpole", "--algorithm", "bc", "--dataset", f"{files}/recordings"]
+    sweep = ["--space", "algorithm.gamma=0.9:0.99", "--trials", "1"]
     return {
         "train --teacher.run": ([*teacher, "--runs", out], False),
         "train --dataset": ([*recordings, "--runs", out], False),
@@ -192,6 +193,8 @@ def command_cases(run, files, out):
         "report": ([run, "--output", f"{out}.html"], False),  # read as data, refused parts named on the page
         "compare": ([run], False),
         "diff": ([run, run], False),
+        # with a seed of its own: the sweep writes its config, and a config that this user has made is known
+        "sweep": (["--config", f"{run}/config.json", "--seed", "3", *sweep, "--sweeps", out], True),
         "doctor": ([run, "--seconds", "0.2", "--num-envs", "2"], True),
         "dataset": ([run, out, "--num-steps", "8", "--num-envs", "2"], True),
         "clips trot": ([f"{out}.npz"], False),

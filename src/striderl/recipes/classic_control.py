@@ -36,7 +36,7 @@ from striderl.training.experiment.run_config import (
     LoggingSettings,
     RunConfig,
     StopSettings,
-)
+)  # fmt: skip
 from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan
 
 SMALL = PolicySettings(normalize_obs=False, actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="tanh")
@@ -128,15 +128,14 @@ def cartpole_reinforce() -> RunConfig[REINFORCEConfig, OnPolicyPlan]:
 
 def cartpole_impala() -> RunConfig[IMPALAConfig, OnPolicyPlan]:
     """CartPole with IMPALA and a clipped surrogate, on rollouts of 32 steps."""
+    base: RunConfig[Any, OnPolicyPlan] = cartpole_a2c()
     algorithm = IMPALAConfig(
         gamma=0.98, lam=0.95, rho_bar=1.0, c_bar=1.0, clip=0.2, num_learning_epochs=4, value_loss_coef=0.5,
         entropy_coef=0.0, learning_rate=2e-3, max_grad_norm=0.5, normalize_advantage=True,
         optimizer_class_name="Adam", optimizer_eps=1e-5,
     )  # fmt: skip
     plan = OnPolicyPlan(num_steps_per_env=32, total_steps=200_000)
-    evaluation = EvaluationSettings(every=20, num_episodes=20, num_envs=10)
-    base: RunConfig[Any, OnPolicyPlan] = cartpole_a2c()
-    saving = CheckpointSettings(every=100)
+    evaluation, saving = EvaluationSettings(every=20, num_episodes=20, num_envs=10), CheckpointSettings(every=100)
     return replace(
         base, algorithm_name="impala", algorithm=algorithm, plan=plan, evaluation=evaluation, checkpoints=saving
     )
@@ -418,8 +417,7 @@ CLASSIC_CONTROL_REPLAY: Mapping[tuple[str, str], Callable[[], RunConfig[Any, Any
     ("pendulum", "sac"): pendulum_sac,
     ("pendulum", "td3"): pendulum_td3,
 }
-"""The recipes of this file."""
-
+"""The recipes from replay."""
 
 # -- from a dataset ----------------------------------------------------------------------------------------------------
 
@@ -431,13 +429,13 @@ GAMMA, TAU = 0.95, 0.02
 
 def pendulum_bc() -> RunConfig[BehaviourCloningConfig, OfflinePlan]:
     """Pendulum with BC."""
-    return _pendulum("bc", BehaviourCloningConfig(learning_rate=RATE), "squashed_gaussian")
+    return _run("pendulum", "bc", BehaviourCloningConfig(learning_rate=RATE), "squashed_gaussian")
 
 
 def pendulum_td3_bc() -> RunConfig[TD3BCConfig, OfflinePlan]:
     """Pendulum with TD3+BC, which stays near the data."""
     config = TD3BCConfig(gamma=GAMMA, tau=TAU, actor_learning_rate=RATE, critic_learning_rate=RATE)
-    return _pendulum("td3_bc", config, "deterministic")
+    return _run("pendulum", "td3_bc", config, "deterministic")
 
 
 def pendulum_cql() -> RunConfig[CQLConfig, OfflinePlan]:
@@ -450,42 +448,33 @@ def pendulum_cql() -> RunConfig[CQLConfig, OfflinePlan]:
         critic_learning_rate=RATE,
         temperature_learning_rate=RATE,
     )
-    return _pendulum("cql", config, "squashed_gaussian")
+    return _run("pendulum", "cql", config, "squashed_gaussian")
 
 
 def pendulum_iql() -> RunConfig[IQLConfig, OfflinePlan]:
     """Pendulum with IQL, which never evaluates an action outside the data."""
     # rewards of this task are large, and so are advantages and their errors: a low temperature
     config = IQLConfig(gamma=GAMMA, tau=TAU, learning_rate=RATE, expectile=0.9, temperature=0.1)
-    return _pendulum("iql", config, "squashed_gaussian")
+    return _run("pendulum", "iql", config, "squashed_gaussian")
 
 
 def cartpole_bc() -> RunConfig[BehaviourCloningConfig, OfflinePlan]:
     """CartPole with BC."""
-    return _cartpole("bc", BehaviourCloningConfig(learning_rate=RATE))
+    return _run("cartpole", "bc", BehaviourCloningConfig(learning_rate=RATE))
 
 
 def cartpole_iql() -> RunConfig[IQLConfig, OfflinePlan]:
     """CartPole with IQL, which never evaluates a choice outside the data."""
-    return _cartpole("iql", IQLConfig(gamma=0.99, tau=TAU, learning_rate=RATE))
+    return _run("cartpole", "iql", IQLConfig(gamma=0.99, tau=TAU, learning_rate=RATE))
 
 
 def cartpole_bcq() -> RunConfig[BCQConfig, OfflinePlan]:
     """CartPole with BCQ: Q-learning among the data's likely choices."""
-    return _cartpole("bcq", BCQConfig(gamma=0.99, n_step=3, target_every=1, tau=TAU, learning_rate=RATE))
+    return _run("cartpole", "bcq", BCQConfig(gamma=0.99, n_step=3, target_every=1, tau=TAU, learning_rate=RATE))
 
 
-def _pendulum(name: str, algorithm: Any, head: Any) -> RunConfig[Any, OfflinePlan]:
+def _run(task: str, name: str, algorithm: Any, head: Any = "gaussian") -> RunConfig[Any, OfflinePlan]:
     policy = PolicySettings(actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="relu", head=head)
-    return _run("pendulum", name, algorithm, policy)
-
-
-def _cartpole(name: str, algorithm: Any) -> RunConfig[Any, OfflinePlan]:
-    policy = PolicySettings(actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="relu")
-    return _run("cartpole", name, algorithm, policy)
-
-
-def _run(task: str, name: str, algorithm: Any, policy: PolicySettings) -> RunConfig[Any, OfflinePlan]:
     return RunConfig(
         env=EnvSettings(task=task, num_envs=1),
         policy=policy,

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from striderl.checkpoint.safe_files import replacing, write_text
+from striderl.checkpoint.safe_files import read_json, replacing, write_text
 from striderl.loggers.file_loggers import CsvLogger, LineFile
 from striderl.loggers.logger import Logger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
@@ -101,7 +101,7 @@ def _named(value: object) -> str:
 def add_exp_param(param_name: str, param_val: Any, exp_dir: str | Path | None = None, overwrite: bool = False) -> None:
     """Put a setting into the params.json of every run below a folder; one that is there stays, unless overwritten."""
     for path in sorted((Path.cwd() if exp_dir is None else Path(exp_dir)).rglob("params.json")):
-        params = json.loads(path.read_text())
+        params = read_json(path)
         if param_name not in params or overwrite:
             params[param_name] = param_val
             write_text(path, json.dumps(params, indent=2, default=_named))

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.checkpoint import safe_files
 from striderl.datasets.trajectories.codecs import compress_normalized_image
 from striderl.datasets.trajectories.spec import TrajectoryError
 from striderl.datasets.trajectories.store import TrajectoryStore
@@ -80,7 +81,7 @@ def export_old_trajectories(folder: str | Path, save_dir: str | Path, *, chunk_l
         "obs_disassemble_mapping": dict.fromkeys(images, IMAGE),
         **({"privileged_obs_segments": critic} if critic else {}),
     }
-    (target / "metadata.json").write_text(json.dumps(about))
+    safe_files.write_text(target / "metadata.json", json.dumps(about))
     for index, length in enumerate(store.lengths()):
         place = target / f"trajectory_{index}"
         place.mkdir()
@@ -88,7 +89,7 @@ def export_old_trajectories(folder: str | Path, save_dir: str | Path, *, chunk_l
         for start in range(0, length, chunk_length):
             stop = min(start + chunk_length, length)
             content = {name: value[start:stop] for name, value in steps.items()}
-            (place / f"traj_{start:06d}_{stop:06d}.pickle").write_bytes(pickle.dumps(content, protocol=4))
+            safe_files.write_bytes(place / f"traj_{start:06d}_{stop:06d}.pickle", pickle.dumps(content, protocol=4))
     return len(store)
 
 
