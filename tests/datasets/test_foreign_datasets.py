@@ -98,13 +98,13 @@ def test_observations_that_do_not_fit_their_steps_are_refused():
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(ImportError, match=r"striderl\[minari\]"):
+    with pytest.raises(ImportError, match=r"pip install -e .*\[minari\]"):
         MinariReader("toy/pair-v0")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "meta" / "episodes" / "chunk-000").mkdir(parents=True)
     (tmp_path / "meta" / "episodes" / "chunk-000" / "file-000.parquet").touch()
     (tmp_path / "meta" / "info.json").write_text(json.dumps(info_of("v3.0", "image")))
-    with pytest.raises(ImportError, match=r"striderl\[lerobot\]"):
+    with pytest.raises(ImportError, match=r"pip install -e .*\[lerobot\]"):
         LeRobotReader(tmp_path)
 
 

@@ -375,7 +375,7 @@ def test_the_pure_policy_is_wanted(tmp_path):
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_package_names_the_extra(package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"'{package}'.*pip install 'striderl\[export\]'"):
+    with pytest.raises(ImportError, match=rf"'{package}'.*pip install -e '.*\[export\]'"):
         export_policy(build("mlp"), tmp_path / "bundle", metadata=META)
     assert list(tmp_path.iterdir()) == []
 

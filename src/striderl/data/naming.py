@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 def suggestion(name: str, choices: Iterable[str]) -> str:
@@ -20,8 +21,10 @@ def unknown(kind: str, name: str, choices: Iterable[str], *, where: str) -> str:
 
 
 def missing_extra(package: str, extra: str, *, purpose: str) -> str:
-    """Compose the message for an optional package that is not installed."""
-    return f"{purpose} needs the package '{package}', which is not installed. Run: pip install 'striderl[{extra}]'"
+    """Compose the message for an optional package that is not installed, with the command that installs it."""
+    clone = Path(__file__).resolve().parents[3]
+    install = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'striderl[{extra}]'"
+    return f"{purpose} needs the package '{package}', which is not installed. Run: pip install {install}"
 
 
 def saved_name(part: object) -> str:
