@@ -100,7 +100,7 @@ def rows(text: str) -> dict[str, list[float]]:
         numbers = [word for word in words if word.lstrip("-").replace(".", "").isdigit()]
         if numbers and words[-len(numbers) :] == numbers:
             found[" ".join(words[: -len(numbers)])] = [float(number) for number in numbers]
-    return found
+    return {name: numbers for name, numbers in found.items() if not name.endswith(":")}  # iterations of a runner
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_students_learn_from_a_run(teacher):
     assert all(len(table[name]) == 6 for name in ("student, TPPO", "student, DAgger"))
     config = json.loads((folder / "student" / "config.json").read_text())
     assert config["algorithm_name"] == "tppo" and config["teacher"]["run"] == str(folder / "teacher")
-    assert (folder / "dagger" / "model_2").is_dir() and any((folder / "demos").iterdir())
+    assert any((folder / "dagger").glob("model_*.pt")) and any((folder / "demos").iterdir())
 
 
 @pytest.mark.slow
@@ -177,7 +177,8 @@ def test_a_clone_goes_on_by_ppo(tmp_path):
     assert table["from scratch, longer"][2] >= 128 + recorded
     # what each plays is its own: fine-tuning has moved the clone
     assert table["cloned"][3:] != table["fine-tuned"][3:]
-    assert quick("two_stage", *arguments).splitlines() == text.splitlines()[-6:]  # nothing is left
+    again = quick("two_stage", *arguments).splitlines()  # nothing is left to train: the table alone
+    assert len(again) == 6 and again == [line for line in text.splitlines() if line in again]
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

@@ -34,6 +34,11 @@ BANNED = {
 ALLOWED = {
     # between a process and the workers it started itself, over a private socket; no file is involved
     ("envs/workers/channel.py", "pickle.loads"),
+    ("compat/tianshou/env_workers.py", "cloudpickle.loads"),
+    # a graph for the process that compiles, in a temporary folder that this user alone can write to
+    ("execution/compile_worker.py", "pickle.loads"),
+    # by a loader derived from yaml.SafeLoader, which makes no objects
+    ("training/experiment/log_dir.py", "yaml.load"),
 }
 
 

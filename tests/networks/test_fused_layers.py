@@ -19,10 +19,10 @@ def compiling(monkeypatch):
     """As in compiled code on a GPU that may round to TF32."""
     monkeypatch.setattr(fused_layers, "mlp", object())
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
     yield
-    torch.backends.cuda.matmul.allow_tf32 = before
+    torch.backends.cuda.matmul.fp32_precision = before
 
 
 def on_gpu(dtype):

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
 from torch import Tensor
@@ -267,7 +268,8 @@ class Trial:
 @pytest.mark.described("st_rl", 2142, "trial is a handle for hyperparameter tuning, to which metrics are reported.")
 def test_a_trial_is_told_the_metric() -> None:
     trial = Trial()
-    st_rl.AmpPolicyRunner(MotionEnv(), AMP_CONFIG).learn(5, trial=trial)
+    with pytest.raises(optuna.TrialPruned):
+        st_rl.AmpPolicyRunner(MotionEnv(), AMP_CONFIG).learn(5, trial=trial)
     assert [step for _, step in trial.reported] == [1, 2], "pruned after the second"
     assert trial.reported[0][0] == pytest.approx(12.5**0.5)
 

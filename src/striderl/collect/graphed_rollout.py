@@ -409,7 +409,11 @@ class CompiledActing:
         """Compile nothing yet."""
         assert isinstance(actor, GraphedActor)
         self._recording = actor.graph_key
-        self._act = PureFunction("acting", actor.act, switch=mode.switch)
+
+        def act(obs: Obs, state: Any, noise: Noise) -> ActorOutput:
+            return actor.act(obs, state, noise)  # looked up at each call: it may have been replaced
+
+        self._act = PureFunction("acting", act, switch=mode.switch)
 
     def __call__(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Choose actions."""

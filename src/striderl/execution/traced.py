@@ -467,7 +467,7 @@ class JointPrograms:
     ) -> tuple[tuple[str, ...], Program] | None:
         if as_written(function):
             raise RefusedError("it is to be run as it is written")
-        if sum(each[0] is function for each in self._programs) == MOST:
+        if sum(each[0] == function for each in self._programs) == MOST:
             raise RefusedError(f"minibatches have come in more than {MOST} layouts")
         names: tuple[str, ...] = ()
 
