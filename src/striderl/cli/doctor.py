@@ -36,7 +36,7 @@ _MIN_ROWS = 12
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Who is examined, and how long."""
+    """The env or run to examine, and for how long."""
 
     patient: Patient
     """A task, an id of Gymnasium, 'module:Class', or the folder of a run."""

@@ -1,4 +1,4 @@
-"""IMPALA (Espeholt et al. 2018): an actor-critic whose targets correct for a policy that is older than the learner's.
+"""IMPALA (Espeholt et al. 2018): an actor-critic whose targets are corrected for an older behaviour policy.
 
     rollout [T, N] of μ ──prepare──▶ rewards, values after cuts
                                         │      ┌──────────── num_learning_epochs times ────────────┐

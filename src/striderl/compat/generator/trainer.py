@@ -364,7 +364,7 @@ class Trainer:
         }
 
     def _held(self) -> types.SimpleNamespace:
-        """Return the parts whose state may be anyone's."""
+        """Return the parts with a state of any class, the user's own included."""
         return types.SimpleNamespace(agent=self.agent, buffer=self.buffer, act_space=self.kwargs["act_space"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
