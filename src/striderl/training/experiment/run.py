@@ -47,7 +47,7 @@ from striderl.training.callbacks.progress import Progress
 from striderl.training.callbacks.save import Save
 from striderl.training.callbacks.stop import Budget, Stop, Threshold, UnknownMetricError, WantedMetrics
 from striderl.training.callbacks.video import Video
-from striderl.training.checks import use_tf32, require_device
+from striderl.training.checks import require_device, use_tf32
 from striderl.training.distributed import Ranks, joined_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED, Stoppable
 from striderl.training.experiment.assembly import (
