@@ -119,7 +119,7 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any], set[str]]] = {
         AmpActorCriticRecurrent,
         AMP,
         {},
-        {"discriminator_expert_loss", "discriminator_grad_pen_loss"},
+        {"discriminator_expert_loss", "discriminator_grad_len_loss"},
     ),
     "ATPPO": (
         ATPPO,
@@ -571,7 +571,7 @@ def test_the_discriminator_tells_motions_apart() -> None:
     losses, _ = loop(alg, 6)
     robot, expert = torch.randn(400, MOTION), torch.randn(400, MOTION) + 1.0
     scores = [alg.discriminator(alg.ref_obs_normalizer.normalize(each)).mean() for each in (robot, expert)]
-    assert scores[1] - scores[0] > 0.2 and float(losses["discriminator_grad_pen_loss"]) > 0.0
+    assert scores[1] - scores[0] > 0.2 and float(losses["discriminator_grad_len_loss"]) > 0.0
     alg.discriminator_loss_coef = 3.0
     assert alg.loss_weight("discriminator_expert_loss") == 3.0
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
-from striderl.compat.st_rl import encoders, estimators, modules
+from striderl.compat.st_rl import encoders, estimators, modules, normalizers
 from striderl.data.naming import unknown
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
@@ -157,7 +157,7 @@ def load_policy(model: nn.Module, path: str | Path) -> LoadedPolicy:
     statistics = state.get("obs_norm_state_dict")
     normalizer: nn.Module = nn.Identity()
     if statistics:
-        normalizer = modules.EmpiricalNormalization(tuple(statistics["_mean"].shape[1:]))
+        normalizer = normalizers.EmpiricalNormalization(tuple(statistics["_mean"].shape[1:]))
         normalizer.load_state_dict(statistics)
     return LoadedPolicy(model.eval(), normalizer.eval())
 
