@@ -50,6 +50,10 @@ CLASSES: Mapping[str, Any] = {
 """Every actor-critic that a config may name."""
 
 
+MOTIONS = ("ref_obs", "ref_motion")
+"""Components of recordings that a discriminator reads, and no policy."""
+
+
 class AlgorithmParts(NamedTuple):
     """What `PPO(cfg, env)` is made of."""
 
@@ -117,11 +121,12 @@ def actor_and_critic(found: Any, extras: Mapping[str, Any]) -> tuple[Tensor, Ten
 
 
 def flat(observation: Any) -> Tensor:
-    """Return a vector [N, …] as it is, and components by name side by side in their order."""
+    """Return a vector [N, …] as it is, and components by name side by side in their order, without motions."""
     if not isinstance(observation, Mapping):
         vector: Tensor = observation
         return vector
-    return torch.cat([value.flatten(1).float() for value in observation.values()], dim=1)
+    seen = [value for name, value in observation.items() if name not in MOTIONS]
+    return torch.cat([value.flatten(1).float() for value in seen], dim=1)
 
 
 def build_teacher(teacher_policy: Any, class_name: str = "ActorCritic", path: str | None = None) -> LoadedPolicy:

@@ -340,7 +340,7 @@ class APPOAlgoMixin:
             robot, expert = self.discriminator(minibatch.ref_obs), self.discriminator(minibatch.ref_motion)
             losses["discriminator_expert_loss"] = 0.5 * (expert - 1.0).square().mean()
             losses["discriminator_policy_loss"] = 0.5 * (robot + 1.0).square().mean()
-            losses["discriminator_grad_len_loss"] = self.discriminator.compute_grad_pen(minibatch.ref_motion)
+            losses["discriminator_grad_pen_loss"] = self.discriminator.compute_grad_pen(minibatch.ref_motion)
         distance = (minibatch.ref_obs - minibatch.ref_motion).norm(dim=-1).mean()
         stats["mimic_distance"] = distance.detach()
         if self.mimic_loss_coef:
