@@ -157,8 +157,8 @@ def test_a_parkour_user(words: str, tmp_path: Path) -> None:
     env = LeggedEnv()
     train_by_hand(alg, env, 1)
     first = distance(alg)
-    train_by_hand(alg, env, 15)
-    assert distance(alg) < 0.8 * first
+    train_by_hand(alg, env, 40)
+    assert distance(alg) < 0.7 * first
     assert torch.equal(alg.teacher_actor_critic.actor[0].weight, teacher.actor[0].weight)
 
 
