@@ -178,9 +178,10 @@ def demonstrator(policy: Any, env: VecEnv, *, use_critic_obs: bool, sample: bool
 
 def bound_teacher(policy: Any, env: VecEnv, *, use_critic_obs: bool) -> BoundTeacher:
     """Find a policy's components in an env's observation."""
+    given: Any = policy
     if not isinstance(policy, (*_OWN, Teacher, TeacherRouter, HasPolicy)) and isinstance(policy, FlatPolicy):
         return FlatTeacher(policy, env.obs_spec, use_critic_obs=use_critic_obs)
-    teacher = policy if isinstance(policy, (Teacher, TeacherRouter)) else Teacher(policy)
+    teacher = given if isinstance(given, (Teacher, TeacherRouter)) else Teacher(given)
     visible = [name for name, part in env.obs_spec.items() if part.group != CRITIC]
     if isinstance(teacher, Teacher) and not use_critic_obs:
         hidden = [name for name in teacher.policy.actor_inputs if name in env.obs_spec and name not in visible]

@@ -86,7 +86,6 @@ from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
-
 _BY_HAND = "learn() steps runner.trainer; override learn as well, add a term to the algorithm, or wrap the env"
 REFUSED: Mapping[str, str] = dict.fromkeys(("rollout_step", "learn_from_rollout"), _BY_HAND)
 """Methods a subclass may not override unless it overrides `learn`, with the reason and the alternative."""
