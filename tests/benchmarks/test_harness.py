@@ -96,6 +96,28 @@ def test_a_table_shows_median_range_ratio_and_what_is_missing():
     assert "Ours is faster than the best of Quick and Slow in 1 of 1 rows, 2.0 times." in text
 
 
+def test_peak_memory_has_a_table_of_its_own_where_it_is_asked_for(tmp_path: Path):
+    report = make_report({"ours": result(2), "quick": result(4), "slow": result(reason="not installed")})
+    report.results["Small"]["index"]["ours"].peak = 300.0 * 2**20
+    assert "peak" not in harness_markdown.to_markdown(report)
+    report.tables[0] = Table(title="Small", rows=("index",), contenders=("ours", "quick", "slow"), memory=True)
+    assert "| index | 300 | – | not installed |" in harness_markdown.to_markdown(report)
+    save(report, tmp_path / "small.json")
+    assert load(tmp_path / "small.json") == report
+
+
+@pytest.mark.skipif(not harness_clock.reset_peak_memory(), reason="this system does not count peaks from a moment on")
+def test_peak_memory_is_that_since_the_row_was_prepared():
+    block = bytearray(64 * 2**20)
+    high = harness_clock.peak_memory()
+    del block
+    harness_clock.reset_peak_memory()
+    assert 0.0 < harness_clock.peak_memory() < high - 32 * 2**20
+    block = bytearray(64 * 2**20)
+    assert harness_clock.peak_memory() > high - 32 * 2**20
+    del block
+
+
 def test_the_sentence_names_rows_in_which_we_are_not_faster():
     report = make_report({"ours": result(2), "quick": result(8)}, rows=("a", "b", "c"))
     report.results["Small"]["b"] = {"ours": result(100), "quick": result(98)}
@@ -261,6 +283,7 @@ def test_a_run_gives_every_contender_its_process_and_reports_what_failed(tmp_pat
     report = load(tmp_path / "tiny.json")
     found = report.results["T"]["sum"]
     assert found["ours"].cpu == [1e-6] * 6  # three rounds, two starts
+    assert (found["ours"].peak > 0.0) == harness_clock.reset_peak_memory()
     assert found["broken"] == Result("failed")
     assert found["absent"] == Result("not installed")
     assert report.ratio(report.tables[0], "sum", "cpu") == pytest.approx(3.0)

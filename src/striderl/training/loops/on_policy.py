@@ -11,8 +11,8 @@ iteration.
                learner          update 1 ██████      update 2 ██████        a step that ended is taken in between two
                                                                             gradient steps, and the next one launched
 
-With `overlap`, actions come from a copy of the policy, which is renewed when a rollout begins: what is collected does
-not depend on how fast envs and learner are. A rollout under way is finished before the state is saved, as part of it.
+With `overlap`, actions come from a copy of the policy, which is renewed when a rollout begins: what is collected does not
+depend on how fast envs and learner are. A rollout under way is finished before the state is saved, as part of it.
 
 A phase that an error or an interrupt ends is run again, to the same bits: a rollout resumes at its next step, an update
 or a partial update of the normalisers is rolled back first.
@@ -338,10 +338,22 @@ class OverlappedRollout:
             self._finished = self._collector.resume()
         return self._finished
 
+    @torch.no_grad()
     def hand_over(self, storage: Any) -> None:
-        """Copy the finished rollout into a storage; the next one may begin."""
+        """Copy the finished rollout into a storage; the next one may begin.
+
+        The stored distributions become those of the present policy: the KL that the learning rate follows is then the
+        one of this update, as without overlap. Log-probabilities and values stay those of the policy that acted.
+        """
         storage.load_state_dict(self._storage.state_dict())
         self._finished = None
+        data = storage.data
+        done = data["terminated"] | data["truncated"]
+        resets = torch.cat([torch.zeros_like(done[:1]), done[:-1]])
+        memory = {name: self.initial_state[name] for name in self._policy.state_spec()}
+        output = self._policy(data["obs"], memory, data["policy"]["memo"], resets, data["valid"])
+        for name, value in output.distribution.params().items():
+            data["policy"]["dist"][name].copy_(value)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the rollout, once it is finished; None where none has begun, or an env has failed."""
