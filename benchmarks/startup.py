@@ -42,8 +42,8 @@ IN_A_ROW = 3
 # -- one start ---------------------------------------------------------------------------------------------------------
 
 
-def config_of(task: str, mode: str, iterations: int) -> Any:
-    """Return the run of a row."""
+def config_of(task: str, mode: str, iterations: int = 0) -> Any:
+    """Return the run of a row; without a number of iterations it does not end."""
     from striderl.recipes.quadruped import quadruped_demo
     from striderl.recipes.table import recipe
 
@@ -66,14 +66,14 @@ def config_of(task: str, mode: str, iterations: int) -> Any:
     return replace(config, mode=mode, plan=plan)
 
 
-def run_start(task: str, mode: str, iterations: int, began: float) -> dict[str, Any]:
-    """Train, and return when each iteration ended, in seconds since the process was started."""
+def run_start(task: str, mode: str, seconds: float, began: float) -> dict[str, Any]:
+    """Train for so long, and return when the speeds were reached, in seconds since the process was started."""
     import torch
 
     from striderl.envs.tasks import make
     from striderl.training.experiment.assembly import build_learner
 
-    config = config_of(task, mode, iterations)
+    config = config_of(task, mode)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     env = make(config.env.task, num_envs=config.env.num_envs, settings=config.env.settings)
@@ -82,6 +82,8 @@ def run_start(task: str, mode: str, iterations: int, began: float) -> dict[str, 
     for record in trainer:
         ends.append(time.time() - began)
         steps.append(record.num_steps)
+        if ends[-1] > seconds and len(ends) > 2 * IN_A_ROW:
+            break
     trainer.close()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {**reached(ends, steps), "cpu": sum(each.ru_utime + each.ru_stime for each in used)}
@@ -114,7 +116,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 os.environ["XDG_CACHE_HOME"] = caches
                 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(caches) / "inductor")
                 for start in ("first", "second"):
-                    words = ["--start", task, mode, str(options.iterations), repr(time.time())]
+                    words = ["--start", task, mode, str(options.seconds), repr(time.time())]
                     found = answer(started(__file__, words), options.limit)
                     rows.append({"task": task, "mode": mode, "start": start, "date": today(), **found})
                     rows[-1]["machine"] = machine()
@@ -241,16 +243,16 @@ def main() -> int:
     """Measure, draw, or serve one start."""
     parser = table_parser("How soon a run on the CPU is fast.", "startup")
     parser.add_argument("--only", action="append", choices=TASKS, default=[], help="one of the runs; may be repeated")
-    parser.add_argument("--iterations", type=int, default=120, help="iterations of a start")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a start may take")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a start is trained")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a start has failed")
     parser.add_argument("--trace", action="store_true", help="draw one iteration in place of measuring starts")
     parser.add_argument("--picture", type=Path, default=PICTURE, help="file of the drawing")
     parser.add_argument("--envs", type=int, default=256, help="quadrupeds of the drawing")
     parser.add_argument("--start", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.start:
-        task, mode, iterations, began = options.start
-        print(json.dumps(run_start(task, mode, int(iterations), float(began))))
+        task, mode, seconds, began = options.start
+        print(json.dumps(run_start(task, mode, float(seconds), float(began))))
         return 0
     if options.trace:
         kinds = {"one after the other": False, "with overlap": True}

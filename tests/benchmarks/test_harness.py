@@ -23,6 +23,7 @@ import learning  # noqa: E402
 import learning_defaults  # noqa: E402, F401  (its rows, while it can be found)
 import learning_trials  # noqa: E402
 import offline  # noqa: E402
+import startup  # noqa: E402
 from harness import Benchmark, main  # noqa: E402
 from harness_report import Contender, Report, Result, Table, load, paired_ratio, save  # noqa: E402
 
@@ -174,7 +175,7 @@ def rendered(path: Path) -> str:
     if path.stem == "learning_defaults":
         return learning_trials.to_markdown(learning.load_runs(path))
     found = json.loads(path.read_text(encoding="utf-8"))
-    of_rows = {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy, "gpu_learning": gpu_learning}
+    of_rows = {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy, "gpu_learning": gpu_learning, "startup": startup}
     if path.stem in of_rows:
         return of_rows[path.stem].to_markdown(found["rows"])
     return offline.to_markdown(found) if path.stem == "offline" else harness_markdown.to_markdown(load(path))
@@ -189,6 +190,19 @@ def test_the_readme_has_a_place_for_every_result():
         assert harness_markdown.splice(readme, path.stem, rendered(path)) == readme, (
             f"README.md does not show {path.name}; run the benchmark's command with --render-only"
         )
+
+
+def test_a_speed_is_reached_when_three_iterations_in_a_row_have_it():
+    # the first iteration ends after 5 s; then 10, 10, 50, 10, 60, 60, 100, 100, 100, 100 steps per second
+    speeds = [10, 10, 50, 10, 60, 60, 100, 100, 100, 100]
+    ends = [5.0]
+    for speed in speeds:
+        ends.append(ends[-1] + 600 / speed)
+    found = startup.reached(ends, [600] * len(ends))
+    assert found["speed"] == pytest.approx(100.0) and found["first"] == 5.0
+    assert found["half"] == pytest.approx(ends[4])  # the single 50 does not count
+    assert found["full"] == pytest.approx(ends[6])
+    assert "Not measured" in startup.to_markdown([])
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
