@@ -104,6 +104,8 @@ class Updater:
             raise ValueError(
                 "mode='graphed' and several processes do not go together yet; choose 'eager' or 'compiled'"
             )
+        self.after_step: Callable[[], None] | None = None
+        """Called by `run` after every gradient step that is not captured: envs may be stepped in between."""
         self._names: dict[Any, tuple[str, ...]] = {}
         self._ends: dict[Any, Callable[[Tensor], Tensor]] = {}
         self._joint = (
@@ -152,6 +154,8 @@ class Updater:
         else:
             for minibatch in minibatches:
                 sums.add(*self.gradient_step(function, minibatch, rule))
+                if self.after_step is not None:
+                    self.after_step()
         if not sums.count:
             raise ValueError("there are no minibatches to learn from")
         mean, first = self._agreed(torch.stack([sums.total / sums.count, sums.first]))

@@ -149,6 +149,7 @@ class Trainer:
                 self._consume()
                 return phase
             if self.switch is not None and phase == self.loop.phases[0]:
+                self.loop.settle()  # actions of one rollout come from one program
                 self.switch.before_iteration(self.iteration)
             self.loop.run(phase, self.iteration)
         phases = self.loop.phases

@@ -125,7 +125,9 @@ class PPO:
 
     def storage_requirements(self) -> RolloutData:
         """Return what a storage must keep: the components of the next observation that terms read."""
-        return RolloutData(next_components=tuple(self.terms.following()))
+        # stored values are in units of the value normaliser, which the update in between moves
+        fixed_units = self.value_normalizer is None
+        return RolloutData(next_components=tuple(self.terms.following()), one_update_old=fixed_units)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise unless rollouts of this size, and with these columns if given, fit the config."""

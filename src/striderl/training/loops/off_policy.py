@@ -301,6 +301,9 @@ class OffPolicyLoop:
             self.collector.launch()
         iteration.num_updates, iteration.collected = self.plan.num_updates_per_round, False
 
+    def settle(self) -> None:
+        """Do nothing: between iterations nothing is under way."""
+
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out episode statistics before the first episode has ended."""
         return without_episodes(numbers)

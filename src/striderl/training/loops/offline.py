@@ -82,6 +82,9 @@ class OfflineLoop:
             self.guard.roll_back()
             raise
 
+    def settle(self) -> None:
+        """Do nothing: between iterations nothing is under way."""
+
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Return the metrics unchanged."""
         return numbers
