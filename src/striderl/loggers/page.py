@@ -380,6 +380,7 @@ overflow-wrap:anywhere}td:first-child{overflow-wrap:normal}th{color:var(--soft);
 .number{text-align:right}
 pre{background:var(--card);border-radius:8px;padding:12px 14px;overflow-x:auto;font-size:13px;white-space:pre-wrap;
 overflow-wrap:anywhere}
-details{margin:10px 0}summary{cursor:pointer}nav{margin-top:14px;font-size:14px}nav a{color:var(--c0);margin-right:16px}
+details{margin:10px 0}summary{cursor:pointer}nav{display:flex;flex-wrap:wrap;gap:4px 16px;
+margin-top:14px;font-size:14px;overflow-wrap:anywhere}
 a{color:var(--c0)}
 """

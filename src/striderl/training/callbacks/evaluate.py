@@ -66,7 +66,7 @@ class Evaluate:
         began = time.perf_counter()
         self.result = self.play() if self.trace is None or not run.ending else self._play_and_trace(self.trace)
         metrics = {f"evaluate/{name}": value for name, value in self.result.numbers().items()}
-        return Reaction(metrics={**metrics, "time/evaluation_seconds": time.perf_counter() - began})
+        return Reaction(metrics=metrics, seconds={"evaluation": time.perf_counter() - began})
 
     def play(self) -> EvaluationResult:
         """Play the episodes and return their returns and metrics."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from striderl.loggers.guarded import guard_all
 from striderl.loggers.logger import Logger
-from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, is_due
+from striderl.training.callbacks.callback import Reaction, RunningTrainer, is_due
 from striderl.training.record import Record
 
 
@@ -41,12 +41,13 @@ class Log:
         """Log, if it is time."""
         now = self._clock()
         seconds, self._before = now - self._before, now
+        reaction = Reaction(seconds={"iteration": seconds})
         if is_due(record.iteration, self.every) or run.ending:
-            numbers = {**record.numbers(), "time/iteration_seconds": seconds}
+            numbers = record.with_seconds(reaction.seconds).numbers()
             for logger in self.loggers:
                 logger.log(record.step, numbers)
         self.step = record.step
-        return NOTHING
+        return reaction
 
     def resume_at(self, step: int) -> None:
         """Drop rows of the loggers beyond a step; 0 for a run that restarts in an old folder."""

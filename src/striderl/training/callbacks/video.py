@@ -61,7 +61,7 @@ class Video:
             return NOTHING
         began = time.perf_counter()
         self._film(record.step)
-        return Reaction(metrics={"time/video_seconds": time.perf_counter() - began})
+        return Reaction(seconds={"video": time.perf_counter() - began})
 
     def _film(self, step: int) -> None:
         path = self.folder / f"step_{step}.mp4"
