@@ -166,9 +166,15 @@ COMMANDS: dict[str, Command] = {
     "import-trajectories": Command(
         summary="bring recordings of pickle files over, without running them", run=_import_trajectories
     ),
-    "list": Command(summary="list tasks, algorithms or recipes", run=_list),
+    "list": Command(summary="list tasks, algorithms, terms, recipes, or the runs that were trained", run=_list),
 }
 """Every command."""
+BEGINNING = (
+    "striderl train cartpole             learns in a minute, and names the page that shows it",
+    "striderl doctor my_pkg.envs:MyEnv   looks for mistakes in an env of your own, before it is trained",
+    "striderl list runs                  lists what was trained; compare, play, export take such a folder",
+)
+"""What a newcomer may type first."""
 TOGETHER = ("train", "resume")
 """The commands that the processes of torchrun do together."""
 
@@ -226,7 +232,10 @@ def overview() -> str:
             "commands:",
             *lines,
             "",
-            "'striderl COMMAND --help' explains a command. To begin: striderl train cartpole",
+            "to begin:",
+            *(f"  {line}" for line in BEGINNING),
+            "",
+            "'striderl COMMAND --help' explains a command.",
         ]
     )
 

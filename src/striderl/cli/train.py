@@ -7,6 +7,7 @@ striderl train cartpole --seed 3 --algorithm.learning-rate 1e-3 --env.settings.m
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import math
@@ -253,6 +254,8 @@ def _start(
     except UsageError:
         if ranks.is_main:
             shutil.rmtree(folder.path, ignore_errors=True)  # nothing was trained, so there is nothing to keep
+            with contextlib.suppress(OSError):  # the folder of a task without any other run
+                folder.path.parent.rmdir()
         raise
     return _drive(run)
 
@@ -474,6 +477,9 @@ def _drive(run: Run) -> int:
     if outcome.exit_code:
         saved = "saved" if outcome.saved else "the last save failed"
         complain(f"{outcome.reason}: {saved}; 'striderl resume {folder}' goes on")
+        if report is not None:
+            with contextlib.suppress(OSError):  # a terminal that was closed
+                say(f"report: {report}")
         leave_closed_terminal()
         return outcome.exit_code
     say(f"ended: {outcome.reason}")

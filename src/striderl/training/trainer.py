@@ -213,7 +213,7 @@ class Trainer:
                 self._chain.step_back()
                 self.phase = "consume"
                 raise
-            self.record = self.record.with_metrics(reaction.metrics)
+            self.record = self.record.with_metrics(reaction.metrics).with_seconds(reaction.seconds)
             self.stop_reason = self.stop_reason or reaction.stop
             if self._chain.position:
                 check_interrupt()

@@ -233,6 +233,7 @@ class Run:
             n_episode=settings.num_episodes,
             seed=settings.seed,
             at_end=settings.at_end,
+            trace=self.folder.evaluation,
         )
 
     def _video(self) -> list[Callback]:
