@@ -298,7 +298,7 @@ class WorkerStatistics(EpisodeStatistics):
 
 
 class RemoteEvaluate(Evaluate):
-    """An evaluation that the first worker plays: the learner has no simulator."""
+    """An evaluation that a worker plays, the first that is there: the learner has no simulator."""
 
     def __init__(self, env: VecEnv, policy: Any, settings: EvaluationSettings) -> None:
         """Take the env of the workers and the policy that learns."""
@@ -312,8 +312,8 @@ class RemoteEvaluate(Evaluate):
     def play(self) -> EvaluationResult:
         """Play the episodes in the worker, after the rollout that it may be collecting."""
         weights, num_envs = self.fleet.publish(self.actor), self.env.num_envs
-        found: EvaluationResult = self.fleet.call(
-            0, lambda worker: worker.evaluate.remote(weights, num_envs, self.n_episode, self.seed)
+        found: EvaluationResult = self.fleet.call_any(
+            lambda worker: worker.evaluate.remote(weights, num_envs, self.n_episode, self.seed)
         )
         return found
 
