@@ -69,8 +69,8 @@ class ForgetfulFleet(Fleet):
 class Nodes:
     """A Ray cluster on this machine: a head without cores for the learner, and nodes that are killed and join."""
 
-    def __init__(self, count: int, *, cores: int = 2, memory: int = 100_000_000) -> None:
-        """Start the head and so many nodes, each with an object store of so many bytes, and connect to them."""
+    def __init__(self, count: int, *, cores: int = 2, memory: int = 100_000_000, **settings: Any) -> None:
+        """Start the head, with these settings of Ray's, and nodes with so many bytes to store objects; connect."""
         import ray
         from ray.cluster_utils import Cluster
 
@@ -82,7 +82,7 @@ class Nodes:
         os.environ["PYTHONPATH"] = os.pathsep.join([self._light.name, self._path or ""]).rstrip(os.pathsep)
         self.cluster = Cluster(shutdown_at_exit=False)  # else a node cannot be added from a thread
         quick = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # to notice a dead node
-        self._add(num_cpus=0, include_dashboard=False, _system_config=quick)
+        self._add(num_cpus=0, include_dashboard=False, _system_config={**quick, **settings})
         self.alive = [self._add() for _ in range(count)]
         ray.init(address=self.cluster.address, log_to_driver=False, logging_level="ERROR")
 
@@ -173,7 +173,7 @@ class Killer:
         if not living:
             return None
         delay = self.chance.choice((0.0, 0.005, 0.02, 0.1))
-        whole = [node for node in self.nodes.alive if len(self.nodes.alive) > 2]
+        whole = [node for node in self.nodes.alive if len(self.nodes.alive) > 1]
         if whole and self.chance.random() < self.node_share:
             node = self.chance.choice(whole)
             self.counts.nodes += 1
@@ -216,17 +216,19 @@ def trained(root: Path, name: str, words: list[str], schedule: str, kills: int, 
     run = Run(config, folder)
     fleet, trainer = run.env.fleet, run.trainer  # type: ignore[attr-defined]
     due = sorted(killer.chance.uniform(0.05, 0.9) * total for _ in range(kills)) if killer is not None else []
-    while not trainer.finished:
-        timer = None
-        if killer is not None and due and trainer.phase == trainer.loop.phases[0] and trainer.env_steps >= due[0]:
-            timer = killer.strike(fleet)
-            due = due[1:] if timer is not None else due
-        trainer.advance()
-        if timer is not None:
-            timer.join()
-    if killer is not None:
-        killer.settle()
-        killer.counts.replaced += fleet.num_replaced
+    try:
+        while not trainer.finished:
+            timer = None
+            if killer is not None and due and trainer.phase == trainer.loop.phases[0] and trainer.env_steps >= due[0]:
+                timer = killer.strike(fleet)
+                due = due[1:] if timer is not None else due
+            trainer.advance()
+            if timer is not None:
+                timer.join()
+    finally:
+        if killer is not None:
+            killer.settle()
+            killer.counts.replaced += fleet.num_replaced
     outcome = run.drive()
     state = CheckpointStore(folder.checkpoints).load("last").state
     check(outcome, state, total, folder.path / "metrics.jsonl", schedule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from striderl.training.experiment.run_config import RunConfig
 _log = logging.getLogger(__name__)
 
 MAX_DEATHS_IN_A_ROW = 3
-"""A worker that dies so often without a rollout in between ends the run."""
+"""A worker that dies so often without an answer in between ends the run; deaths of its node do not count."""
 
 
 class WorkersError(RuntimeError):
@@ -64,11 +65,16 @@ class Fleet:
         """New workers that have not answered yet, and the result of loading the state of the dead one, if there was."""
         self._under_way: dict[Any, Order] = {}
         """The rollouts that were ordered and have not arrived, by Ray's reference."""
-        self._deaths = [0] * self.num_workers
+        self._deaths, self._lost_nodes = [0] * self.num_workers, [self._num_lost_nodes()] * self.num_workers
+        """Deaths of each worker since its last answer, and how many nodes were lost when it last died."""
         self.workers: list[Mapping[str, str]] = [{} for _ in range(self.num_workers)]
         """Node, process id and code of each worker, as of its last answer."""
-        self.about = self.call(0, lambda worker: worker.about.remote())
-        self._check(0, self.about)
+        try:
+            self.about = self.call(0, lambda worker: worker.about.remote())
+            self._check(0, self.about)
+        except BaseException:
+            self.close()
+            raise
 
     def _start(self, number: int) -> Any:
         rows = self.rows[number]
@@ -125,7 +131,10 @@ class Fleet:
         """Start a new worker in the place of a dead one, with its last state; raise for every other error."""
         kinds = self.ray.exceptions
         died = (kinds.RayActorError, kinds.OutOfMemoryError, kinds.ObjectLostError, kinds.NodeDiedError)
-        self._deaths[number] += 1
+        lost = self._num_lost_nodes()
+        if lost == self._lost_nodes[number] and not isinstance(error, kinds.ActorUnavailableError):
+            self._deaths[number] += 1
+        self._lost_nodes[number] = lost
         if (
             isinstance(error, kinds.RayTaskError)
             or not isinstance(error, died)
@@ -139,6 +148,10 @@ class Fleet:
         self._actors[number], state = self._start(number), self._states[number]
         # not waited for: the new worker may have to wait for a node to join, while others go on
         self._loading[number] = None if state is None else self._actors[number].load.remote(state)
+
+    def _num_lost_nodes(self) -> int:
+        """Return how many nodes the cluster has lost so far."""
+        return sum(not node["Alive"] for node in self.ray.nodes())
 
     # -- rollouts ------------------------------------------------------------------------------------------------------
 
@@ -253,14 +266,16 @@ def _initialized(ray: Any, address: str, **here: Any) -> None:
 def explained(number: int, error: Exception) -> str:
     """Return an error of Ray as a sentence: what happened, and what to change."""
     kind = type(error).__name__
-    who = f"worker {number}" if number >= 0 else "the learner"
+    place = re.search(r"\bip[=:]\s*([\w.:]+\w)", str(error))
+    who = f"worker {number}{f' on {place[1]}' if place else ''}" if number >= 0 else "the learner"
     cause = getattr(error, "cause", None)
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = f"{type(cause).__name__}: {cause}" if cause is not None else lines[-1].strip()
-    if "ObjectStoreFull" in kind or "ObjectStoreFull" in text:
+    if any(full in kind or full in text for full in ("ObjectStoreFull", "OutOfDisk")):
         return (
-            f"{who}: Ray's object store is full; start Ray with more (ray start --object-store-memory BYTES), or use "
-            "fewer workers, envs per worker or steps per rollout"
+            f"{who}: Ray's object store is full, and so is the disk that it moves objects to; start Ray with more "
+            "(ray start --object-store-memory BYTES), make room in /tmp/ray, or use fewer workers, envs per worker or "
+            "steps per rollout"
         )
     if "RuntimeEnvSetup" in kind:
         return f"{who}: its environment cannot be set up: {text}"
