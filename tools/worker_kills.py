@@ -103,15 +103,6 @@ class Nodes:
         self.num_joined += 1
         return node
 
-    def pids(self, node: Any) -> set[int]:
-        """Return the processes of a node's workers."""
-        import psutil
-
-        try:
-            return {each.pid for each in psutil.Process(raylet(node)).children(recursive=True)}
-        except psutil.NoSuchProcess:
-            return set()
-
     def kill(self, node: Any) -> None:
         """Kill a node's raylet; its workers end with it."""
         self.alive.remove(node)
@@ -143,8 +134,6 @@ class Counts:
     """Nodes that were killed."""
     joined: int = 0
     """Nodes that joined after the start."""
-    hit: int = 0
-    """Workers that died in either way while their run needed them."""
     replaced: int = 0
     """Workers that were started in the place of dead ones."""
     runs: int = 0
@@ -177,13 +166,11 @@ class Killer:
         if whole and self.chance.random() < self.node_share:
             node = self.chance.choice(whole)
             self.counts.nodes += 1
-            self.counts.hit += len(self.nodes.pids(node) & set(living))
             self._joins.append(self._joining.submit(self.nodes.join))
             timer = threading.Timer(delay, self.nodes.kill, (node,))
         else:
             pid = self.chance.choice(living)
             self.counts.workers += 1
-            self.counts.hit += 1
             timer = threading.Timer(delay, os.kill, (pid, signal.SIGKILL))
         timer.start()
         return timer
@@ -317,7 +304,7 @@ def main() -> int:
         nodes.close()
     kills = counts.workers + counts.nodes
     text = f"{kills} kills ({counts.workers} workers, {counts.nodes} nodes), {counts.joined} nodes joined"
-    print(f"{text}, {counts.replaced} replacements for {counts.hit} dead workers")
+    print(f"{text}, {counts.replaced} workers replaced")
     print(f"{len(counts.lost)} of {counts.runs} runs lost, {counts.different} of {counts.compared} compared differ")
     if options.json:
         told = {"date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(), "command": " ".join(sys.argv)}

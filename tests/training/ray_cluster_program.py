@@ -102,14 +102,13 @@ def main() -> None:
         # a disk that is more than 1 % full counts as full: nothing can be moved out of the object store
         nodes = worker_kills.Nodes(2, cores=1, local_fs_capacity_threshold=0.01, local_fs_monitor_interval_ms=100)
         try:
-            found = killed(nodes, root)
+            found = {**killed(nodes, root), "full": full()}
             path = os.pathsep.join([str(root / "other"), os.environ["PYTHONPATH"]])
             lacking = {"STRIDERL_TEST_DATASET": str(root / "nowhere"), "PYTHONPATH": path}
             nodes.join(env_vars=lacking)
             found["dataset"] = refused("heavy_parts:heavy_env")
             found["imported_here"] = "heavy_parts" in sys.modules
             found["code"] = refused("cartpole")
-            found["full"] = full()
         finally:
             nodes.close()
     print(json.dumps(found))
