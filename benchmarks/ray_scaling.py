@@ -8,7 +8,8 @@ the size of every message as Ray ships it. The model takes these and a network t
 
     N workers, n envs each, T steps per rollout, on M = ⌈N / 32⌉ machines; network of B bytes per second, latency L
     c_w   CPU seconds of a worker per env step            b   bytes per env step: rollout, and state after it
-    c_i   CPU seconds of the learner to take a step in    W   bytes of the weights, sent once per machine and update
+    c_i   CPU seconds of the learner to take a step in:   W   bytes of the weights, sent once per machine and update
+          a + d / n, from the runs with most and least n
     c_u   seconds of the learner to learn from a step     S   env steps per update
 
     asynchronous    steps/s = min( N / c_w,  1 / (c_i + c_u),  B / b,  B · S / (W · M) )
@@ -39,10 +40,14 @@ HERE = Path(__file__).resolve().parent
 RESULT = HERE / "results" / "ray_scaling.json"
 TASKS = ("cartpole", "gymnasium:HalfCheetah-v5")
 NUM_ENVS, NUM_STEPS = 16, 64
+WORKER_ENVS = (4, 64)
+"""Envs of a worker: what the model is computed for."""
 NETWORK, LATENCY = 3.125e9, 5e-4
 """Assumed: 25 Gbit/s between machines, in bytes per second; half a millisecond for a call of Ray."""
 CORES = 32
 """Assumed: workers per machine."""
+SLOW = 5e-3
+"""Assumed: seconds per env step of a heavy simulator."""
 GPU_NETWORK, GPU_LATENCY = 50e9, 1e-5
 """Assumed: 400 Gbit/s per GPU between machines, in bytes per second; ten microseconds per hop of a ring."""
 
@@ -102,11 +107,10 @@ def measured_run(task: str, total: int, workers: int, schedule: str, seed: int) 
     }
 
 
-def messages(task: str) -> dict[str, float]:
-    """Return what a worker costs per env step, and the sizes of what travels, from a worker in this process."""
+def messages(task: str, count: int) -> dict[str, float]:
+    """Return what a worker of so many envs costs per env step, and what it ships, from a worker in this process."""
     from striderl.training.experiment.rollout_worker import RolloutWorker
 
-    count = NUM_ENVS // 4
     worker = RolloutWorker(settings(task, 4096, 4, "synchronous", 0).to_json(), 0, count)
     policy = {name: leaf.detach() for name, leaf in worker.algorithm.policy.state_dict().items()}
     weights = {"policy": policy, "env_steps": 0, "random": False, "actor": {}}
@@ -160,7 +164,7 @@ def measure(numbers: list[int], total: dict[str, int], seeds: int) -> dict[str, 
         "machine": machine,
         "versions": {each.__name__: each.__version__ for each in (striderl, torch, ray)},
         "rows": rows,
-        "messages": {task: messages(task) for task in TASKS},
+        "messages": {task: {str(count): messages(task, count) for count in WORKER_ENVS} for task in TASKS},
     }
     ray.shutdown()
     return report
@@ -169,17 +173,22 @@ def measure(numbers: list[int], total: dict[str, int], seeds: int) -> dict[str, 
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-def inputs(report: dict[str, Any], task: str) -> dict[str, float]:
-    """Return the model's inputs of a task, from the messages and the runs with most workers."""
-    rows = [row for row in report["rows"] if row["task"] == task and row["schedule"] == "asynchronous"]
-    most = [row for row in rows if row["workers"] == max(each["workers"] for each in rows)]
-    found = report["messages"][task]
-    steps = NUM_ENVS // 4 * NUM_STEPS
+def inputs(report: dict[str, Any], task: str, count: int) -> dict[str, float]:
+    """Return the model's inputs of a task with so many envs per worker, from messages and synchronous runs."""
+    rows = [row for row in report["rows"] if row["task"] == task and row["schedule"] == "synchronous"]
+    taken: dict[int, list[float]] = {}
+    for row in rows:
+        taken.setdefault(NUM_ENVS // row["workers"], []).append(row["collect_cpu"])
+    few, many = min(taken), max(taken)
+    at = {envs: sum(values) / len(values) for envs, values in taken.items()}
+    per_call = (at[few] - at[many]) / (1 / few - 1 / many)
+    found = report["messages"][task][str(count)]
     return {
+        "n": count,
         "c_w": found["worker_cpu"] + found["packing_cpu"],
-        "c_i": sum(row["collect_cpu"] for row in most) / len(most),
-        "c_u": sum(row["learn_cpu"] for row in most) / len(most),
-        "b": found["rollout_bytes"] + found["state_bytes"] / steps,
+        "c_i": at[many] - per_call / many + per_call / count,
+        "c_u": sum(row["learn_cpu"] for row in rows) / len(rows),
+        "b": found["rollout_bytes"] + found["state_bytes"] / (count * NUM_STEPS),
         "W": found["weight_bytes"],
     }
 
@@ -187,7 +196,7 @@ def inputs(report: dict[str, Any], task: str) -> dict[str, float]:
 def asynchronous(found: dict[str, float], workers: int, update_speed: float = 1.0) -> tuple[float, str]:
     """Return steps per second and what limits them; the learner's update may be so many times faster, on a GPU."""
     machines = math.ceil(workers / CORES)
-    batch = max(1, workers // 2) * NUM_ENVS // 4 * NUM_STEPS
+    batch = max(1, workers // 2) * found["n"] * NUM_STEPS
     limits = {
         "workers": workers / found["c_w"],
         "learner": 1.0 / (found["c_i"] + found["c_u"] / update_speed),
@@ -200,7 +209,7 @@ def asynchronous(found: dict[str, float], workers: int, update_speed: float = 1.
 
 def synchronous(found: dict[str, float], workers: int) -> float:
     """Return steps per second where the learner waits for all workers, and they for it."""
-    each, machines = NUM_ENVS // 4 * NUM_STEPS, math.ceil(workers / CORES)
+    each, machines = found["n"] * NUM_STEPS, math.ceil(workers / CORES)
     waits = each * found["c_w"] + LATENCY + found["W"] * machines / NETWORK
     return workers * each / (waits + workers * each * (found["b"] / NETWORK + found["c_i"] + found["c_u"]))
 
@@ -247,12 +256,12 @@ def measured_table(report: dict[str, Any]) -> str:
             f"| {task} | {workers} | {schedule} | {mean['steps_per_second']:,.0f} | {1e6 * mean['collect_cpu']:.0f} | "
             f"{1e6 * mean['learn_cpu']:.0f} | {max(row['staleness'] for row in rows):.0f} | {returns} |"
         )
-    lines += ["", "| task | c_w µs | c_i µs | c_u µs | b bytes per step | W bytes |"]
-    lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
-    for task in report["messages"]:
-        found = inputs(report, task)
+    lines += ["", "| task | n envs per worker | c_w µs | c_i µs | c_u µs | b bytes per step | W bytes |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for task, count in itertools.product(report["messages"], WORKER_ENVS):
+        found = inputs(report, task, count)
         micro = " | ".join(f"{1e6 * found[name]:.0f}" for name in ("c_w", "c_i", "c_u"))
-        lines.append(f"| {task} | {micro} | {found['b']:.0f} | {found['W']:,.0f} |")
+        lines.append(f"| {task} | {count} | {micro} | {found['b']:.0f} | {found['W']:,.0f} |")
     return "\n".join(lines)
 
 
@@ -262,16 +271,17 @@ def model_table(report: dict[str, Any]) -> str:
         f"**Model, not measured.** Assumed: {NETWORK * 8 / 1e9:g} Gbit/s and {1e3 * LATENCY:g} ms between machines of "
         f"{CORES} workers; {GPU_NETWORK * 8 / 1e9:g} Gbit/s and {1e6 * GPU_LATENCY:g} µs between GPUs.",
         "",
-        "| task | workers | synchronous, steps/s | asynchronous | limited by | update 50 × faster | limited by |",
-        "| --- | ---: | ---: | ---: | --- | ---: | --- |",
+        "| task | n | workers | synchronous, steps/s | asynchronous | limited by | update 50 × faster | limited by |",
+        "| --- | ---: | ---: | ---: | ---: | --- | ---: | --- |",
     ]
-    for task in report["messages"]:
-        found = inputs(report, task)
+    cases = [(task, inputs(report, task, count)) for task in report["messages"] for count in WORKER_ENVS]
+    cases.append((f"assumed: {1e3 * SLOW:g} ms per step, else as above", {**cases[-1][1], "c_w": SLOW}))
+    for name, found in cases:
         for workers in (1, 4, 16, 64, 256, 1000):
             rate, limit = asynchronous(found, workers)
             faster, other = asynchronous(found, workers, 50.0)
             lines.append(
-                f"| {task} | {workers:,} | {synchronous(found, workers):,.0f} | {rate:,.0f} | {limit} | "
+                f"| {name} | {found['n']} | {workers:,} | {synchronous(found, workers):,.0f} | {rate:,.0f} | {limit} | "
                 f"{faster:,.0f} | {other} |"
             )
     lines += ["", "| GPUs, PPO, 4,096 envs each | steps/s | of ideal | 65,536 envs each | of ideal |"]
@@ -293,7 +303,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
     numbers = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000]
     for place, task in enumerate(report["messages"]):
-        found = inputs(report, task)
+        found = inputs(report, task, WORKER_ENVS[-1])
         look = {"color": f"C{place}"}
         left.plot(numbers, [synchronous(found, n) for n in numbers], "--", label=f"{task}, synchronous", **look)
         left.plot(numbers, [asynchronous(found, n)[0] for n in numbers], label=f"{task}, asynchronous", **look)
@@ -302,7 +312,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     for envs in (4096, 65536):
         right.plot(counts, [gpus(count, envs) for count in counts], marker="o", label=f"{envs:,} envs per GPU")
         right.plot(counts, [count * gpus(1, envs) for count in counts], "k:", linewidth=0.8)
-    left.set(xlabel="workers", title="workers of Ray: model, not measured")
+    left.set(xlabel="workers", title=f"workers of {WORKER_ENVS[-1]} envs: model, not measured")
     right.set(xlabel="GPUs", title="PPO by torchrun: model, not measured")
     for axes in (left, right):
         axes.set(xscale="log", yscale="log", ylabel="env steps per second")
