@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -56,8 +57,10 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: Any) -> Any:
-        module = MagicMock(name=spec.name)
-        module.__path__, module.__spec__, module.__name__ = [], spec, spec.name
+        module = types.ModuleType(spec.name)
+        module.__path__ = []
+        # classes are inherited from, and everything else is called
+        module.__getattr__ = lambda name: type(name, (), {}) if name[:1].isupper() else MagicMock()  # type: ignore[method-assign]
         return module
 
     def exec_module(self, module: Any) -> None:
