@@ -9,7 +9,10 @@ striderl train quadruped --view                 a view of the new run, for as lo
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from striderl.cli.options import Env, Run, Trust, parse
 from striderl.cli.runs import env_of, find_run
 from striderl.cli.terminal import UsageError, message_of, say
+from striderl.data.naming import missing_extra
 
 if TYPE_CHECKING:
     from striderl.cli.view.follow import CheckpointFollower
@@ -157,23 +161,36 @@ def _serve(server: Any, session: Session, check: RequestCheck, options: BrowserO
 # -- beside a training -------------------------------------------------------------------------------------------------
 
 
+def take_view(words: list[str], given: dict[str, str], *, alone: bool = True) -> tuple[list[str], dict[str, str]]:
+    """Move --view from the words to what is given; raise where there is no one run of this process to view."""
+    if VIEW in words:
+        words, given = [word for word in words if word != VIEW], {**given, VIEW: ""}
+        _check_installed()
+    if VIEW in given and not alone:
+        raise UsageError(
+            f"{VIEW} is for one run that this process trains; 'striderl view RUN' opens a view of any other"
+        )
+    return words, given
+
+
 @contextlib.contextmanager
 def viewed(folder: Path, *, asked: bool) -> Iterator[None]:
     """Keep a view of a run open, in a process of its own that ends with this one; without `asked` do nothing.
 
-    Its address is printed by it. A view that cannot start is reported by it, and the training goes on.
+    A view that cannot start is reported by its process, and the training goes on.
     """
     if not asked:
         yield
         return
-    check_installed()
+    port = _free_port()
     program = "import sys; from striderl.cli.view.command import view_beside; sys.exit(view_beside(sys.argv[1:]))"
-    words = [str(folder), "--checkpoint", "last", "--port", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *words],
-        stdin=subprocess.PIPE,
+        [sys.executable, "-c", program, str(folder.resolve()), "--checkpoint", "last", "--port", str(port)],
+        stdin=subprocess.PIPE,  # nothing is written to it: it is closed when this process ends, however it ends
+        stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the training, which ends the view when it has saved
     )
+    say(f"view: http://localhost:{port}, in a few seconds")
     try:
         yield
     finally:
@@ -185,12 +202,19 @@ def viewed(folder: Path, *, asked: bool) -> Iterator[None]:
             process.wait()
 
 
-def check_installed() -> None:
-    """Raise UsageError where the packages of the view are missing."""
-    import importlib.util
+def _free_port() -> int:
+    """Return the usual port, or one that is free where that is taken."""
+    for port in (PORT, 0):
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                trial.bind(("127.0.0.1", port))
+                return int(trial.getsockname()[1])
+    raise UsageError(f"{VIEW}: no port of 127.0.0.1 is free")
 
-    from striderl.data.naming import missing_extra
 
+def _check_installed() -> None:
+    """Raise where the packages of the view are missing: before anything is trained."""
     if importlib.util.find_spec("viser") is None:
         raise UsageError(missing_extra("viser", "view", purpose="The view in the browser"))
 
@@ -200,9 +224,7 @@ def view_beside(words: list[str]) -> int:
     from striderl.cli.main import main
 
     def leave_with_parent() -> None:
-        sys.stdin.buffer.read()  # ends when the other end of the pipe is closed: by the parent, or by its death
-        import os
-
+        sys.stdin.buffer.read()  # returns when the other end of the pipe is closed
         os._exit(0)
 
     threading.Thread(target=leave_with_parent, name="striderl-view-parent", daemon=True).start()
