@@ -88,10 +88,11 @@ class PictureScene:
 
     def __init__(self, server: Any, tracks: Sequence[Track]) -> None:
         """Make a panel for the pictures."""
-        self._panel = server.gui.add_panel("Picture")
+        self._panel = server.gui.add_panel()
+        tab = self._panel.add_tab("Picture")
         self._panel.dock_left()
-        self._panel.set_width(680.0)
-        with self._panel:
+        self._panel.set_width(480.0)
+        with tab:
             self._images = [
                 server.gui.add_image(_BLANK, label=track.label if len(tracks) > 1 else None, jpeg_quality=85)
                 for track in tracks

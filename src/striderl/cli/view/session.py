@@ -185,7 +185,9 @@ class ViewSession:
         for track in self._live:
             moment = track.at(self.back)
             name = f"policy {track.label}" if len(self._live) > 1 else "policy"
-            found.append((name, f"{track.follower.which}, of step {moment.checkpoint:,}"))
+            # what acts next, or what acted then
+            step = moment.checkpoint if self.back else track.follower.loaded.step
+            found.append((name, f"{track.follower.which}, of step {step:,}"))
         for track in self._live:
             moment = track.at(self.back)
             name = f"return {track.label}" if len(self._live) > 1 else "return"
