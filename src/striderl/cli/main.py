@@ -3,6 +3,7 @@
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
     striderl sweep TASK --space SETTING=RANGE … --trials N                   search settings; sweeps/<name>/ has them
     striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
+    striderl view RUN                                                        a live view of a run in the browser
     striderl plot RUN …                                                      learning curves as a picture
     striderl report RUN …                                                    everything about runs on one HTML page
     striderl compare RUN …                                                   scores over seeds, with intervals
@@ -62,6 +63,12 @@ def _play(words: list[str]) -> int:
     from striderl.cli.play import play
 
     return play(words)
+
+
+def _view(words: list[str]) -> int:
+    from striderl.cli.view.command import view
+
+    return view(words)
 
 
 def _record(words: list[str]) -> int:
@@ -151,6 +158,7 @@ COMMANDS: dict[str, Command] = {
     "sweep": Command(summary="search the settings that learn best, in any number of processes", run=_sweep),
     "resume": Command(summary="go on with a run that was stopped", run=_resume),
     "play": Command(summary="watch a run's policy in a window, or as a video where there is no display", run=_play),
+    "view": Command(summary="watch a run in the browser, also while it trains in another process", run=_view),
     "evaluate": Command(summary="play whole episodes and print returns and metrics", run=_evaluate),
     "record": Command(summary="write a video of a run's policy", run=_record),
     "export": Command(summary="write a run's policy as ONNX and torch files that need no striderl", run=_export),

@@ -33,6 +33,7 @@ from striderl.cli.terminal import (
     say,
 )
 from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
+from striderl.cli.view.command import VIEW, take_view, viewed
 from striderl.envs.clients import client_of
 from striderl.recipes.table import task_names
 from striderl.training.signals import StopSignals
@@ -68,6 +69,7 @@ def train(words: list[str]) -> int:
         typed = shlex.join(["striderl", "train", *words])
         words, given = take(words, *OWN_FLAGS)
         words, tags = take_list(words, TAGS)
+        words, given = take_view(words, given, alone=not {SEEDS, SLURM} & given.keys())
         for flag in (SEEDS, JOBS):
             if flag in given and ("--resume" in given or (flag == JOBS and SEEDS not in given)):
                 raise UsageError(f"{flag} has no effect here; it belongs to striderl train TASK {SEEDS} N")
@@ -80,6 +82,7 @@ def train(words: list[str]) -> int:
             say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
             return 0 if words else 2
         if words and "--algorithm" not in given and client_of(words[0]) is not None:
+            take_view([], given, alone=False)
             kept = [word for flag in ("--runs", "--name") if flag in given for word in (flag, given[flag])]
             return train_client(words[0], [*words[1:], *kept], signals)
         rest, config = base_config(words, given, command="train")
@@ -126,6 +129,7 @@ def resume(words: list[str]) -> int:
         return 0 if words else 2
     with StopSignals(acknowledge) as signals:
         words, given = take(words, _RANK_TIMEOUT)
+        words, given = take_view(words, given)
         if not words:
             raise UsageError("name the run: striderl resume RUN")
         return _resume_one(words[0], [*words[1:], *flags], given, signals)
@@ -134,7 +138,7 @@ def resume(words: list[str]) -> int:
 def _resume_one(name: str, words: list[str], given: dict[str, str], signals: StopSignals) -> int:
     if rank_of_torchrun()[1] == 1:
         find_run(name)  # before anything large is loaded: a wrong name is reported at once
-    return _together(given, signals, lambda ranks: _resume(name, words, signals, ranks))
+    return _together(given, signals, lambda ranks: _resume(name, words, signals, ranks, asked=VIEW in given))
 
 
 # -- one process, or those of torchrun ---------------------------------------------------------------------------------
@@ -257,7 +261,7 @@ def _start(
             with contextlib.suppress(OSError):  # the folder of a task without any other run
                 folder.path.parent.rmdir()
         raise
-    return _drive(run)
+    return _drive(run, asked=VIEW in given)
 
 
 def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:
@@ -284,7 +288,7 @@ def _check_same_config(config: RunConfig[Any, Any], ranks: Ranks) -> None:
         raise UsageError(f"rank {which} has other settings than rank 0; start all with the same command line")
 
 
-def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
+def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks, *, asked: bool) -> int:
     path = _in_main(ranks, lambda: str(find_run(name)))
 
     from striderl.training.experiment.log_dir import is_log_dir
@@ -333,7 +337,7 @@ def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> 
         return 0
     if config != before:
         _in_main(ranks, lambda: _write_config(run, config))
-    return _drive(run)
+    return _drive(run, asked=asked)
 
 
 def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
@@ -463,13 +467,14 @@ def _build(
     return _in_all(ranks, build)
 
 
-def _drive(run: Run) -> int:
+def _drive(run: Run, *, asked: bool) -> int:
     count = run.ranks.world_size
     processes = f" in {count} processes" if count > 1 else ""
     say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}{processes}: {run.folder.path}")
     if run.config.mode == "compiled":
         say("compiling comes first: tens of seconds, with a memory minutes, in which Ctrl-C waits")
-    outcome = run.drive()
+    with viewed(run.folder.path, asked=asked and run.ranks.is_main):
+        outcome = run.drive()
     folder = run.folder.path
     if not run.ranks.is_main:
         return outcome.exit_code or int(not outcome.saved)

@@ -157,6 +157,31 @@ def load_run(
     )
 
 
+def load_untrained(folder: str | Path, *, device: str = "cpu", trust: bool = False) -> LoadedRun:
+    """Build the policy of a run that has no checkpoint yet, with the weights that its seed gives a policy built alone.
+
+    Modules that the config names are checked as by `load_run`. A log_dir has no settings before its first checkpoint.
+    """
+    root = RunFolder(folder)
+    config = read_run_config(root.path, trust=trust)
+    specs = read_plain_specs(root.path)
+    obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.seed)
+        policy = build_run_policy(config, obs_spec, action_spec, device=device)
+    policy.eval()
+    return LoadedRun(
+        env=config.env,
+        config=config,
+        folder=root,
+        policy=policy,
+        step=0,
+        step_dt=step_dt,
+        layout=run_layout(obs_spec, action_spec, normalize_obs=config.policy.normalize_obs),
+        actuation=actuation_of(specs),
+    )
+
+
 def _load_log_dir(root: RunFolder, which: str | int, *, device: str, trust: bool, builds_env: bool) -> LoadedRun:
     about = read_log_dir(root.path, trust=trust, builds_env=builds_env)
     specs = read_plain_specs(root.path)
