@@ -21,6 +21,7 @@ and torchrun reports which one went first.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import queue
 import threading
@@ -37,8 +38,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from striderl.data import tree
-from striderl.execution.updater import Updater
 from striderl.ops.moments import AllReduce
+from striderl.storage.replay.resharding import joined_replays, replay_of_envs
+
+_log = logging.getLogger(__name__)
 
 ALIVE_SECONDS = 5.0
 """Longest wait of the remaining ranks for the others' heartbeats before they name the missing one."""
@@ -53,10 +56,7 @@ class RankLostError(RuntimeError):
 
 
 class DistributedLearner(Protocol):
-    """An algorithm with an updater."""
-
-    updater: Updater
-    """Its parameters and optimisers."""
+    """An algorithm."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the learned state."""
@@ -183,6 +183,20 @@ class Ranks:
         if not good:
             raise ValueError(result)
         found: Result = result
+        return found
+
+    def scatter(self, function: Callable[[], Sequence[Result]]) -> Result:
+        """Call a function in rank 0 that returns a value for every process, and return this one's; see `from_main`."""
+        if self.world_size == 1:
+            return function()[0]
+        values: list[Sequence[Result]] = []
+        self.from_main(lambda: values.append(function()))
+        received: list[Any] = [None]
+        try:
+            dist.scatter_object_list(received, list(values[0]) if self.is_main else None, 0)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        found: Result = received[0]
         return found
 
     def gather(self, value: Result) -> list[Result]:
@@ -318,20 +332,84 @@ def joined_state(ranks: Ranks, state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "ranks": parts[1:]} if ranks.is_main else {}
 
 
-def states_of_ranks(state: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]]:
-    """Split a joined state, one for each process; raise ValueError for another number of processes."""
+def states_of_ranks(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Split a joined state, one for each process that it was saved by."""
     main = {name: part for name, part in state.items() if name != "ranks"}
-    others = state.get("ranks", [])
-    if len(others) + 1 != num_ranks:
-        how = f"with torchrun --nproc-per-node {len(others) + 1}" if others else "without torchrun"
-        raise ValueError(f"it was trained by {len(others) + 1} processes, found {num_ranks}; resume it {how}")
-    return [main, *(_state_of_other(main, part) for part in others)]
+    return [main, *(_state_of_other(main, part) for part in state.get("ranks", []))]
 
 
 def _state_of_other(main: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     own = {path: value for path, value in part["algorithm"]}
     algorithm = tree.map_with_path(lambda path, leaf: own.get(path, leaf), main["algorithm"])
     return {**part, "algorithm": algorithm}
+
+
+_OF_ALL = ("iteration", "stop_reason", "record", "seed", "env_steps", "num_updates", "faults", "guard")
+"""The parts of a trainer's state that are the same for any number of processes."""
+
+
+def reshared_state(
+    fresh: Mapping[str, Any], states: Sequence[Mapping[str, Any]], shard: tuple[int, int], rank: int
+) -> dict[str, Any]:
+    """Return one process's state from those of another number of processes; `shard` is (number of envs, the first).
+
+    What was learned and the replay go on; episodes, the window of returns and a rollout under way begin anew. `fresh`
+    is the state of the new trainer, whose shapes decide what is kept per env.
+    """
+    main, (count, first) = states[0], shard
+    algorithms = [dict(tree.items(state["algorithm"])) for state in states]
+
+    def leaf_of(path: str, own: Any) -> Any:
+        pieces = [leaves[path] for leaves in algorithms]
+        if not isinstance(own, Tensor) or all(piece is pieces[0] and piece.shape == own.shape for piece in pieces):
+            return pieces[0]
+        if own.dim() and own.shape[0] == count and sum(len(piece) for piece in pieces) >= first + count:
+            return torch.cat(list(pieces))[first : first + count]
+        return pieces[rank % len(pieces)]
+
+    named = main["consumers"]["consumers"]
+    found = {
+        **fresh,
+        **{name: main[name] for name in _OF_ALL},
+        "phase": main["phase"] if main["phase"] in ("warmup", "consume") else fresh["phase"],
+        "consumers": {
+            "position": 0,
+            "consumers": {name: named.get(name, own) for name, own in fresh["consumers"]["consumers"].items()},
+        },
+        "algorithm": tree.map_with_path(leaf_of, fresh["algorithm"]),
+    }
+    if "collector" in fresh:
+        steps = [saved["step"] for saved in main["collector"]["groups"]]
+        groups = [{**group, "step": steps[0]} for group in fresh["collector"]["groups"]]
+        found["collector"] = {**fresh["collector"], "env": None, "groups": groups}
+    if "replay" in fresh:
+        found["replay"] = replay_of_envs(joined_replays([state["replay"] for state in states]), first, count)
+    if "dataset" in fresh and "leaves" not in main["picker"]:
+        found["picker"] = main["picker"]
+    return found
+
+
+def own_state(
+    ranks: Ranks,
+    load: Callable[[], list[dict[str, Any]]],
+    fresh: Callable[[], dict[str, Any]],
+    shard: tuple[int, int],
+) -> dict[str, Any]:
+    """Return this process's part of what rank 0 loads: a state for each process that saved it; {} where it has none."""
+    loaded: list[dict[str, Any]] = []
+    count = ranks.from_main(lambda: loaded.extend(load()) or len(loaded))
+    if count == 0:
+        return {}
+    if count == ranks.world_size:
+        return ranks.scatter(lambda: loaded)
+    if ranks.is_main:
+        _log.warning(
+            "the run was trained by %d processes and goes on with %d: what was learned and the replay go on, new "
+            "episodes begin, and its bits are not those of a run that was never stopped",
+            count,
+            ranks.world_size,
+        )
+    return reshared_state(fresh(), ranks.from_main(lambda: loaded), shard, ranks.rank)
 
 
 def _on_cpu(state: Any) -> Any:

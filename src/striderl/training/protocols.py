@@ -212,12 +212,19 @@ class UpdateNoise:
     """
 
     def __init__(
-        self, specs: Mapping[str, NoiseSpec], batch_size: int, seed: int, device: torch.device, block: int = 32
+        self,
+        specs: Mapping[str, NoiseSpec],
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        block: int = 32,
+        *,
+        first: int = 0,
     ) -> None:
-        """Prepare to draw [B, …] for each of the specs."""
+        """Prepare to draw [B, …] for each of the specs; `first` is the number of the first sample in the batch."""
         # a prefix of its own: the collector draws from the same seed
         self._specs = {f"update/{name}": spec for name, spec in specs.items()}
-        self._index = torch.arange(batch_size, device=device)
+        self._index = torch.arange(first, first + batch_size, device=device)
         self._seed, self._block, self._number = seed, block, -1
         self._drawn: dict[str, Tensor] = {}
 

@@ -48,12 +48,13 @@ from striderl.training.callbacks.save import Save
 from striderl.training.callbacks.stop import Budget, Stop, Threshold, UnknownMetricError, WantedMetrics
 from striderl.training.callbacks.video import Video
 from striderl.training.checks import require_device
-from striderl.training.distributed import Ranks, joined_state, states_of_ranks
+from striderl.training.distributed import Ranks, joined_state, own_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED, Stoppable
 from striderl.training.experiment.assembly import (
     build_learner,
     check_ranks,
     check_workers,
+    env_shard,
     rescale_learning_rates,
     state_on_device,
 )
@@ -148,7 +149,7 @@ class Run:
 
             self.env, self.learner = build_with_workers(config)
         else:
-            count, first = self.ranks.shard(config.env.num_envs)
+            count, first = env_shard(config, self.ranks)
             self.env = self._make_env(count, first_env_index=first)
             self.learner = build_learner(config, self.env, self.ranks, self.objects)
         watchers = [*watchers, *(as_callback(CALLBACKS.get(name)()) for name in config.callbacks)]
@@ -365,10 +366,12 @@ class Run:
 
     def restore(self) -> bool:
         """Resume from the newest valid checkpoint; return whether there is one."""
-        states = self.ranks.from_main(self._newest_states)
-        if not states:
+        state = own_state(
+            self.ranks, self._newest_states, self.trainer.state_dict, env_shard(self.config, self.ranks)
+        )
+        if not state:
             return False
-        state = state_on_device(states[self.ranks.rank], self.env.device)
+        state = state_on_device(state, self.env.device)
         self.trainer.load_state_dict(state)
         self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
         self._saved = _place(state)
@@ -381,7 +384,7 @@ class Run:
         return True
 
     def _newest_states(self) -> list[dict[str, Any]]:
-        """Return the state of every process, by rank; nothing without a checkpoint."""
+        """Return the state of every process that saved the newest checkpoint; nothing without one."""
         self.store.clean()
         try:
             checkpoint = self.store.load("last")
@@ -394,7 +397,7 @@ class Run:
         if checkpoint.config is not None:
             before = RunConfig.from_stored(checkpoint.config)
             rescale_learning_rates(checkpoint.state, before, self.config, self.env, self.objects)
-        return states_of_ranks(checkpoint.state, self.ranks.world_size)
+        return states_of_ranks(checkpoint.state)
 
     @property
     def _faults(self) -> FaultReport:
