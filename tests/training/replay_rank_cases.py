@@ -23,7 +23,6 @@ from striderl.algorithms.actor_critic.sac import SAC, SACConfig
 from striderl.algorithms.offline.behaviour_cloning import BehaviourCloning, BehaviourCloningConfig
 from striderl.algorithms.offline.iql import IQL, IQLConfig
 from striderl.collect.collector import Collector, CollectorConfig
-from striderl.data import tree
 from striderl.data.actions import BoxSpec, DiscreteSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.datasets.offline import load_dataset, replay_of, save_dataset
@@ -43,6 +42,7 @@ from striderl.training.trainer import Trainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
 import replay_cases
+import term_rank_cases
 
 ENVS, BATCH = 8, 16
 PLAN = OffPolicyPlan(
@@ -59,7 +59,9 @@ REPLAY = {
     **{f"prioritized {name}": (name, PRIORITIZED) for name in ("td3", "sac", "crossq", "discrete sac", "recurrent dqn")},
 }
 OFFLINE = ("bc", "iql", "iql choices", "td3+bc", "cql", "bcq")
-CASES = [*REPLAY, *(f"offline {name}" for name in OFFLINE)]
+CASES = [*REPLAY, *(f"offline {name}" for name in OFFLINE), *term_rank_cases.CASES]
+SOME = CASES[::5]
+"""The cases of four ranks."""
 
 
 class Drift(ToyEnv):
@@ -288,6 +290,8 @@ def from_dataset(case: str, ranks: Ranks, folder: Path, strata: int = 0) -> dict
 
 
 def result_of(case: str, ranks: Ranks, folder: Path, strata: int = 0) -> dict[str, Any]:
+    if case.startswith("ppo "):
+        return term_rank_cases.from_rollouts(case, ranks)
     if case.startswith("offline "):
         return from_dataset(case, ranks, folder, strata)
     return from_replay(case, ranks, strata)
@@ -298,5 +302,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     here = Path(sys.argv[1])
     with setup(device="cpu", timeout=60.0) as joined:
-        found = {case: result_of(case, joined, here) for case in CASES[:: 1 if joined.world_size == 2 else 5]}
-        torch.save(tree.map(lambda leaf: leaf, found), here / f"{joined.rank}.pt")
+        found = {case: result_of(case, joined, here) for case in (CASES if joined.world_size == 2 else SOME)}
+        torch.save(found, here / f"{joined.rank}.pt")

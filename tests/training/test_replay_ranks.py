@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from replay_rank_cases import BOX, CASES, CHOICE, ENVS, dataset_in, result_of
+from replay_rank_cases import BOX, CASES, CHOICE, SOME, dataset_in, result_of
+from term_rank_cases import DRAWS
 from test_distributed import start
 
 from striderl.data import tree
+from striderl.data.registry import ALGORITHMS, TERMS
 from striderl.training.distributed import Ranks
 
 HERE = Path(__file__).resolve().parent
-SOME = CASES[::5]
-"""The cases of four ranks: of each family one or more."""
+PER_ENV = "running_return"
 
 
 def results(count: int, folder: Path) -> list[dict]:
@@ -44,25 +44,38 @@ def dtype_kept():
 @pytest.mark.parametrize(("count", "case"), [*((2, case) for case in CASES), *((4, case) for case in SOME)])
 def test_several_ranks_learn_what_one_process_learns_from_their_samples(count, case, ranks, dtype_kept):
     folder, found = ranks[count]
-    wanted = result_of(case, Ranks(), folder, strata=count)
-    first = found[0][case]
-    for other in found[1:]:
-        assert tree.equal(other[case]["state"], first["state"])  # the same bits in every rank
-    learned = dict(tree.items(first["state"]))
+    parts = [dict(tree.items(each[case]["state"])) for each in found]
+    if case == DRAWS:  # each rank draws expert samples of its own, and keeps its own ring of earlier ones
+        shared = [{path: leaf for path, leaf in part.items() if "earlier" not in path} for part in parts]
+        assert all(tree.equal(part, shared[0]) for part in shared)
+        return
+    wanted, first = result_of(case, Ranks(), folder, strata=count), found[0][case]
     limit = 1e-5 if "recurrent" in case else 1e-12
     for path, value in tree.items(wanted["state"]):
+        pieces = [part[path] for part in parts]
+        if path.endswith(PER_ENV):
+            pieces = [torch.cat(pieces)]
+        assert all(tree.equal(piece, pieces[0]) for piece in pieces), path  # the same bits in every rank
         if isinstance(value, torch.Tensor):
             torch.testing.assert_close(
-                learned[path], value, rtol=0.0, atol=limit, msg=lambda text, path=path: f"{path} {text}"
+                pieces[0], value, rtol=0.0, atol=limit, msg=lambda text, path=path: f"{path} {text}"
             )
         else:
-            assert learned[path] == value, path
-    assert (first["env_steps"], first["num_updates"]) == (wanted["env_steps"], wanted["num_updates"])
+            assert pieces[0] == value, path
     for ours, theirs in zip(first["numbers"], wanted["numbers"], strict=True):
         for name in theirs:
-            if name.startswith("train/"):
+            if name.startswith("train/") and "ratio_error" not in name:
                 assert ours[name] == pytest.approx(theirs[name], abs=1e-6), name
+    assert first["env_steps"] == wanted["env_steps"]
     if "num_steps" in first:
         assert [each[case]["num_steps"] for each in found] == [96 // count] * count
-    else:
-        assert first["env_steps"] == 32 + 2 * 6 * ENVS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_every_built_in_part_is_among_the_cases(ranks):
+    names = " ".join(CASES)
+    assert not [name for name in TERMS.names() if name not in names]
+    everywhere = {name: ALGORITHMS.get(name) for name in ALGORITHMS.names()}
+    assert all(part.learns_in_ranks for part in [*everywhere.values(), *(TERMS.get(name) for name in TERMS.names())])
+    assert {part.loop for part in everywhere.values()} == {"on_policy", "off_policy", "offline"}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.clients import train_client
-from striderl.cli.launch import SLURM, base_config, submit_train
+from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
 from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.terminal import (
@@ -247,6 +247,9 @@ def _start(
         except (OSError, ValueError) as error:
             raise UsageError(f"no folder for the run: {message_of(error)}") from error
 
+    relaunch = Relaunch(Path(given.get("--runs", "runs")))
+    if path := _in_main(ranks, relaunch.folder):
+        return relaunch.until_over(lambda: _resume(path, [], signals, ranks))
     folder = RunFolder(_in_main(ranks, new_folder))
     try:
         run = _build(config, folder, signals, ranks)
@@ -254,7 +257,8 @@ def _start(
         if ranks.is_main:
             shutil.rmtree(folder.path, ignore_errors=True)  # nothing was trained, so there is nothing to keep
         raise
-    return _drive(run)
+    _in_main(ranks, lambda: relaunch.leave(str(folder.path)))
+    return relaunch.until_over(lambda: _drive(run))
 
 
 def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:

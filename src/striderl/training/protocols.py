@@ -17,7 +17,7 @@ from striderl.algorithms.sequence_learning import ReplayState
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data.arena import Columns, Placement
-from striderl.data.noise import NoiseSpec, draw_all, philox, stream_id
+from striderl.data.noise import NoiseSpec, draw, philox, stream_id
 from striderl.execution.updater import Updater
 from striderl.policies.policy import Policy
 from striderl.storage.replay.replay import Replay, View
@@ -239,10 +239,14 @@ class UpdateNoise:
         """Return the number of the block that has this gradient step, the block [K, B, …], and the step's row in it."""
         number, row = divmod(update, self._block)
         if number != self._number:
-            drawn = draw_all(
-                self._specs, seed=self._seed, iteration=number, env_index=self._index, num_steps=self._block
-            )
-            self._drawn = {name.removeprefix("update/"): values for name, values in drawn.items()}
+            self._drawn = {}
+            for name, spec in self._specs.items():
+                # what is drawn for a whole batch is the same in the processes that share it
+                index = torch.zeros_like(self._index) if spec.of_batch else self._index
+                drawn = draw(
+                    spec, name, seed=self._seed, iteration=number, env_index=index, num_steps=self._block
+                )
+                self._drawn[name.removeprefix("update/")] = drawn
             self._number = number
         return number, self._drawn, row
 

@@ -281,6 +281,12 @@ class Trainer:
         self.close()
 
 
+def place_of(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a unique key of a trainer's state: several phases may have the same number of env steps."""
+    position = state["consumers"]["position"]
+    return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
+
+
 @contextmanager
 def _kept_modes() -> Iterator[None]:
     """Restore torch's process-wide switches, however a phase ends."""
