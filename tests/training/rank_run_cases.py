@@ -85,7 +85,7 @@ def driven(
     config: RunConfig[Any, Any], path: Path, ranks: Ranks, *, stop_at: int = 0, resume: bool = False
 ) -> RunOutcome:
     """Begin or resume a run and train it."""
-    if not path.exists():
+    if not resume:
         ranks.from_main(lambda: str(new_run_folder(config, path.parents[1], path.name).path.rename(path)))
     signals = StopSignals()
     watchers = [StopAt(stop_at, signals)] if stop_at else []

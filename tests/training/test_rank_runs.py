@@ -53,13 +53,16 @@ def runs(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stopped_run_of_two_ranks_goes_on_to_the_same_bits(kind, runs):
     whole, cut = (state_of(runs / kind / name) for name in ("whole", "cut"))
-    assert tree.equal(cut, whole)
+    found = dict(tree.items(cut))
+    # the cut run was saved once more, which replays count
+    differing = [path for path, leaf in tree.items(whole) if not tree.equal(leaf, found[path])]
+    assert [path for path in differing if not path.endswith("replay/generation")] == []
     (other,) = whole["ranks"]
     if kind == "iql":
         assert other["dataset"].tolist() != whole["dataset"].tolist()  # another shard
     else:
         assert whole["replay"]["num_envs"] == other["replay"]["num_envs"] == 2
-        assert not torch.equal(whole["replay"]["steps"]["float32"], other["replay"]["steps"]["float32"])
+        assert not torch.equal(whole["replay"]["frames"]["float32"], other["replay"]["frames"]["float32"])
     # what was learned is there once; the second rank has nothing of its own but its actor's
     assert all(path.startswith("actor") for path, _ in other["algorithm"])
 
@@ -76,11 +79,11 @@ def test_one_process_goes_on_with_a_run_of_two_ranks(kind, runs, caplog):
     assert (state["iteration"], short["iteration"]) == (LONG, SHORT) and "ranks" not in state
     if kind != "iql":
         assert state["env_steps"] == 16 + LONG * 8 * 4
-        # rows of both shards side by side, and the steps since then behind them
+        # rows of both shards side by side, and the steps since then behind them, round the end of the ring
         before = [short["replay"], short["ranks"][0]["replay"]]
         rows = int(before[0]["totals"][0])
-        kept = torch.cat([part["frames"]["float32"][:rows] for part in before], dim=1)
-        assert torch.equal(state["replay"]["frames"]["float32"][:rows], kept)
+        kept = torch.cat([part["frames"]["float32"][10:rows] for part in before], dim=1)
+        assert torch.equal(state["replay"]["frames"]["float32"][10:rows], kept)
         assert state["replay"]["totals"].tolist() == [rows + (LONG - SHORT) * 8] * 4
 
 
@@ -168,7 +171,7 @@ def filled(num_envs: int, first: int, num_steps: int = 9) -> Replay:
             )
         )
     everywhere = torch.arange(replay.read.num_rows)
-    leaves = (10.0 * everywhere // num_envs + everywhere % num_envs + first + 1.0).double()
+    leaves = (10.0 * (everywhere // num_envs) + everywhere % num_envs + first + 1.0).double()
     replay.sampler.tree.load(leaves * replay.read.alive(everywhere))
     return replay
 

@@ -12,6 +12,7 @@ import logging
 import math
 import shlex
 import shutil
+import socket
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -186,11 +187,11 @@ def _in_all(ranks: Ranks, function: Callable[[], Result]) -> Result:
         if ranks.world_size == 1:
             raise
         problem = message_of(error)
-    problems = ranks.gather(problem)
+    problems = ranks.gather((socket.gethostname(), problem))
 
     def first() -> str:
-        found = [(rank, text) for rank, text in enumerate(problems) if text]
-        return "" if not found else found[0][1] if found[0][0] == 0 else f"rank {found[0][0]}: {found[0][1]}"
+        named = [(f"rank {rank} on {host}: " if rank else "") + text for rank, (host, text) in enumerate(problems)]
+        return next((text for text, (_, problem) in zip(named, problems) if problem), "")
 
     problem = ranks.from_main(first)
     if problem:

@@ -348,6 +348,10 @@ _OF_ALL = ("iteration", "stop_reason", "record", "seed", "env_steps", "num_updat
 """The parts of a trainer's state that are the same for any number of processes."""
 
 
+_OF_A_ROLLOUT = ("prepare", "update", "absorb")
+"""The phases that read a rollout, which is not divided: it is collected again."""
+
+
 def reshared_state(
     fresh: Mapping[str, Any], states: Sequence[Mapping[str, Any]], shard: tuple[int, int], rank: int
 ) -> dict[str, Any]:
@@ -371,7 +375,8 @@ def reshared_state(
     found = {
         **fresh,
         **{name: main[name] for name in _OF_ALL},
-        "phase": main["phase"] if main["phase"] in ("warmup", "consume") else fresh["phase"],
+        "reshared": True,
+        "phase": "collect" if main["phase"] in _OF_A_ROLLOUT else main["phase"],
         "consumers": {
             "position": 0,
             "consumers": {name: named.get(name, own) for name, own in fresh["consumers"]["consumers"].items()},

@@ -84,11 +84,13 @@ def joined_replays(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     counts = [int(state["num_envs"]) for state in states]
     total = sum(counts)
     firsts = [sum(counts[:number]) for number in range(len(counts))]
-    finals = [
-        state["finals"]["rows"] // count * total + first + state["finals"]["rows"] % count
-        for state, count, first in zip(states, counts, firsts)
-    ]
-    dtypes = main["finals"]["blocks"]
+    finals = torch.cat(
+        [
+            state["finals"]["rows"] // count * total + first + state["finals"]["rows"] % count
+            for state, count, first in zip(states, counts, firsts)
+        ]
+    )
+    order, dtypes = finals.argsort(), main["finals"]["blocks"]
     return {
         **main,
         "num_envs": total,
@@ -100,9 +102,9 @@ def joined_replays(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "steps": _joined_blocks([state["steps"] for state in states]),
         "frames": _joined_blocks([state["frames"] for state in states]),
         "finals": {
-            "rows": torch.cat(finals),
+            "rows": finals[order],
             "blocks": {
-                dtype: torch.cat([state["finals"]["blocks"][dtype] for state in states]) for dtype in dtypes
+                dtype: torch.cat([state["finals"]["blocks"][dtype] for state in states])[order] for dtype in dtypes
             },
         },
     }

@@ -375,7 +375,7 @@ class Run:
         self.trainer.load_state_dict(state)
         self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
         self._saved = place_of(state)
-        if "collector" in state and state["collector"]["env"] is None:
+        if "collector" in state and state["collector"]["env"] is None and "reshared" not in state:
             _log.warning(
                 "resumed on tier B: %s cannot save its state, so new episodes begin; policy, optimiser, normalisers "
                 "and counters go on exactly",
