@@ -308,7 +308,15 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     rank = int(os.environ["RANK"])
     # what is not a tensor, such as a path or a part of a checkpoint, is exchanged on the CPU
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout - _alive_seconds(timeout)))
+    limit = timedelta(seconds=timeout - _alive_seconds(timeout))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun's store outlives processes that it starts again; addresses of the dead must not be read
+        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"striderl/attempt_{attempt}", dist.TCPStore(*address, is_master=False, timeout=limit))
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
+    else:
+        dist.init_process_group(backend, timeout=limit)
     ranks = Ranks(rank=rank, world_size=world_size, device=where, timeout=timeout)
     with suppress(RuntimeError):
         dist.distributed_c10d._get_default_store().delete_key(f"striderl/alive/{rank}")
