@@ -1,4 +1,4 @@
-"""Run `striderl WORDS` as one of several processes; to rank 1 a folder called 'gone' is not there, as on another node."""
+"""Run `striderl WORDS` as one of several processes; rank 1 finds no folder called 'gone', as on another node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whole runs in two processes, one after the other in one pair of them: `python rank_run_cases.py FOLDER` in each.
 
-    FOLDER/KIND/whole   never stopped                    FOLDER/KIND/cut      stopped by a signal, and resumed
-    FOLDER/KIND/one     begun by one process before      FOLDER/KIND/short    to be resumed by one process afterwards
+FOLDER/KIND/whole   never stopped                    FOLDER/KIND/cut      stopped by a signal, and resumed
+FOLDER/KIND/one     begun by one process before      FOLDER/KIND/short    to be resumed by one process afterwards
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from striderl.envs.vec_env import Actions, Obs
 from striderl.ops.moments import pooled
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.stages import NormalizeObs
-from striderl.policies.value_functions import QFunction, QFunctionConfig, ValueFunction
+from striderl.policies.value_functions import ChoiceQFunction, QFunction, QFunctionConfig, ValueFunction
 from striderl.storage.replay.replay import Replay
 from striderl.storage.replay.samplers import Draws, SampledRows
 from striderl.storage.replay.sum_tree import SumTree
@@ -56,7 +56,9 @@ PRIORITIZED = replay_cases.Setting(prioritized=True)
 REPLAY = {
     "sac as usual": ("sac as usual", PRIORITIZED),
     **{name: (name, replay_cases.Setting()) for name in replay_cases.ALL},
-    **{f"prioritized {name}": (name, PRIORITIZED) for name in ("td3", "sac", "crossq", "discrete sac", "recurrent dqn")},
+    **{
+        f"prioritized {name}": (name, PRIORITIZED) for name in ("td3", "sac", "crossq", "discrete sac", "recurrent dqn")
+    },
 }
 OFFLINE = ("bc", "iql", "iql choices", "td3+bc", "cql", "bcq")
 CASES = [*REPLAY, *(f"offline {name}" for name in OFFLINE), *term_rank_cases.CASES]
@@ -174,9 +176,7 @@ def algorithm_of(name: str, setting: replay_cases.Setting, env: Drift, ranks: Ra
         settings = QFunctionConfig(hidden_dims=(8,), stages=stages)
         if name == "sac as usual":
             return SAC(policy, QFunction(SPEC, env.action_spec, settings), SACConfig(prioritized=True, n_step=2))
-        critics: Any = QFunction
-        if name.endswith("choices"):
-            from striderl.policies.value_functions import ChoiceQFunction as critics
+        critics: Any = ChoiceQFunction if name.endswith("choices") else QFunction
         return IQL(policy, critics(SPEC, env.action_spec, settings), ValueFunction(SPEC, settings), IQLConfig())
 
 

@@ -124,9 +124,7 @@ TERMS: dict[str, Callable[[int], list[Term]]] = {
     ],
     "estimation": lambda envs: [Estimation()],
     "distill": lambda envs: [Distill(Teacher(_policy()), DistillConfig(teacher_act_prob=0.5))],
-    "mimic": lambda envs: [
-        Mimic(obs_spec=SPEC, config=MimicConfig(components=("obs",), column="reference"))
-    ],
+    "mimic": lambda envs: [Mimic(obs_spec=SPEC, config=MimicConfig(components=("obs",), column="reference"))],
     "motion_prior": lambda envs: [
         MotionPrior(
             SPEC,
@@ -147,7 +145,7 @@ TERMS: dict[str, Callable[[int], list[Term]]] = {
         )
     ],
 }
-"""Term → how it is made for a number of envs. The last one draws its expert samples per rank, and keeps a ring there."""
+"""Term → how it is made for a number of envs. The last draws expert samples in each rank and keeps a ring there."""
 CASES = [f"ppo {name}" for name in TERMS]
 DRAWS = "ppo own expert draws"
 

@@ -11,9 +11,10 @@
     ranks.share(algorithm)                               # begin with rank 0's parameters
     callbacks = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
 
-Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`); fingerprints of
-tensors show it, as equal bits give equal numbers on whichever process or device they are. `Run` does all of this by
-itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is lost is
+Learners from replay have a shard of it each and sample their part of every batch there; offline learners have a shard
+of the dataset. Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`);
+fingerprints of tensors show it, as equal bits give equal numbers on whichever process or device they are. `Run` does
+all of this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is lost is
 named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own watchdog,
 and torchrun reports which one went first.
 """
@@ -313,7 +314,8 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
         # torchrun's store outlives processes that it starts again; addresses of the dead must not be read
         address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"striderl/attempt_{attempt}", dist.TCPStore(*address, is_master=False, timeout=limit))
+        shared = dist.TCPStore(*address, is_master=False, timeout=limit)  # type: ignore[attr-defined]
+        store = dist.PrefixStore(f"striderl/attempt_{attempt}", shared)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
     else:
         dist.init_process_group(backend, timeout=limit)
@@ -410,7 +412,12 @@ def own_state(
 ) -> dict[str, Any]:
     """Return this process's part of what rank 0 loads: a state for each process that saved it; {} where it has none."""
     loaded: list[dict[str, Any]] = []
-    count = ranks.from_main(lambda: loaded.extend(load()) or len(loaded))
+
+    def load_all() -> int:
+        loaded.extend(load())
+        return len(loaded)
+
+    count = ranks.from_main(load_all)
     if count == 0:
         return {}
     if count == ranks.world_size:

@@ -243,9 +243,7 @@ class UpdateNoise:
             for name, spec in self._specs.items():
                 # what is drawn for a whole batch is the same in the processes that share it
                 index = torch.zeros_like(self._index) if spec.of_batch else self._index
-                drawn = draw(
-                    spec, name, seed=self._seed, iteration=number, env_index=index, num_steps=self._block
-                )
+                drawn = draw(spec, name, seed=self._seed, iteration=number, env_index=index, num_steps=self._block)
                 self._drawn[name.removeprefix("update/")] = drawn
             self._number = number
         return number, self._drawn, row

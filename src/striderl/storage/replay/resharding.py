@@ -43,7 +43,7 @@ def dataset_shard(state: Mapping[str, Any], rank: int, num_ranks: int) -> dict[s
 
 
 def _compact(state: Mapping[str, Any], envs: Tensor, starts: Tensor, lengths: Tensor) -> dict[str, Any]:
-    """Return the state with steps `starts` … `starts + lengths - 1` of some envs, at the beginning of a smaller ring."""
+    """Return the state with steps `starts` … `starts + lengths - 1` of some envs, from place 0 of a smaller ring on."""
     rows, num_envs = int(state["steps_per_env"]) + 1, int(state["num_envs"])
     longest, count = int(lengths.max()), len(envs)
     after = torch.arange(longest + 1).unsqueeze(1)
@@ -153,9 +153,7 @@ def _joined_blocks(parts: Sequence[Mapping[str, Tensor] | None]) -> dict[str, Te
 
 def _as_long(blocks: Sequence[Tensor]) -> list[Tensor]:
     longest = max(block.shape[0] for block in blocks)
-    return [
-        torch.cat([block, block.new_zeros(longest - block.shape[0], *block.shape[1:])]) for block in blocks
-    ]
+    return [torch.cat([block, block.new_zeros(longest - block.shape[0], *block.shape[1:])]) for block in blocks]
 
 
 def _joined_sampler(states: Sequence[Mapping[str, Any]], counts: Sequence[int], rows: int) -> dict[str, Any]:

@@ -21,7 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.building import OFF_POLICY, OFFLINE, ON_POLICY, AlgorithmFacts, BuildContext, check_actions, facts_of
+from striderl.algorithms.building import (
+    OFF_POLICY,
+    OFFLINE,
+    ON_POLICY,
+    AlgorithmFacts,
+    BuildContext,
+    check_actions,
+    facts_of,
+)
 from striderl.algorithms.terms.expert import ClipFiles, EnvExpert
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.base import Actor

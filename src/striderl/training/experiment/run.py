@@ -366,9 +366,7 @@ class Run:
 
     def restore(self) -> bool:
         """Resume from the newest valid checkpoint; return whether there is one."""
-        state = own_state(
-            self.ranks, self._newest_states, self.trainer.state_dict, env_shard(self.config, self.ranks)
-        )
+        state = own_state(self.ranks, self._newest_states, self.trainer.state_dict, env_shard(self.config, self.ranks))
         if not state:
             return False
         state = state_on_device(state, self.env.device)

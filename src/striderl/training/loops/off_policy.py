@@ -223,9 +223,7 @@ def batch_share(replay: Replay, batch_size: int, ranks: Ranks) -> BatchShare:
         )
     if batch_size % ranks.world_size:
         raise ValueError(f"a batch of {batch_size} samples cannot be shared evenly by {ranks.world_size} processes")
-    share = BatchShare(
-        rank=ranks.rank, num_ranks=ranks.world_size, batch_size=batch_size, reduce=ranks.all_reduce_sum
-    )
+    share = BatchShare(rank=ranks.rank, num_ranks=ranks.world_size, batch_size=batch_size, reduce=ranks.all_reduce_sum)
     replay.sampler.share = share
     return share
 

@@ -37,7 +37,13 @@ class OfflineLoop:
     is_warm = True
 
     def __init__(
-        self, algorithm: ReplayAlgorithm, dataset: Replay, plan: OfflinePlan, *, seed: int = 0, ranks: Ranks | None = None
+        self,
+        algorithm: ReplayAlgorithm,
+        dataset: Replay,
+        plan: OfflinePlan,
+        *,
+        seed: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         """Put the parts together, or raise naming those that do not fit; nothing is run yet.
 
@@ -86,7 +92,9 @@ class OfflineLoop:
     def _update_normalization(self) -> None:
         """Update the normalisers from the whole dataset."""
         every = self.dataset.read.chronological()
-        longest = self.ranks.largest(every.shape[0])  # all processes pool as often, some of them with no step at the end
+        longest = self.ranks.largest(
+            every.shape[0]
+        )  # all processes pool as often, some of them with no step at the end
         self.guard.keep()
         try:
             for start in range(0, longest, _CHUNK):
