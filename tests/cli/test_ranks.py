@@ -22,6 +22,8 @@ from striderl.algorithms.terms.estimation import Estimation, EstimatorConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.cli.main import main
 from striderl.data import tree
+from striderl.datasets.offline import replay_of, save_dataset
+from striderl.envs.tasks import make
 from striderl.recipes.table import recipe
 from striderl.training.callbacks.ranks import pooled_numbers
 from striderl.training.experiment.assembly import check_ranks
@@ -251,7 +253,12 @@ def test_torchrun_starts_a_killed_run_again_from_its_last_checkpoint(tmp_path):
 
 @pytest.mark.slow
 def test_a_dataset_that_one_process_lacks_is_named_by_rank_0(tmp_path):
-    (tmp_path / "gone").mkdir()
+    env, count = make("pendulum", num_envs=1), 8
+    obs = {name: torch.zeros(count, 1, *part.shape) for name, part in env.obs_spec.items()}
+    ended = torch.zeros(count, 1, dtype=torch.bool)
+    steps = {"obs": obs, "act": torch.zeros(count, 1, 1), "rew": torch.zeros(count, 1), "terminated": ended}
+    replay = replay_of({**steps, "obs_next": obs}, env.obs_spec, env.action_spec)
+    save_dataset(tmp_path / "gone", replay, env.obs_spec, env.action_spec)
     words = ["train", "pendulum", "--algorithm", "iql", "--dataset", str(tmp_path / "gone")]
     processes = start_ranks(*words, "--runs", str(tmp_path / "runs"), program=[str(WITHOUT_DATASET)])
     codes, outputs, errors = ends_of(processes)

@@ -14,9 +14,9 @@
 Learners from replay have a shard of it each and sample their part of every batch there; offline learners have a shard
 of the dataset. Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`);
 fingerprints of tensors show it, as equal bits give equal numbers on whichever process or device they are. `Run` does
-all of this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is lost is
-named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own watchdog,
-and torchrun reports which one went first.
+all of this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that
+is lost is named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own
+watchdog, and torchrun reports which one went first.
 """
 
 from __future__ import annotations
