@@ -13,6 +13,7 @@ import logging
 import math
 import shlex
 import shutil
+import socket
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.clients import train_client
-from striderl.cli.launch import SLURM, base_config, submit_train
+from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
 from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.terminal import (
@@ -191,11 +192,11 @@ def _in_all(ranks: Ranks, function: Callable[[], Result]) -> Result:
         if ranks.world_size == 1:
             raise
         problem = message_of(error)
-    problems = ranks.gather(problem)
+    problems = ranks.gather((socket.gethostname(), problem))
 
     def first() -> str:
-        found = [(rank, text) for rank, text in enumerate(problems) if text]
-        return "" if not found else found[0][1] if found[0][0] == 0 else f"rank {found[0][0]}: {found[0][1]}"
+        named = [(f"rank {rank} on {host}: " if rank else "") + text for rank, (host, text) in enumerate(problems)]
+        return next((text for text, (_, problem) in zip(named, problems) if problem), "")
 
     problem = ranks.from_main(first)
     if problem:
@@ -252,6 +253,9 @@ def _start(
         except (OSError, ValueError) as error:
             raise UsageError(f"no folder for the run: {message_of(error)}") from error
 
+    relaunch = Relaunch(Path(given.get("--runs", "runs")))
+    if path := _in_main(ranks, relaunch.folder):
+        return relaunch.until_over(lambda: _resume(path, [], signals, ranks))
     folder = RunFolder(_in_main(ranks, new_folder))
     try:
         run = _build(config, folder, signals, ranks)
@@ -261,7 +265,8 @@ def _start(
             with contextlib.suppress(OSError):  # the folder of a task without any other run
                 folder.path.parent.rmdir()
         raise
-    return _drive(run, asked=VIEW in given)
+    _in_main(ranks, lambda: relaunch.leave(str(folder.path)))
+    return relaunch.until_over(lambda: _drive(run, asked=VIEW in given))
 
 
 def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:
