@@ -250,8 +250,7 @@ class BaseSampler:
         action_tensor(env)  # raises for dict actions before anything else is built
         seed = self.seed if env.first_env_index == rank * B else derived_seed(self.seed, "rank", rank)
         env_ranks = list(range(rank * B, (rank + 1) * B))
-        if not is_actor(agent) and hasattr(agent, "initialize"):
-            agent.initialize(spaces, share_memory=False, global_B=B * world_size, env_ranks=env_ranks)
+        self._initialize_agent(agent, spaces, B * world_size, env_ranks)
         examples, agent_info = example_outputs(
             env, agent, seed, agent_rows=max(1, B // 2) if self.schedule == "alternating" else B
         )
@@ -275,6 +274,10 @@ class BaseSampler:
         self.agent_inputs, self.traj_infos = self._collector.start_envs(self.max_decorrelation_steps)
         self._collector.start_agent()
         return examples
+
+    def _initialize_agent(self, agent: Any, spaces: EnvSpaces, global_B: int, env_ranks: list[int]) -> None:
+        if not is_actor(agent) and hasattr(agent, "initialize"):
+            agent.initialize(spaces, share_memory=False, global_B=global_B, env_ranks=env_ranks)
 
     def _allocate(self, env: VecEnv, agent_info: Any, bootstrap_value: bool) -> ArrayTuple:
         return make_samples(

@@ -94,6 +94,22 @@ def logger_context(
             text.close()
 
 
+def get_log_dir(experiment_name: str, root_log_dir: str | Path | None = None, date: bool = True) -> Path:
+    """Return data/local/yyyymmdd/hhmmss/experiment_name, below the working folder or another root."""
+    now = datetime.datetime.now()
+    root = (Path("data") if root_log_dir is None else Path(root_log_dir)) / "local"
+    return (root / f"{now:%Y%m%d}" / f"{now:%H%M%S}" if date else root).absolute() / experiment_name
+
+
+def check_progress(exp_dir: str | Path | None = None) -> dict[Path, int]:
+    """Show and return the number of rows of every progress.csv below a folder."""
+    files = sorted((Path.cwd() if exp_dir is None else Path(exp_dir)).rglob("progress.csv"))
+    counts = {path: max(0, len(path.read_text().splitlines()) - 1) for path in files}
+    for path, count in counts.items():
+        log(f"{count} {path}", with_timestamp=False)
+    return counts
+
+
 def _named(value: object) -> str:
     return value.__name__ if isinstance(value, type) else str(value)
 
@@ -161,6 +177,11 @@ def enable() -> None:
 def set_log_tabular_only(log_tabular_only: bool) -> None:
     """Show tables only, or lines as well."""
     _state.get().tabular_only = log_tabular_only
+
+
+def get_log_tabular_only() -> bool:
+    """Return whether tables alone are shown."""
+    return _state.get().tabular_only
 
 
 def set_iteration(iteration: int) -> None:

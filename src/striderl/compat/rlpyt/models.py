@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from striderl.compat.rlpyt.tensors import infer_leading_dims, restore_leading_dims
 from striderl.data.named_tuples import namedarraytuple
 
+__path__: list[str] = []  # rlpyt's modules models.… are below, see compat/original_paths.py
+
 RnnState = namedarraytuple("RnnState", ["h", "c"])
 """The state of an LSTM, [layers, B, size] each."""
 
@@ -44,7 +46,7 @@ def conv2d_output_shape(
     return found[0], found[1]
 
 
-class _ScaledGradient(torch.autograd.Function):
+class ScaleGrad(torch.autograd.Function):
     """The same numbers, with the gradient times a factor."""
 
     @staticmethod
@@ -59,7 +61,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 def scale_grad(tensor: Tensor, scale: float) -> Tensor:
     """Return the tensor; the gradient that flows back through it is multiplied by `scale`."""
-    scaled: Tensor = _ScaledGradient.apply(tensor, scale)  # type: ignore[no-untyped-call]
+    scaled: Tensor = ScaleGrad.apply(tensor, scale)  # type: ignore[no-untyped-call]
     return scaled
 
 
