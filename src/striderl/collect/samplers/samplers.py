@@ -187,6 +187,8 @@ class BaseSampler:
     ) -> dict[str, Any]:
         """Build the envs, initialize the agent, take the decorrelation steps, and return examples of all data.
 
+        Called again it begins anew, with other envs.
+
         Args:
             agent: an agent of rlpyt's kind, or one of our actors.
             affinity: 'workers_cpus', a list with the processors of each worker, sets the number of workers and
@@ -197,8 +199,7 @@ class BaseSampler:
             rank: the number of this process among several that each have a sampler.
             world_size: how many these are.
         """
-        if self._collector is not None:
-            raise RuntimeError("this sampler is initialized already; call shutdown first")
+        self.shutdown()
         self.seed = fresh_seed() if seed is None else seed
         try:
             return self._build(agent, affinity or {}, bootstrap_value, traj_info_kwargs or {}, rank, world_size)

@@ -116,11 +116,18 @@ class AsyncRlBase(BaseRunner):
         """Start the threads that sample and that fill the replay."""
         self.traj_infos_queue: queue.Queue[Any] = queue.Queue()
         self.ctrl = self.build_ctrl(self.world_size)
-        # as a fork would: what the agent has got so far, and models of its own from here on
+        self.launch_sampler(n_itr)
+        self.launch_memcpy(double_buffer, replay_buffer)
+
+    def launch_sampler(self, n_itr: int) -> None:
+        """Start sampling with an agent as a fork has it: what it got so far, and models of its own from here on."""
         self.sampler.agent = self.agent.sampling_agent()
         target = self._sample_and_evaluate if self._eval else self._sample
         self._start("sampler", lambda: target(n_itr))
-        self._start("memory copier", lambda: self._copy(double_buffer, replay_buffer))
+
+    def launch_memcpy(self, sample_buffers: Any, replay_buffer: Any) -> None:
+        """Start to write batches to the replay."""
+        self._start("memory copier", lambda: self._copy(sample_buffers, replay_buffer))
 
     def build_ctrl(self, world_size: int) -> AttrDict:
         """Return what the threads share."""
@@ -138,7 +145,7 @@ class AsyncRlBase(BaseRunner):
         def run() -> None:
             try:
                 context.run(target)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  (`train` raises it)
                 self._errors.append(error)
                 self.ctrl.quit.value = 1
             finally:
@@ -301,10 +308,10 @@ class AsyncRlBase(BaseRunner):
             "optimizer_state_dict": self.algo.optim_state_dict(),
         }
 
-    def save_itr_snapshot(self, itr: int, sampler_itr: int) -> None:
+    def save_itr_snapshot(self, itr: int, sample_itr: int) -> None:
         """Let the logger write the state, in the mode of its context."""
         if logger.get_snapshot_mode() != "none":
-            logger.save_itr_params(itr, self.get_itr_snapshot(itr, sampler_itr))
+            logger.save_itr_params(itr, self.get_itr_snapshot(itr, sample_itr))
 
     def store_diagnostics(self, itr: int, sampler_itr: int, traj_infos: Sequence[Any], opt_info: Any) -> None:
         """Keep what an iteration returned until the next log."""
@@ -411,12 +418,10 @@ def _async_affinity(affinity: Any) -> AttrDict:
     """Return an affinity with 'sampler' and one 'optimizer'."""
     if not isinstance(affinity, Mapping) or not {"sampler", "optimizer"} <= set(affinity):
         raise TypeError(
-            f"AsyncRl wants affinity with 'sampler' and 'optimizer', as make_affinity(async_sample=True, …) returns it; "
+            "AsyncRl wants affinity with 'sampler' and 'optimizer', as make_affinity(async_sample=True, …) returns it; "
             f"found {affinity!r}"
         )
     found = AttrDict(affinity)
     if len(found.optimizer) != 1:
-        raise ValueError(
-            f"AsyncRl learns in one process, found {len(found.optimizer)} entries of affinity['optimizer']"
-        )
+        raise ValueError(f"AsyncRl learns in one process, affinity['optimizer'] has {len(found.optimizer)} entries")
     return found

@@ -51,11 +51,13 @@ class ScaleGrad(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, scale: float) -> Tensor:
+        """Return the tensor."""
         ctx.scale = scale
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient times the factor, and none for the factor."""
         return grad_output * ctx.scale, None
 
 

@@ -51,8 +51,8 @@ class BaseReplayBuffer:
         """Store samples, in the place of the oldest ones."""
         raise NotImplementedError
 
-    def sample_batch(self, batch_B: int) -> Any:
-        """Draw a batch."""
+    def sample_batch(self, batch_B: int, batch_T: int | None = None) -> Any:
+        """Draw a batch, of sequences where `batch_T` is given."""
         raise NotImplementedError
 
 
@@ -129,22 +129,22 @@ class NStepReturnBuffer(BaseReplayBuffer):
         """Whether samples mark the steps that nothing is learned from."""
         return getattr(self.example, "timeout", None) is not None
 
-    def compute_returns(self, num_new: int) -> None:
+    def compute_returns(self, T: int) -> None:
         """Compute the returns of the rows for which a new row was the last of their n steps."""
         n = self.n_step_return
         if n == 1:
             return
-        rows = (self.t - (n - 1) + torch.arange(num_new + n - 1, device=self._return.device)) % self.T
+        rows = (self.t - (n - 1) + torch.arange(T + n - 1, device=self._return.device)) % self.T
         reward, done = self.samples.reward[rows], self.samples.done[rows]
         return_, done_n = discount_return_n_step(reward, done, n, self.discount)
-        into = rows[:num_new]
+        into = rows[:T]
         self._return[into], self._done_n[into] = return_, done_n
         if self._timeout_n is not None:
             late, going = self.samples.timeout[rows].bool(), ~done.bool()
-            found, alive = late[:num_new].clone(), torch.ones_like(late[:num_new])
+            found, alive = late[:T].clone(), torch.ones_like(late[:T])
             for step in range(1, n):
-                alive = alive & going[step - 1 : step - 1 + num_new]
-                found = found | (late[step : step + num_new] & alive)
+                alive = alive & going[step - 1 : step - 1 + T]
+                found = found | (late[step : step + T] & alive)
             self._timeout_n[into] = found.to(self._timeout_n.dtype)
 
     # -- reading -------------------------------------------------------------------------------------------------------

@@ -52,6 +52,17 @@ ParallelSamplerBase, GpuSamplerBase = CpuSampler, GpuSampler
 AlternatingSamplerBase = NoOverlapAlternatingSampler = AlternatingSampler
 
 
+def build_array(example: Any, leading_dims: Any, share_memory: bool = False) -> Any:
+    """Return zeros with leading dimensions before the shape of an example, in its dtype."""
+    lead = (leading_dims,) if isinstance(leading_dims, int) else tuple(leading_dims)
+    return buffer_from_example(np.asarray(example), lead, share_memory)
+
+
+def np_mp_array(shape: Any, dtype: Any) -> Any:
+    """Return zeros in memory that forked processes share."""
+    return build_array(np.zeros((), dtype), shape, share_memory=True)
+
+
 def get_example_outputs(agent: Any, env: Any, examples: dict[str, Any], subprocess: bool = False) -> None:
     """Put one step of an env of rlpyt's kind and of the agent into `examples`."""
     env.reset()
