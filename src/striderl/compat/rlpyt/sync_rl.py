@@ -11,6 +11,7 @@ their affinity has 'master_torch_threads'.
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -87,12 +88,14 @@ class SyncRlMixin(MinibatchRlBase):
     def train(self) -> None:
         """Run to the end; the other processes end however it ends."""
         self.workers: list[Any] = []
+        hook = sys.excepthook
         try:
             super().train()
             for process in self.workers:
                 process.join(JOIN_SECONDS)
         finally:
             self._end_workers()
+            sys.excepthook = hook  # torch.distributed puts its own in the place of it
 
     def _end_workers(self) -> None:
         codes = [process.exitcode for process in self.workers]
