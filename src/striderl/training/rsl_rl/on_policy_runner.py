@@ -27,10 +27,12 @@ from striderl.algorithms.terms.motion_prior import MotionPrior
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.checked_fields import refuse_overrides
 from striderl.envs.wrap_env import wrap_env
+from striderl.execution.background import built_with
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.callbacks.ranks import together
 from striderl.training.distributed import join_ranks
+from striderl.training.experiment.assembly import gpu_switch, set_gpu_switch
 from striderl.training.experiment.log_dir import plain_settings, write_log_dir
 from striderl.training.experiment.run_lock import FolderLock
 from striderl.training.experiment.runner_checkpoints import (
@@ -135,22 +137,21 @@ class OnPolicyRunner:
         self.ranks = ranks = join_ranks(self.device)
         self.is_distributed = ranks.world_size > 1
         self.gpu_world_size, self.gpu_global_rank = ranks.world_size, ranks.rank
-        self.vec_env = wrap_env(
-            env,
-            device=self.device,
-            info=motion_info(config),
-            first_env_index=ranks.rank * int(getattr(env, "num_envs", 0)),
-        )
+        first = ranks.rank * int(getattr(env, "num_envs", 0))
+        self.vec_env = wrap_env(env, device=self.device, info=motion_info(config), first_env_index=first)
         self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
-        self.alg: ClientAlgorithm = self._build_algorithm()
+        switch = gpu_switch(config.mode, self.device, alone=ranks.world_size == 1)
+        with built_with(switch):
+            self.alg: ClientAlgorithm = self._build_algorithm()
         """The algorithm with rsl_rl's interface; `alg.learner`, and what else it has, is this library's."""
         learner = self.alg.learner
         ranks.share(learner)
         collector = Collector(self.vec_env, learner.actor(), CollectorConfig(seed=self.seed))
         plan = OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps)
         self.storage = storage_for(learner, collector, plan.num_steps_per_env)
-        callbacks = together(ranks, learner, [])
-        self.trainer = Trainer(learner, collector, plan, storage=self.storage, seed=self.seed, callbacks=callbacks)
+        parts, called = (learner, collector, plan), together(ranks, learner, [])
+        self.trainer = Trainer(*parts, storage=self.storage, seed=self.seed, callbacks=called, switch=switch)
+        set_gpu_switch(switch, plan, learner, config.max_iterations)
         self.metric_hooks: dict[str, Metric] = dict(METRICS)
         """What `evaluation` measures, by name; entries may be added."""
         self.metrics: dict[str, float | None] = {}
@@ -190,7 +191,7 @@ class OnPolicyRunner:
         trial: an Optuna trial, to which the velocity RMSD, or without one the mean reward, is reported each iteration.
         """
         count = self.config.max_iterations if num_learning_iterations is None else num_learning_iterations
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        if type(count) is not int or count < 0:
             raise ValueError(f"num_learning_iterations is a whole number of at least 0, found {count!r}")
         with self._locked_log_dir():
             self.train_mode()
