@@ -61,8 +61,9 @@ def test_names_that_are_the_same_in_two_modules_are_apart() -> None:
 
 
 def test_a_path_with_state_is_our_module_itself() -> None:
-    from striderl.compat.rlpyt import logger
     from striderl.compat.rlpyt.utils.logging import logger as theirs
+
+    from striderl.compat.rlpyt import logger
 
     assert theirs is logger and logger.__spec__.name == "striderl.compat.rlpyt.logger"
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-
 from striderl.compat.rlpyt.agents.dqn.dqn_agent import DqnAgent
 from striderl.compat.rlpyt.agents.qpg.sac_v_agent import SacAgent as SacVAgent
 from striderl.compat.rlpyt.algos.dqn.dqn import DQN
@@ -24,6 +22,7 @@ from striderl.compat.rlpyt.samplers.serial.sampler import SerialSampler
 from striderl.compat.rlpyt.utils.collections import AttrDict
 from striderl.compat.rlpyt.utils.logging.context import logger_context
 from striderl.compat.rlpyt.utils.seed import set_seed
+from torch import nn
 
 AFFINITY = AttrDict(sampler={}, optimizer=[{"cuda_idx": None}])
 

@@ -23,6 +23,7 @@ from striderl.compat.rlpyt.q_algorithms import ReplayRlAlgorithm
 from striderl.compat.rlpyt.synchronize import average_gradient
 from striderl.compat.rlpyt.tensors import valid_mean
 from striderl.data import tree
+from striderl.data.checked_fields import refuse_overrides
 
 
 class SacOptInfo(NamedTuple):
@@ -258,6 +259,10 @@ class SAC_V(SAC):  # noqa: N801  (rlpyt's name)
     opt_info_class: ClassVar[Any] = SacVOptInfo
     opt_info_fields: ClassVar[tuple[str, ...]] = SacVOptInfo._fields
     agent_methods: ClassVar[tuple[str, ...]] = ("pi", "q", "v", "target_v", "update_target", "give_min_itr_learn")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, {"alpha": "SAC_V has a temperature of 1; give reward_scale"})
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class AsyncRlBase(BaseRunner):
             traj_info_kwargs=self.get_traj_info_kwargs(),
             seed=self.seed,
         )
-        self.sampler_batch_size = self.sampler.batch_spec.size
+        self.sampler_batch_size = self.sampler.batch_size
         self.world_size = 1
         n_itr = self.get_n_itr()
         replay_buffer = self.algo.async_initialize(

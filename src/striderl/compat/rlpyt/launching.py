@@ -377,8 +377,7 @@ class VariantLevel(NamedTuple):
 
 def make_variants(*variant_levels: VariantLevel) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the variants of all combinations of the levels, and their folders."""
-    variants: list[dict[str, Any]] = [{}]
-    log_dirs = [""]
+    variants, log_dirs = [dict[str, Any]()], [""]
     for keys, values, dir_names in variant_levels:
         _require(len(values) == len(dir_names), f"{len(values)} rows of values want as many folders, found {dir_names}")
         for row in values:
@@ -491,15 +490,12 @@ def run_experiments(
             script, slot, affinity_code, log_dir, variant, run_ID, args, set_egl_device=set_egl_device
         )
         log_num_launched(exp_dir, number, len(runs))
-    for process in slots:
-        if process is not None:
-            process.wait()
+    for process in filter(None, slots):
+        process.wait()
 
 
 def _free_slot(slots: Sequence[subprocess.Popen[bytes] | None]) -> int:
     """Return the first run slot whose run has ended, when there is one."""
-    while True:
-        for slot, process in enumerate(slots):
-            if process is None or process.poll() is not None:
-                return slot
+    while not (free := [slot for slot, process in enumerate(slots) if process is None or process.poll() is not None]):
         time.sleep(SLOT_SECONDS)
+    return free[0]

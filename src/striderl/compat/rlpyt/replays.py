@@ -149,7 +149,7 @@ class NStepReturnBuffer(BaseReplayBuffer):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def choices(self, length: int = 0) -> tuple[int, int]:
+    def _choices(self, length: int = 0) -> tuple[int, int]:
         """Return the first row that may be drawn and how many follow it, for sequences of `length` rows."""
         blocked, off = self.n_step_return + length, self.off_forward
         first, count = (self.t + off, self.T - blocked - off) if self.full else (0, self.t - blocked)
@@ -201,7 +201,7 @@ class UniformReplay:
     B: int
     samples: Any
     extract_batch: Any
-    choices: Any
+    _choices: Any
 
     def sample_batch(self, batch_B: int) -> Any:
         """Draw rows."""
@@ -209,7 +209,7 @@ class UniformReplay:
 
     def sample_idxs(self, batch_B: int) -> tuple[Tensor, Tensor]:
         """Return the rows and envs that are drawn."""
-        first, count = self.choices()
+        first, count = self._choices()
         T_idxs = (first + torch.randint(count, (batch_B,))) % self.T
         B_idxs = torch.randint(self.B, (batch_B,))
         return T_idxs.to(self.samples.reward.device), B_idxs.to(self.samples.reward.device)

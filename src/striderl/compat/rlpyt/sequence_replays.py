@@ -108,9 +108,9 @@ class SequenceNStepReturnBuffer(NStepReturnBuffer):
             return None
         return self.samples_prev_rnn_state[T_idxs // self.interval, B_idxs]
 
-    def starts(self, length: int) -> Tensor:
+    def _starts(self, length: int) -> Tensor:
         """Return the rows in which a sequence of this length may start."""
-        first, count = self.choices(length - 1)
+        first, count = self._choices(length - 1)
         rows = (first + np.arange(count)) % self.T
         rows = rows[rows % self.interval == 0]
         if not len(rows):
@@ -128,7 +128,7 @@ class UniformSequenceReplay:
     batch_T: int | None  # noqa: N815  (rlpyt's name)
     samples: Any
     extract_batch: Any
-    starts: Any
+    _starts: Any
 
     def set_batch_T(self, batch_T: int) -> None:  # noqa: N802
         """Set the length of sequences."""
@@ -143,7 +143,7 @@ class UniformSequenceReplay:
 
     def sample_idxs(self, batch_B: int, batch_T: int) -> tuple[Tensor, Tensor]:
         """Return the rows in which sequences start, and their envs."""
-        starts, device = self.starts(batch_T), self.samples.reward.device
+        starts, device = self._starts(batch_T), self.samples.reward.device
         T_idxs = starts[torch.randint(len(starts), (batch_B,))]
         return T_idxs.to(device), torch.randint(self.B, (batch_B,)).to(device)
 
