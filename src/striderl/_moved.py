@@ -78,6 +78,7 @@ MODULES: dict[str, str] = {
     "checkpoint.torch_archive": "checkpoint.foreign",
     "checkpoint.writer": "checkpoint.folder",
     "cli.flag_errors": "cli.options",
+    "cli.import_trajectories": "cli.dataset",
     "cli.window": "cli.play",
     "collect.acting_part": "collect.actors.base",
     "collect.behaviour_actor": "collect.actors.behaviours",
