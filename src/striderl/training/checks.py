@@ -141,3 +141,11 @@ def usable_devices() -> list[str]:
     if torch.cuda.is_available():
         found += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     return [*found, "mps"] if torch.backends.mps.is_available() else found
+
+
+def use_tf32(device: torch.device) -> None:
+    """Let matrix products on a GPU round to TF32, for the whole process."""
+    if device.type == "cuda":
+        _log.info("matrix products on the GPU round their factors to TF32 (--no-tf32 keeps float32)")
+        # only the new switches: torch raises for code that reads the old ones once both were used
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"

@@ -175,15 +175,20 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
     auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
-    return auto and ranks.world_size == 1 and config.device == "cpu" and not config.workers.kind
+    return auto and ranks.world_size == 1 and not config.workers.kind
 
 
 def set_switch(switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_iterations: int | None) -> None:
     """Decide from the config when compiled programs take over; a short run, or one with memory, stays eager."""
+    on_gpu = torch.device(config.device).type == "cuda"
     if config.switch_at == "ready":
+        switch.at = 1 if on_gpu else None
         return
     if config.switch_at != "auto":
         switch.at = int(config.switch_at)
+        return
+    if on_gpu:
+        set_gpu_switch(switch, config.plan, algorithm, num_iterations)
         return
     iteration = switch_iteration(config.plan, config.env.num_envs, algorithm)
     if num_iterations is not None and num_iterations < _WORTH_IT * iteration:
@@ -193,24 +198,50 @@ def set_switch(switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_
     switch.at = iteration
 
 
+def gpu_switch(mode: str | ExecutionConfig, device: torch.device, *, alone: bool) -> Switch | None:
+    """Return a switch for a learner on a GPU with mode 'auto', which is captured first and compiled later."""
+    name = mode if isinstance(mode, str) else mode.mode
+    return Switch(None) if name == "auto" and device.type == "cuda" and alone else None
+
+
+def set_gpu_switch(switch: Switch | None, plan: Plan, algorithm: Any, num_iterations: int | None) -> None:
+    """Decide from the config when captured functions are compiled; a run that would not gain the time back is not."""
+    if switch is None:
+        return
+    num_steps, num_updates, _ = _work_of(plan, 1, algorithm)
+    gained = num_steps * _GPU_STEP + num_updates * _GPU_UPDATE
+    paid_back = math.ceil(_GPU_COMPILING / max(gained, 1e-6))
+    if num_iterations is not None and num_iterations < 2 * paid_back:
+        switch.given_up = "the run is too short to gain from compiling"
+    switch.at = max(1, paid_back // 8)
+
+
+_GPU_STEP, _GPU_UPDATE, _GPU_COMPILING = 1.5e-4, 1e-3, 40.0
+"""Seconds that compiling gains in a step of all envs and in a gradient step, and that it takes (an H200, 2026)."""
+
+
 def switch_iteration(plan: Plan, num_envs: int, algorithm: Any) -> int:
     """Return the iteration in which compiling should be over, from sizes alone: the same on every machine.
 
     An estimate of the seconds that an iteration takes as written on one core; a wrong one costs time, nothing else.
     """
-    warmup = 0
     num_parameters: int = sum(each.numel() for each in algorithm.policy.parameters())
-    if isinstance(plan, OnPolicyPlan):
-        num_steps, num_updates = plan.num_steps_per_env, int(algorithm.num_updates_per_rollout)
-        batch_size = num_steps * num_envs // max(1, getattr(algorithm.config, "num_mini_batches", 1))
-    elif isinstance(plan, OffPolicyPlan):
-        num_steps, batch_size = plan.num_steps_per_env, plan.batch_size
-        num_updates = num_steps // plan.train_every * plan.num_updates_per_round
-        warmup = plan.learning_starts // (num_steps * num_envs)
-    else:
-        num_steps, num_updates, batch_size = 0, plan.num_updates_per_iteration, plan.batch_size
+    num_steps, num_updates, batch_size = _work_of(plan, num_envs, algorithm)
+    warmup = plan.learning_starts // (num_steps * num_envs) if isinstance(plan, OffPolicyPlan) else 0
     seconds = num_steps * (_STEP + num_envs * _ENV) + num_updates * (_UPDATE + _SAMPLE * num_parameters * batch_size)
     return warmup + max(3, math.ceil(_COMPILING / seconds))
+
+
+def _work_of(plan: Plan, num_envs: int, algorithm: Any) -> tuple[int, int, int]:
+    """Return the steps of each env, the gradient steps, and the samples of one of them, in an iteration."""
+    if isinstance(plan, OnPolicyPlan):
+        num_steps = plan.num_steps_per_env
+        batch_size = num_steps * num_envs // max(1, getattr(algorithm.config, "num_mini_batches", 1))
+        return num_steps, int(algorithm.num_updates_per_rollout), batch_size
+    if isinstance(plan, OffPolicyPlan):
+        num_steps = plan.num_steps_per_env
+        return num_steps, num_steps // plan.train_every * plan.num_updates_per_round, plan.batch_size
+    return 0, plan.num_updates_per_iteration, plan.batch_size
 
 
 _STEP, _ENV, _UPDATE, _SAMPLE = 3e-4, 1e-5, 1.5e-3, 3e-10

@@ -47,7 +47,7 @@ from striderl.training.callbacks.progress import Progress
 from striderl.training.callbacks.save import Save
 from striderl.training.callbacks.stop import Budget, Stop, Threshold, UnknownMetricError, WantedMetrics
 from striderl.training.callbacks.video import Video
-from striderl.training.checks import require_device
+from striderl.training.checks import require_device, use_tf32
 from striderl.training.distributed import Ranks, joined_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED, Stoppable
 from striderl.training.experiment.assembly import (
@@ -137,8 +137,7 @@ class Run:
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
         if config.tf32:
-            # only the new switches: torch raises for code that reads the old ones once both were used
-            torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
+            use_tf32(torch.device(config.device))
         self.config, self.folder = config, folder
         self.signals = signals if signals is not None else StopSignals()
         self.store = CheckpointStore(folder.checkpoints, config.checkpoints.keep_last)

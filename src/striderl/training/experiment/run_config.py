@@ -267,14 +267,14 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     """Threads of torch on the CPU; 1 is fastest for small networks, 0 leaves torch's own choice."""
     mode: str = "auto"
     """How updates are run: 'eager'; 'compiled', faster in long runs, after tens of seconds of compiling; 'graphed', as
-    CUDA graphs; or 'auto': graphed on a CUDA device; on the CPU eager at first and compiled after `switch_at`."""
+    CUDA graphs; or 'auto': graphed on a CUDA device, eager on the CPU, and compiled after `switch_at`."""
     switch_at: str = "auto"
-    """With mode 'auto' on the CPU: the iteration from which on compiled programs run, which are compiled beside
-    training until then; 'auto' takes it from the sizes of the run and leaves short runs eager; 'ready' is as soon as
-    possible, and then two runs with one seed may differ in their last bits; 'never'."""
-    tf32: bool = False
+    """With mode 'auto': the iteration from which on compiled programs run. On the CPU they are compiled beside training
+    until then, on a GPU when it is time. 'auto' takes it from the sizes of the run and does not compile in short runs;
+    'ready' is as soon as possible; on the CPU two runs with one seed may then differ in their last bits; 'never'."""
+    tf32: bool = True
     """Let matrix products on a GPU round their factors to TF32, which has 10 bits where float32 has 23: about twice as
-    fast. A switch of torch for the whole process; False leaves it as it is."""
+    fast. A switch of torch for the whole process; False leaves it as it is. On a CPU it has no effect."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

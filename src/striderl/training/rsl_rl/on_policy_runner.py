@@ -31,7 +31,7 @@ from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.callbacks.callback import Callback
 from striderl.training.distributed import join_ranks
-from striderl.training.experiment.assembly import build_learner
+from striderl.training.experiment.assembly import build_learner, set_gpu_switch
 from striderl.training.experiment.log_dir import plain_settings, write_log_dir
 from striderl.training.experiment.run_lock import FolderLock
 from striderl.training.experiment.runner_checkpoints import (
@@ -135,12 +135,8 @@ class OnPolicyRunner:
         self.ranks = ranks = join_ranks(self.device)
         self.is_distributed = ranks.world_size > 1
         self.gpu_world_size, self.gpu_global_rank = ranks.world_size, ranks.rank
-        self.vec_env = wrap_env(
-            env,
-            device=self.device,
-            info=motion_info(config),
-            first_env_index=ranks.rank * int(getattr(env, "num_envs", 0)),
-        )
+        first = ranks.rank * int(getattr(env, "num_envs", 0))
+        self.vec_env = wrap_env(env, device=self.device, info=motion_info(config), first_env_index=first)
         self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
         self.trainer: Trainer
         """Trains; the same as `for record in runner.trainer`, without logs and files."""
@@ -184,6 +180,7 @@ class OnPolicyRunner:
         learner = build_learner(parts.config, env, self.ranks, parts.objects)
         self.ranks.share(learner.algorithm)
         self.trainer = learner.trainer(callbacks)
+        set_gpu_switch(self.trainer.switch, parts.config.plan, learner.algorithm, self.config.max_iterations)
         self.alg = self._client_algorithm(learner.algorithm)
         assert isinstance(self.trainer.loop, OnPolicyLoop)
         self.storage = self.trainer.loop.storage
@@ -200,7 +197,7 @@ class OnPolicyRunner:
         trial: an Optuna trial, to which the velocity RMSD, or without one the mean reward, is reported each iteration.
         """
         count = self.config.max_iterations if num_learning_iterations is None else num_learning_iterations
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        if type(count) is not int or count < 0:
             raise ValueError(f"num_learning_iterations is a whole number of at least 0, found {count!r}")
         with self._locked_log_dir():
             self.train_mode()
