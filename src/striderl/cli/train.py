@@ -248,7 +248,7 @@ def _start(
 
     relaunch = Relaunch(Path(given.get("--runs", "runs")))
     if path := _in_main(ranks, relaunch.folder):
-        return relaunch.until_over(lambda: _resume(path, [], signals, ranks))
+        return relaunch.until_over(lambda: _resume(path, [], signals, ranks, asked=VIEW in given))
     folder = RunFolder(_in_main(ranks, new_folder))
     try:
         run = _build(config, folder, signals, ranks)
@@ -358,8 +358,9 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
 
     try:
         about = read_log_dir(path, trust=trust, builds_env="--env" not in given)
-        check_named(Path(path), given.get("--env", about.env.task))
-        env = make(given["--env"], num_envs=about.env.num_envs, device=about.device) if "--env" in given else None
+        check_named(Path(path), given.get("--env", about.config.env.task))
+        usual = about.config
+        env = make(given["--env"], num_envs=usual.env.num_envs, device=usual.device) if "--env" in given else None
         runner = resume_runner(path, env=env, device=given.get("--device", ""), trust=trust)
     except (CheckpointError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"{path} cannot be resumed: {message_of(error)}") from error
@@ -371,7 +372,7 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
             f"{path} has finished {runner.current_learning_iteration} iterations; more goes on: --max-iterations N"
         )
     runner.should_stop = lambda: bool(signals.received)
-    say(f"{about.env.task} with {about.runner}, from iteration {runner.current_learning_iteration}: {path}")
+    say(f"{usual.env.task} with {about.runner}, from iteration {runner.current_learning_iteration}: {path}")
     try:
         runner.learn(left)
     finally:

@@ -280,7 +280,7 @@ class _Flags:
         terms_kind = _table({self._keys[name]: value for name, value in config.terms.items()}, "Terms")
         terms = terms_kind()
         own = {"env": (env_kind, env), "terms": (terms_kind, terms)}
-        own |= {name: (type(vars(config)[name]), vars(config)[name]) for name in ("algorithm", "plan")}
+        own |= {name: (type(vars(config)[name]), vars(config)[name]) for name in ("algorithm", "plan", "policy")}
         self.kind = _extended(type(config), own)
         values = {each.name: vars(config)[each.name] for each in dataclasses.fields(config)}
         self.default = self.kind(**{**values, **{name: value for name, (_, value) in own.items()}})

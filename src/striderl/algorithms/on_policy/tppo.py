@@ -184,7 +184,7 @@ class EstimatorTPPO:
         reduce: AllReduce | None = None,
     ) -> PPO | DAgger:
         """Build teacher PPO with the losses of the policy's estimators and adaptors, all with the settings of one."""
-        added = [*estimations(policy, estimation), *terms]
+        added = [*estimations(policy.config, estimation), *terms]
         return TPPO(policy, teacher, config, added, mode=mode, reduce=reduce)
 
     @classmethod

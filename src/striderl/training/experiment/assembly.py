@@ -29,6 +29,7 @@ from striderl.algorithms.building import (
     BuildContext,
     check_actions,
     facts_of,
+    term_class,
 )
 from striderl.algorithms.terms.expert import ClipFiles, EnvExpert
 from striderl.algorithms.terms.term import Term
@@ -38,7 +39,6 @@ from striderl.collect.collector import Collector
 from striderl.data import tree
 from striderl.data.arena import Placement
 from striderl.data.naming import unknown
-from striderl.data.registry import TERMS
 from striderl.datasets.offline import load_dataset
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
@@ -62,6 +62,8 @@ from striderl.training.trainer import Trainer
 class Learner:
     """The parts of a run without its callbacks."""
 
+    algorithm: Any
+    """The algorithm, with its terms."""
     policy: Policy | ActorPolicy
     """The policy."""
     greedy: Actor
@@ -110,19 +112,25 @@ def build_learner(
             set_switch(switch, config, algorithm, made.remaining_iterations)
         return made
 
-    return Learner(policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
+    return Learner(algorithm=algorithm, policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
 
 
 def build_algorithm(
-    config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks, objects: Mapping[str, Any] | None = None
+    config: RunConfig[Any, Any],
+    env: VecEnv,
+    ranks: Ranks,
+    objects: Mapping[str, Any] | None = None,
+    execution: ExecutionConfig | None = None,
 ) -> Any:
-    """Build the algorithm with its policy and terms."""
+    """Build the algorithm with its policy and terms; `execution` replaces the config's mode."""
     facts = facts_of(config.algorithm_name)
     check_actions(config.algorithm_name, facts, env.action_spec)
     context = build_context(config, env.obs_spec, env.action_spec)._replace(
         num_envs=env.num_envs,
         reduce=ranks.reduce,
+        mode=execution or config.mode,
         load=lambda what: load_object(what, config, env, objects or {}),
+        objects=objects or {},
     )
     if facts.loop == OFFLINE:
         _check_offline(config)
@@ -256,7 +264,7 @@ def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: Bui
     """Build the terms, in the config's order."""
     if config.terms and not facts.takes_terms:
         raise ValueError(f"{config.algorithm_name} takes no terms, found {list(config.terms)}; ppo does")
-    return [TERMS.get(name).build(settings, context) for name, settings in config.terms.items()]
+    return [term_class(name).build(settings, context) for name, settings in config.terms.items()]
 
 
 class ConfigCheck:
@@ -374,7 +382,7 @@ def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
     if num_ranks == 1:
         return
     facts, num_envs = facts_of(config.algorithm_name), config.env.num_envs
-    parts = {config.algorithm_name: facts.build, **{name: TERMS.get(name) for name in config.terms}}
+    parts = {config.algorithm_name: facts.build, **{name: term_class(name) for name in config.terms}}
     for name, part in parts.items():
         if not getattr(part, "learns_in_ranks", False):
             raise ValueError(
