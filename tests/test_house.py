@@ -182,6 +182,8 @@ MISSING = [
         "record_video(env, RandomActor(env.action_spec), 'x.mp4', num_steps=2)",
         "video",
     ),
+    ("viser", "from striderl.cli.view.server import open_server; open_server('127.0.0.1', 0, None)", "view"),
+    ("mjviser", "from striderl.cli.view.scene import MujocoScene; MujocoScene(None, [])", "view"),
     ("onnx", EXPORT, "export"),
     ("onnxscript", EXPORT, "export"),
     ("onnxruntime", EXPORT, "export"),
