@@ -10,7 +10,6 @@ submit ─▶ Slurm job: submitit ─▶ striderl train …  (a process of its o
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -22,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from striderl.checkpoint.safe_files import write_json
+from striderl.checkpoint.safe_files import read_json, write_json
 from striderl.cli.runs import SEED
 from striderl.cli.terminal import UsageError, message_of, say
 from striderl.data.naming import missing_extra
@@ -64,7 +63,7 @@ class Relaunch:
         if self._note is None or not self._note.exists():
             return ""
         try:
-            left = json.loads(self._note.read_text())
+            left = read_json(self._note)
             found = str(left["folder"]) if self._restarted or left["agent"] == self._agent else ""
         except (ValueError, KeyError, TypeError, OSError):
             return ""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from striderl.data import tree
+from striderl.execution.updater import Updater
 from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, RunningTrainer, is_due
 from striderl.training.callbacks.save import Save
 from striderl.training.distributed import DistributedLearner, Ranks
@@ -122,10 +122,9 @@ class KeepTogether:
 
 
 def learned_tensors(algorithm: DistributedLearner) -> dict[str, torch.Tensor]:
-    """Return the tensors of an algorithm that are the same in every process: not those kept per env or per shard."""
-    state = algorithm.state_dict()
-    parts = {name: part for name, part in state.items() if name not in ("actor", "terms")}
-    return {path: leaf for path, leaf in tree.items(parts) if isinstance(leaf, torch.Tensor)}
+    """Return the parameters of all updaters of an algorithm by the name of their group."""
+    updaters = [part for part in vars(algorithm).values() if isinstance(part, Updater)]
+    return {name: group.flat.flat for updater in updaters for name, group in updater.groups.items()}
 
 
 def together(ranks: Ranks, algorithm: DistributedLearner, callbacks: Sequence[Callback]) -> Sequence[Callback]:

@@ -94,7 +94,8 @@ def build_learner(
         source = collector(env, algorithm.actor())
     else:
         source = Collector(env, algorithm.actor(), replace(config.collector, seed=config.seed))
-    total_envs = config.env.num_envs if facts.loop != OFFLINE and collector is None else 0
+    counted = facts.loop == ON_POLICY or (facts.loop == OFF_POLICY and ranks.world_size > 1)
+    total_envs = config.env.num_envs if counted and collector is None else 0
 
     def trainer(callbacks: Sequence[Callback]) -> Trainer:
         with built_with(switch):
