@@ -101,6 +101,7 @@ class DAgger:
     Config = DAggerConfig
     summary = "imitation of a teacher on the states that the student visits, on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
     objects = ("teacher",)
 

@@ -125,8 +125,7 @@ class PPO:
 
     def storage_requirements(self) -> RolloutData:
         """Return what a storage must keep: the components of the next observation that terms read."""
-        # stored values are in units of the value normaliser, which the update in between moves
-        fixed_units = self.value_normalizer is None
+        fixed_units = self.value_normalizer is None  # an update would move the units of stored values
         return RolloutData(next_components=tuple(self.terms.following()), one_update_old=fixed_units)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:

@@ -11,7 +11,7 @@ iteration.
                learner          update 1 ██████      update 2 ██████        a step that ended is taken in between two
                                                                             gradient steps, and the next one launched
 
-With `overlap`, actions come from a copy of the policy, which is renewed when a rollout begins: what is collected does not
+With `overlap`, actions come from a copy of the policy, renewed when a rollout begins: what is collected does not
 depend on how fast envs and learner are. A rollout under way is finished before the state is saved, as part of it.
 
 A phase that an error or an interrupt ends is run again, to the same bits: a rollout resumes at its next step, an update
