@@ -183,11 +183,13 @@ def test_an_update_that_fails_is_repeated_with_the_rollout_that_has_begun() -> N
 
 
 def test_closing_waits_for_the_step_under_way() -> None:
+    before = set(threading.enumerate())
     trainer = make_trainer(plan=OVERLAP)
     next(trainer)
+    assert set(threading.enumerate()) - before  # the one that steps the envs
     trainer.close()
     assert not trainer.collector.schedule.busy
-    assert not [each for each in threading.enumerate() if each.name.startswith("striderl-env") and each.is_alive()]
+    assert not set(threading.enumerate()) - before
 
 
 @pytest.mark.slow
