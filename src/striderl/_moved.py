@@ -133,7 +133,7 @@ MODULES: dict[str, str] = {
     "compat.ppo": "compat.st_rl.ppo",
     "compat.recorded_steps": "compat.st_rl.loop",
     "compat.replay_collector": "compat.tianshou.collector",
-    "compat.rlpyt_agents": "compat.rlpyt.agents",
+    "compat.rlpyt_agents": "compat.rlpyt.pg_agents",
     "compat.rlpyt_algorithms": "compat.rlpyt.algorithms",
     "compat.rlpyt_runner": "compat.rlpyt.runner",
     "compat.rollout_targets": "compat.parts",

@@ -67,6 +67,9 @@ class RolloutData:
     """How many of the newest rollouts are learned from."""
     takes_old: bool = False
     """Whether older rollouts may be among them: labels stay valid, ratios and returns do not."""
+    one_update_old: bool = False
+    """Whether a rollout may be one of the policy before the last update: losses take its log-probabilities as they were
+    stored, and its values need no statistics of the moment they were predicted in."""
 
 
 class BuildContext(NamedTuple):

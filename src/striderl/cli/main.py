@@ -3,6 +3,7 @@
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
     striderl sweep TASK --space SETTING=RANGE … --trials N                   search settings; sweeps/<name>/ has them
     striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
+    striderl view RUN                                                        a live view of a run in the browser
     striderl plot RUN …                                                      learning curves as a picture
     striderl report RUN …                                                    everything about runs on one HTML page
     striderl compare RUN …                                                   scores over seeds, with intervals
@@ -61,6 +62,10 @@ COMMANDS: dict[str, Command] = {
         summary="watch a run's policy in a window, or as a video where there is no display",
         run="striderl.cli.play:play",
     ),
+    "view": Command(
+        summary="watch a run in the browser, also while it trains in another process",
+        run="striderl.cli.view.command:view",
+    ),
     "evaluate": Command(
         summary="play whole episodes and print returns and metrics", run="striderl.cli.evaluate:evaluate_run"
     ),
@@ -85,9 +90,18 @@ COMMANDS: dict[str, Command] = {
         summary="bring recordings of pickle files over, without running them",
         run="striderl.cli.dataset:import_trajectories",
     ),
-    "list": Command(summary="list tasks, algorithms or recipes", run="striderl.cli.list_names:list_names"),
+    "list": Command(
+        summary="list tasks, algorithms, terms, recipes, or the runs that were trained",
+        run="striderl.cli.list_names:list_names",
+    ),
 }
 """Every command."""
+BEGINNING = (
+    "striderl train cartpole             learns in a minute, and names the page that shows it",
+    "striderl doctor my_pkg.envs:MyEnv   looks for mistakes in an env of your own, before it is trained",
+    "striderl list runs                  lists what was trained; compare, play, export take such a folder",
+)
+"""What a newcomer may type first."""
 TOGETHER = ("train", "resume")
 """The commands that the processes of torchrun do together."""
 
@@ -146,7 +160,10 @@ def overview() -> str:
             "commands:",
             *lines,
             "",
-            "'striderl COMMAND --help' explains a command. To begin: striderl train cartpole",
+            "to begin:",
+            *(f"  {line}" for line in BEGINNING),
+            "",
+            "'striderl COMMAND --help' explains a command.",
         ]
     )
 

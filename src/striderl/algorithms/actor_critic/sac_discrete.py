@@ -106,6 +106,7 @@ class DiscreteSAC:
     Config = DiscreteSACConfig
     summary = "soft actor-critic from replay, for choices"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"discrete"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS

@@ -70,6 +70,7 @@ class IQL:
     Config = IQLConfig
     summary = "implicit Q-learning from a dataset"
     loop = OFFLINE
+    learns_in_ranks = True
     actions = frozenset({"box", "discrete"})
     policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS
 

@@ -59,6 +59,7 @@ class EstimatorPPO:
     Config = EstimatorPPOConfig
     summary = "PPO whose policy also estimates what it cannot observe, on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
 
     def __new__(  # type: ignore[misc]

@@ -85,6 +85,7 @@ class Estimation(Term):
     """Train an estimator on the truth that is observed while training."""
 
     capturable = True
+    learns_in_ranks = True
     Config: ClassVar[type[Any]] = EstimatorConfig
     summary: ClassVar[str] = "lets the policy estimate components that it cannot observe"
 

@@ -185,6 +185,7 @@ class DQN:
     Config: ClassVar[type[Any]] = DQNConfig
     summary = "deep Q-learning from replay, for choices"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"discrete"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from striderl.algorithms.building import BuildContext, facts_of, term_class
 from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
@@ -157,6 +159,30 @@ def load_run(
         step=step,
         step_dt=step_dt,
         layout=layout,
+        actuation=actuation_of(specs),
+    )
+
+
+def load_untrained(folder: str | Path, *, device: str = "cpu", trust: bool = False) -> LoadedRun:
+    """Build the policy of a run that has no checkpoint yet, with the weights that its seed gives a policy built alone.
+
+    Modules that the config names are checked as by `load_run`. A log_dir has no settings before its first checkpoint.
+    """
+    root = RunFolder(folder)
+    config = read_run_config(root.path, trust=trust)
+    specs = read_plain_specs(root.path)
+    obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.seed)
+        policy = build_run_policy(config, obs_spec, action_spec, device=device)
+    policy.eval()
+    return LoadedRun(
+        config=config,
+        folder=root,
+        policy=policy,
+        step=0,
+        step_dt=step_dt,
+        layout=run_layout(obs_spec, action_spec, normalize_obs=config.policy.normalize_obs),
         actuation=actuation_of(specs),
     )
 

@@ -370,7 +370,7 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         schema = data.get("schema", SCHEMA)
         if schema != SCHEMA:
             raise ConfigError(
-                f"the config has schema {schema!r}; this version of striderl reads {SCHEMA} and older ones"
+                f"the config has schema {schema!r}, this striderl reads up to {SCHEMA}; update it to use this run"
             )
         data = {name: value for name, value in data.items() if name != "schema"}
         terms = data.get("terms", {})

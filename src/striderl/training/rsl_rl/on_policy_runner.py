@@ -72,6 +72,7 @@ from striderl.training.rsl_rl.reporting import (
     RunnerLogger,
     as_block,
     make_table,
+    memory_tags,
     report_to_trial,
     store_code_state,
     tags_of,
@@ -82,7 +83,6 @@ from striderl.training.rsl_rl.translate import Translation, component_order, tra
 from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
-
 
 _BY_HAND = "learn() steps runner.trainer; override learn as well, add a term to the algorithm, or wrap the env"
 REFUSED: Mapping[str, str] = dict.fromkeys(("rollout_step", "learn_from_rollout"), _BY_HAND)
@@ -306,7 +306,7 @@ class OnPolicyRunner:
         if record is None:
             raise ValueError("there is nothing to log before the first iteration")
         measured = {f"Metrics/{name}": value for name, value in self.metrics.items() if value is not None}
-        tags = {**tags_of(record), **measured}
+        tags = {**tags_of(record), **memory_tags(self.device), **measured}
         self.writer.log(record.iteration, tags)
         self._table.log(record.env_steps, record.metrics)
         if self.config.logger == "tensorboard":
