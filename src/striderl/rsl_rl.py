@@ -38,6 +38,7 @@ from striderl.policies.settings import PolicySettings
 from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
 from striderl.training.distributed import Ranks, join_ranks
 from striderl.training.experiment.assembly import build_algorithm, gpu_switch, set_gpu_switch
+from striderl.training.experiment.run_config import RunConfig
 from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.loops.off_policy import ReplayLearner
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
@@ -93,9 +94,8 @@ class OnPolicyForRslRl(RslRlAlgorithm):
         learner: Any,
         env: RslRlEnv,
         steps: HandedSteps,
+        config: RunConfig[Any, Any],
         *,
-        num_steps: int,
-        seed: int,
         ranks: Ranks,
         orders: Mapping[str, tuple[str, ...]],
         switch: Switch | None = None,
@@ -103,9 +103,9 @@ class OnPolicyForRslRl(RslRlAlgorithm):
     ) -> None:
         """Put storage and collector around a learner for the client's env; `switch` is what it was built with."""
         super().__init__(learner, orders)
+        seed, plan = config.seed, OnPolicyPlan(num_steps_per_env=config.plan.num_steps_per_env)
         collector = Collector(env, learner.actor(), CollectorConfig(seed=seed))
-        self.storage = storage_for(learner, collector, num_steps)
-        plan = OnPolicyPlan(num_steps_per_env=num_steps)
+        self.storage = storage_for(learner, collector, plan.num_steps_per_env)
         self.trainer = Trainer(learner, collector, plan, storage=self.storage, seed=seed, switch=switch)
         set_gpu_switch(switch, plan, learner, max_iterations)
         self.rollout, self.ranks = HandedRollout(steps, collector), ranks
@@ -181,8 +181,7 @@ class PPOForRslRl(OnPolicyForRslRl):
             learner,
             vec_env,
             steps,
-            num_steps=config.num_steps_per_env,
-            seed=seed,
+            parts.config,
             ranks=ranks,
             orders=component_order(config, vec_env),
             switch=switch,
@@ -215,8 +214,7 @@ class DistillationForRslRl(OnPolicyForRslRl):
             learner,
             vec_env,
             steps,
-            num_steps=config.num_steps_per_env,
-            seed=seed,
+            parts.student.config,
             ranks=ranks,
             orders=parts.orders,
             switch=switch,
