@@ -1,4 +1,4 @@
-"""rlpyt's algorithms with a replay of real-valued actions: SAC, DDPG and TD3.
+"""rlpyt's algorithms with a replay of real-valued actions: SAC, its first kind SAC_V, DDPG and TD3.
 
     SAC     loss(samples) ─▶ (q1_loss, q2_loss, pi_loss, alpha_loss), (q1, q2, pi_mean, pi_log_std)
     DDPG    q_loss(samples, valid), mu_loss(samples, valid)
@@ -11,6 +11,7 @@ what followed them in the replay is another episode; without it they count as en
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -43,23 +44,8 @@ class SacOptInfo(NamedTuple):
     alpha: list[float]
 
 
-class SacVOptInfo(NamedTuple):
-    """What SAC_V returns of its gradient steps."""
-
-    q1Loss: list[float]  # noqa: N815  (rlpyt's names)
-    q2Loss: list[float]  # noqa: N815
-    vLoss: list[float]  # noqa: N815
-    piLoss: list[float]  # noqa: N815
-    q1GradNorm: list[float]  # noqa: N815
-    q2GradNorm: list[float]  # noqa: N815
-    vGradNorm: list[float]  # noqa: N815
-    piGradNorm: list[float]  # noqa: N815
-    q1: list[float]
-    q2: list[float]
-    v: list[float]
-    piMu: list[float]  # noqa: N815
-    piLogStd: list[float]  # noqa: N815
-    qMeanDiff: list[float]  # noqa: N815
+_SAC_V = ["q1Loss", "q2Loss", "vLoss", "piLoss", "q1GradNorm", "q2GradNorm", "vGradNorm", "piGradNorm"]
+SacVOptInfo = namedtuple("SacVOptInfo", [*_SAC_V, "q1", "q2", "v", "piMu", "piLogStd", "qMeanDiff"])  # type: ignore[misc]
 
 
 class DdpgOptInfo(NamedTuple):
@@ -130,7 +116,8 @@ class SAC(ReplayRlAlgorithm):
         self.learning_rate, self.fixed_alpha, self.OptimCls = learning_rate, fixed_alpha, OptimCls
         self.optim_kwargs, self.initial_optim_state_dict = dict(optim_kwargs or {}), initial_optim_state_dict
         self.action_prior, self.reward_scale = action_prior, reward_scale
-        self.target_entropy, self.reparameterize = target_entropy, reparameterize
+        self.target_entropy = target_entropy
+        self.reparameterize: bool = reparameterize
         self.clip_grad_norm, self.n_step_return = clip_grad_norm, n_step_return
         self.bootstrap_timelimit, self.ReplayBufferCls = bootstrap_timelimit, ReplayBufferCls
         self.updates_per_sync = updates_per_sync
@@ -151,7 +138,7 @@ class SAC(ReplayRlAlgorithm):
         self.alpha_optimizer: Any = None
         if self.fixed_alpha is None:
             if self.world_size > 1:
-                self._log_alpha.register_post_accumulate_grad_hook(average_gradient)
+                self._log_alpha.register_post_accumulate_grad_hook(average_gradient)  # type: ignore[no-untyped-call]
             self.alpha_optimizer = self.OptimCls([self._log_alpha], lr=self.learning_rate, **self.optim_kwargs)
         size = math.prod(self.agent.env_spaces.action.shape)
         if self.target_entropy == "auto":
@@ -182,8 +169,9 @@ class SAC(ReplayRlAlgorithm):
                 self.agent.update_target(self.target_update_tau)
         return opt_info
 
-    def _take_steps(self, q1_loss: Tensor, q2_loss: Tensor, pi_loss: Tensor, alpha_loss: Tensor | None) -> Any:
+    def _take_steps(self, *losses: Any) -> Any:
         """Take one gradient step of everything; return the norms of the gradients."""
+        q1_loss, q2_loss, pi_loss, alpha_loss = losses
         if alpha_loss is not None:
             gradient_step(self.alpha_optimizer, alpha_loss, [self._log_alpha], None)
         return self._actor_and_critics(q1_loss, q2_loss, pi_loss)
@@ -316,8 +304,8 @@ class SAC_V(SAC):  # noqa: N801  (rlpyt's name)
         self.v_optimizer = self.OptimCls(self.agent.v_parameters(), lr=self.learning_rate, **self.optim_kwargs)
         super().optim_initialize(rank)
 
-    def _take_steps(self, q1_loss: Tensor, q2_loss: Tensor, v_loss: Tensor, pi_loss: Tensor | None) -> Any:
-        assert pi_loss is not None
+    def _take_steps(self, *losses: Any) -> Any:
+        q1_loss, q2_loss, v_loss, pi_loss = losses
         v_norm = gradient_step(self.v_optimizer, v_loss, self.agent.v_parameters(), self.clip_grad_norm)
         q1_norm, q2_norm, pi_norm = self._actor_and_critics(q1_loss, q2_loss, pi_loss)
         return q1_norm, q2_norm, v_norm, pi_norm
@@ -346,7 +334,7 @@ class SAC_V(SAC):  # noqa: N801  (rlpyt's name)
     def append_opt_info_(self, opt_info: Any, losses: Any, grad_norms: Any, values: Any) -> None:
         """Note the numbers of a gradient step."""
         q1, q2, v, pi_mean, pi_log_std = values
-        _note(opt_info, zip(SacVOptInfo._fields[:8], (*losses, *grad_norms)))
+        _note(opt_info, zip(_SAC_V, (*losses, *grad_norms)))
         _spread(opt_info, q1=q1, q2=q2, v=v, piMu=pi_mean, piLogStd=pi_log_std)
 
     def optim_state_dict(self) -> Any:

@@ -39,6 +39,7 @@ class AsyncRlBase(BaseRunner):
     """Learns here while a thread samples; `AsyncRl` and `AsyncRlEval` decide what is logged."""
 
     _eval: ClassVar[bool] = False
+    _traj_infos: deque[Any]
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class AsyncRlBase(BaseRunner):
 
     def get_n_itr(self) -> int:
         """Return the number of batches, a multiple of those between two logs."""
-        self.log_interval_itrs = max(self.log_interval_steps // self.sampler_batch_size, 1)
+        self.log_interval_itrs = max(self.log_interval_steps // int(self.sampler_batch_size), 1)
         self.n_itr = math.ceil(self.n_steps / self.log_interval_steps) * self.log_interval_itrs
         logger.log(f"Running {self.n_itr} sampler iterations.")
         return self.n_itr

@@ -142,11 +142,10 @@ def remove_run_slot(run_slot_affinity_code: str) -> tuple[int, str]:
 
 def decode_affinity(affinity_code: str) -> dict[str, int]:
     """Return the numbers of a code by their abbreviations."""
-    found = {}
-    for part in affinity_code.split("_"):
+    parts = affinity_code.split("_")
+    for part in parts:
         _require(part[-3:] in ABBREVS, f"{part!r} of {affinity_code!r} ends in none of {', '.join(ABBREVS)}")
-        found[part[-3:]] = int(part[:-3])
-    return found
+    return {part[-3:]: int(part[:-3]) for part in parts}
 
 
 def get_n_run_slots(affinity_code: str) -> int:
@@ -182,8 +181,9 @@ def _cpuinfo(*keys: str) -> set[tuple[str, ...]]:
         blocks = Path("/proc/cpuinfo").read_text().split("\n\n")
     except OSError:
         return set()
-    lines = [dict(map(str.strip, line.split(":", 1)) for line in block.splitlines() if ":" in line) for block in blocks]
-    return {tuple(block[key] for key in keys) for block in lines if all(key in block for key in keys)}
+    pairs = [[line.partition(":") for line in block.splitlines()] for block in blocks]
+    found = [{key.strip(): value.strip() for key, _, value in block} for block in pairs]
+    return {tuple(block[key] for key in keys) for block in found if all(key in block for key in keys)}
 
 
 def get_n_socket() -> int:
@@ -475,8 +475,10 @@ def run_experiments(
 ) -> None:
     """Run every variant `runs_per_setting` times, as many at once as the machine has run slots; wait for the last."""
     more = [()] * len(variants) if runs_args is None else runs_args
-    counts = (len(variants), len(log_dirs), len(more))
-    _require(len(set(counts)) == 1, f"variants, log_dirs and runs_args have one entry per setting, found {counts}")
+    _require(
+        len(set(counts := (len(variants), len(log_dirs), len(more)))) == 1,
+        f"variants, log_dirs and runs_args have one entry per setting, found {counts}",
+    )
     exp_dir = get_log_dir(experiment_title)
     slots: list[subprocess.Popen[bytes] | None] = [None] * get_n_run_slots(affinity_code)
     log_exps_tree(exp_dir, log_dirs, runs_per_setting)

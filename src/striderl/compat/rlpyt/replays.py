@@ -51,8 +51,8 @@ class BaseReplayBuffer:
         """Store samples, in the place of the oldest ones."""
         raise NotImplementedError
 
-    def sample_batch(self, batch_B: int, batch_T: int | None = None) -> Any:
-        """Draw a batch, of sequences where `batch_T` is given."""
+    def sample_batch(self, batch_B: int, *args: Any, **kwargs: Any) -> Any:
+        """Draw a batch; rings of sequences may take their length, `batch_T`."""
         raise NotImplementedError
 
 

@@ -151,7 +151,7 @@ class UniformSequenceReplay:
 class PrioritizedSequenceReplay(PrioritizedReplay):
     """Draws sequences in proportion to priority ** alpha; a priority belongs to the row in which a sequence starts."""
 
-    batch_T: int  # noqa: N815  (rlpyt's name)
+    batch_T: int | None  # noqa: N815  (rlpyt's name)
     interval: int
 
     def __init__(

@@ -33,6 +33,8 @@ class SyncRlMixin(MinibatchRlBase):
 
     WorkerCls: ClassVar[Any]
     """The runner of the other ranks."""
+    workers: list[Any]
+    """Their processes."""
 
     def startup(self) -> int:
         """Start the other ranks, and build everything here."""
@@ -87,7 +89,7 @@ class SyncRlMixin(MinibatchRlBase):
 
     def train(self) -> None:
         """Run to the end; the other processes end however it ends."""
-        self.workers: list[Any] = []
+        self.workers = []
         hook = sys.excepthook
         try:
             super().train()

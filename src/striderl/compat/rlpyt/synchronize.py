@@ -105,7 +105,7 @@ def average_gradients(model: nn.Module) -> None:
         torch.distributed.broadcast(tensor.data, src=0)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(average_gradient)
+            parameter.register_post_accumulate_grad_hook(average_gradient)  # type: ignore[no-untyped-call]
 
 
 def average_gradient(parameter: Tensor) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -297,8 +297,10 @@ _last_seed: dict[str, int] = {}
 
 def set_envs_seeds(envs: Sequence[Any], seed: int | None) -> None:
     """Seed envs and their spaces, each with another seed, where they can be seeded."""
-    for number, env in enumerate(envs if seed is not None else ()):
-        for part in (env, getattr(env, "action_space", None), getattr(env, "observation_space", None)):
+    if seed is None:
+        return
+    for number, env in enumerate(envs):
+        for part in (env, *(getattr(env, name, None) for name in ("action_space", "observation_space"))):
             if hasattr(part, "seed"):
                 part.seed(seed + number)
 
@@ -335,6 +337,10 @@ class AttrDict(dict[str, Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.__dict__ = self
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def copy(self) -> AttrDict:
         """Return a copy; what it holds is shared."""
