@@ -32,24 +32,27 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.envs.rsl_rl.handed import HandedSteps
 from striderl.envs.wrap_env import wrap_env
+from striderl.execution.background import Switch, built_with
 from striderl.execution.modes import ExecutionConfig, mode_of
 from striderl.policies.settings import PolicySettings
 from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
 from striderl.training.distributed import Ranks, join_ranks
+from striderl.training.experiment.assembly import build_algorithm, gpu_switch, set_gpu_switch
+from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.loops.off_policy import ReplayLearner
-from striderl.training.plans import OnPolicyPlan
+from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.protocols import ReplayAlgorithm, replay_for, storage_for
-from striderl.training.rsl_rl.build_parts import build_algorithm, build_policy, component_order
 from striderl.training.rsl_rl.client_algorithm import ClientAlgorithm
 from striderl.training.rsl_rl.config_generations import read_train_config
 from striderl.training.rsl_rl.config_policy import Keys, as_tuple
 from striderl.training.rsl_rl.distillation import (
     OF_PPO,
-    build_distillation,
     load_distillation,
     save_distillation,
+    translate_distillation,
 )
 from striderl.training.rsl_rl.stepping import HandedRollout, ManualRollout
+from striderl.training.rsl_rl.translate import component_order, translate
 from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -95,14 +98,16 @@ class OnPolicyForRslRl(RslRlAlgorithm):
         seed: int,
         ranks: Ranks,
         orders: Mapping[str, tuple[str, ...]],
+        switch: Switch | None = None,
+        max_iterations: int | None = None,
     ) -> None:
-        """Put storage and collector around a learner for the client's env."""
+        """Put storage and collector around a learner for the client's env; `switch` is what it was built with."""
         super().__init__(learner, orders)
         collector = Collector(env, learner.actor(), CollectorConfig(seed=seed))
         self.storage = storage_for(learner, collector, num_steps)
-        self.trainer = Trainer(
-            learner, collector, OnPolicyPlan(num_steps_per_env=num_steps), storage=self.storage, seed=seed
-        )
+        plan = OnPolicyPlan(num_steps_per_env=num_steps)
+        self.trainer = Trainer(learner, collector, plan, storage=self.storage, seed=seed, switch=switch)
+        set_gpu_switch(switch, plan, learner, max_iterations)
         self.rollout, self.ranks = HandedRollout(steps, collector), ranks
         self.intrinsic_rewards: Tensor | None = None
         """The novelty of the last step, weighted; None without a reward for novelty."""
@@ -168,9 +173,10 @@ class PPOForRslRl(OnPolicyForRslRl):
         place, ranks = torch.device(device), _ranks(cfg, device)
         steps, vec_env = _vec_env(env, obs, place, ranks)
         seed = _seed(config.seed)
-        policy = build_policy(config, vec_env, place, seed)
-        mode = execution or config.mode
-        learner = build_algorithm(config, policy, vec_env, env, seed, reduce=ranks.reduce, mode=mode)
+        parts = translate(config, vec_env, env, seed, place)
+        switch = gpu_switch(execution or config.mode, place, alone=ranks.world_size == 1)
+        with built_with(switch):
+            learner = build_algorithm(parts.config, vec_env, ranks, parts.objects, execution)
         return cls(
             learner,
             vec_env,
@@ -179,6 +185,8 @@ class PPOForRslRl(OnPolicyForRslRl):
             seed=seed,
             ranks=ranks,
             orders=component_order(config, vec_env),
+            switch=switch,
+            max_iterations=config.max_iterations,
         )
 
 
@@ -197,10 +205,23 @@ class DistillationForRslRl(OnPolicyForRslRl):
         place, ranks = torch.device(device), _ranks(cfg, device)
         steps, vec_env = _vec_env(env, obs, place, ranks)
         seed = _seed(cfg.get("seed"))
-        parts = build_distillation(cfg, vec_env, place, seed, mode=execution or "auto", reduce=ranks.reduce)
+        config = RunnerConfig(num_steps_per_env=int(cfg["num_steps_per_env"]))
+        parts = translate_distillation(cfg, config, vec_env, env, seed, place)
+        switch = gpu_switch(execution or config.mode, place, alone=ranks.world_size == 1)
+        with built_with(switch):
+            learner = build_algorithm(parts.student.config, vec_env, ranks, parts.student.objects, execution)
         cfg["algorithm"] |= {"rnd_cfg": None, "symmetry_cfg": None}
-        num_steps = int(cfg["num_steps_per_env"])
-        found = cls(parts.learner, vec_env, steps, num_steps=num_steps, seed=seed, ranks=ranks, orders=parts.orders)
+        found = cls(
+            learner,
+            vec_env,
+            steps,
+            num_steps=config.num_steps_per_env,
+            seed=seed,
+            ranks=ranks,
+            orders=parts.orders,
+            switch=switch,
+            max_iterations=cfg.get("max_iterations"),
+        )
         found.teacher = parts.teacher
         return found
 
@@ -268,8 +289,12 @@ class ReplayForRslRl(RslRlAlgorithm):
             mode=(execution or ExecutionConfig(mode="auto")).mode,
             seed=seed,
         )
-        learner = cls.algorithm_class.build(config, context)
-        return cls(learner, vec_env, steps, plan, num_steps=cfg["num_steps_per_env"], seed=seed)
+        switch = gpu_switch(context.mode, place, alone=True)
+        with built_with(switch):
+            learner = cls.algorithm_class.build(config, context)
+            found = cls(learner, vec_env, steps, plan, num_steps=cfg["num_steps_per_env"], seed=seed)
+        found.compile_later(switch, cfg.get("max_iterations"))
+        return found
 
     def __init__(
         self,
@@ -291,7 +316,16 @@ class ReplayForRslRl(RslRlAlgorithm):
         self._sampling = ReplayLearner(learner, self.replay, int(plan["batch_size"]), seed, mode=mode)
         self._num_updates_per_iteration = int(plan["num_updates_per_round"]) * num_steps
         self._learning_starts = int(plan["learning_starts"])
+        self._switch: Switch | None = None
+        self._num_steps = num_steps
         self.env_steps = self.num_updates = 0
+
+    def compile_later(self, switch: Switch | None, max_iterations: int | None) -> None:
+        """Take the switch that the learner was built with, and decide when it is on."""
+        self._switch = switch
+        updates = self._num_updates_per_iteration // self._num_steps
+        plan = OffPolicyPlan(num_steps_per_env=self._num_steps, train_every=1, num_updates_per_round=updates)
+        set_gpu_switch(switch, plan, self.learner, max_iterations)
 
     def act(self, obs: Any) -> Tensor:
         """Choose actions: at random before learning starts."""
@@ -315,6 +349,8 @@ class ReplayForRslRl(RslRlAlgorithm):
             for _ in range(self._num_updates_per_iteration):
                 self.num_updates += self._sampling.step(self.num_updates)
             means = self._sampling.finish()
+        if self._switch is not None:
+            self._switch.before_iteration(self.num_updates // self._num_updates_per_iteration)
         with _normal_tensors():
             self._keep_std()
         found = {name.removeprefix("train/"): value for name, value in means.items()}

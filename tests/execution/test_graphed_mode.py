@@ -17,11 +17,14 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.envs.on_device import OnDevice
+from striderl.execution import modes
+from striderl.execution.background import Switch, built_with
 from striderl.execution.modes import Eager, ExecutionConfig, Graphed, mode_of
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.policies.value_functions import QFunction, QFunctionConfig
+from striderl.training.experiment.assembly import gpu_switch, set_gpu_switch
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.trainer import Trainer
 
@@ -43,7 +46,48 @@ def test_the_mode_follows_the_device(caplog):
         mode_of(ExecutionConfig(mode="graphed", strict=True), "cpu")
 
 
-def ppo_trainer(mode, kind):
+def test_a_run_is_captured_as_written_first_and_compiled_after_the_switch(monkeypatch):
+    monkeypatch.setattr(modes, "has_triton", lambda: True)
+    monkeypatch.setattr(modes, "_compiled", lambda program, backend, merged=False: lambda *inputs: "compiled")
+    switch = Switch(2)
+    with built_with(switch):
+        mode, explicit = mode_of("auto", "cuda"), mode_of("graphed", "cuda")
+    assert explicit.compiles and not mode.compiles and mode.fuses
+    function = mode.fuse(lambda value: value)
+    monkeypatch.setattr(mode.graphs, "make", lambda inputs, prepare, body, in_place=False: Recorded(body(inputs)))
+    for iteration, wanted in ((0, "as written"), (1, "as written"), (2, "compiled"), (3, "compiled")):
+        switch.before_iteration(iteration)
+        assert function("as written") == wanted
+        assert mode.play("key", "as written", function, function) == wanted  # what was captured before is not replayed
+
+
+class Recorded:
+    """Stands in for a captured graph."""
+
+    def __init__(self, outputs):
+        self.outputs = outputs
+
+    def play(self, values):
+        pass
+
+
+def test_a_gpu_run_is_compiled_only_where_that_gains_time():
+    class Learner:
+        num_updates_per_rollout = 20
+        config = PPOConfig()
+
+    plan = OnPolicyPlan(num_steps_per_env=24)
+    assert gpu_switch("auto", torch.device("cpu"), alone=True) is None
+    assert gpu_switch("graphed", torch.device("cuda"), alone=True) is None
+    assert gpu_switch(ExecutionConfig(mode="auto"), torch.device("cuda"), alone=False) is None
+    for iterations, compiles in ((300, False), (10_000, True), (None, True)):
+        switch = gpu_switch(ExecutionConfig(mode="auto"), torch.device("cuda"), alone=True)
+        assert switch is not None
+        set_gpu_switch(switch, plan, Learner(), iterations)
+        assert bool(switch.given_up) == (not compiles) and switch.at is not None and 100 < switch.at < 500
+
+
+def ppo_trainer(mode, kind, switch=None):
     env = OnDevice(Pendulum(12), "cuda")
     torch.manual_seed(0)
     stages = (NormalizeObs(), Remember(type="lstm", hidden_size=16)) if kind == "lstm" else (NormalizeObs(),)
@@ -52,23 +96,28 @@ def ppo_trainer(mode, kind):
     terms = [RandomNetworkDistillation(env.obs_spec, 12, RNDConfig(num_outputs=8), "cuda")] if kind == "rnd" else []
     config = PPOConfig(num_learning_epochs=3, num_mini_batches=4, schedule="adaptive", entropy_coef=0.01)
     plan = OnPolicyPlan(num_steps_per_env=7, total_iterations=3)
-    return Trainer(PPO(policy, config, terms, mode=mode), Collector(env, PolicyActor(policy)), plan)
+    with built_with(switch):
+        algorithm = PPO(policy, config, terms, mode=mode)
+    return Trainer(algorithm, Collector(env, PolicyActor(policy)), plan, switch=switch)
 
 
-def replay_trainer(mode, kind):
+def replay_trainer(mode, kind, switch=None):
     plan = OffPolicyPlan(num_steps_per_env=8, batch_size=32, learning_starts=40, buffer_size=200, total_iterations=3)
     torch.manual_seed(0)
     if kind == "dqn":
         env = OnDevice(CartPole(3), "cuda")
         policy = q_policy(env.obs_spec, env.action_spec, ActorConfig(hidden_dims=(32,))).to("cuda")
-        algorithm = DQN(policy, replace(DQNConfig(), mode=mode, prioritized=True, target_every=4))
+        with built_with(switch):
+            algorithm = DQN(policy, replace(DQNConfig(), mode=mode, prioritized=True, target_every=4))
     else:
         env = OnDevice(Pendulum(3), "cuda")
         actor = ActorConfig(hidden_dims=(32,), head="squashed_gaussian")
         policy = ActorPolicy(env.obs_spec, env.action_spec, actor).to("cuda")
         critic = QFunction(env.obs_spec, env.action_spec, QFunctionConfig(hidden_dims=(32,))).to("cuda")
-        algorithm = SAC(policy, critic, replace(SACConfig(), mode=mode))
-    return Trainer(algorithm, Collector(env, algorithm.actor(), CollectorConfig(seed=0)), plan)
+        with built_with(switch):
+            algorithm = SAC(policy, critic, replace(SACConfig(), mode=mode))
+    with built_with(switch):
+        return Trainer(algorithm, Collector(env, algorithm.actor(), CollectorConfig(seed=0)), plan, switch=switch)
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=ON_GPU) for kind in ("mlp", "lstm", "rnd", "dqn", "sac")])
@@ -78,15 +127,19 @@ def test_graphed_training_equals_eager_training(kind):
     torch.backends.cudnn.allow_tf32 = False  # eager and recorded code may choose other kernels
     try:
         results = {}
-        for mode in ("eager", "graphed"):
-            trainer = make(mode, kind)
+        for mode in ("eager", "graphed", "auto"):
+            switch = Switch(2) if mode == "auto" else None  # compiled in the last iteration
+            trainer = make(mode, kind, switch)
             records = list(trainer)
+            assert switch is None or switch.on
             results[mode] = (dict(trainer.algorithm.policy.state_dict()), dict(records[-1].metrics))
     finally:
         torch.backends.cudnn.allow_tf32 = before
-    (weights, numbers), (other_weights, other_numbers) = results["eager"], results["graphed"]
-    for name, value in weights.items():
-        torch.testing.assert_close(other_weights[name], value, rtol=1e-4, atol=1e-5, msg=name)
-    assert numbers.keys() == other_numbers.keys()
-    for name, value in numbers.items():
-        assert other_numbers[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    weights, numbers = results["eager"]
+    for mode in ("graphed", "auto"):
+        other_weights, other_numbers = results[mode]
+        for name, value in weights.items():
+            torch.testing.assert_close(other_weights[name], value, rtol=1e-4, atol=1e-5, msg=f"{mode} {name}")
+        assert numbers.keys() == other_numbers.keys()
+        for name, value in numbers.items():
+            assert other_numbers[name] == pytest.approx(value, rel=1e-3, abs=1e-4), (mode, name)

@@ -27,6 +27,7 @@ from striderl.data.registry import LOGGERS
 from striderl.data.specs import ObsSpec
 from striderl.loggers import table
 from striderl.training.agent import Agent
+from striderl.training.checks import use_tf32
 from striderl.training.experiment import run as run_module
 from striderl.training.experiment.loading import load_run
 from striderl.training.experiment.run import Run, num_video_steps
@@ -402,10 +403,20 @@ def without_tf32():
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_tf32_is_switched_on_where_a_run_says_so(tmp_path, tf32, without_tf32):
+def test_tf32_is_switched_on_by_a_run_on_a_gpu_unless_it_says_no(tmp_path, tf32, without_tf32, monkeypatch):
+    assert tiny(iterations=1).tf32
+    asked: list[torch.device] = []
+    monkeypatch.setattr(run_module, "use_tf32", asked.append)
     Run(tiny(iterations=1, tf32=tf32), RunFolder(tmp_path)).close()
-    wanted = "tf32" if tf32 else "ieee"
+    assert asked == ([torch.device("cpu")] if tf32 else [])
+
+
+@pytest.mark.parametrize(("device", "wanted"), [("cpu", "ieee"), ("cuda:1", "tf32")])
+def test_tf32_is_for_gpus(device, wanted, without_tf32, caplog):
+    caplog.set_level("INFO")
+    use_tf32(torch.device(device))
     assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.fp32_precision == wanted
+    assert ("--no-tf32" in caplog.text) == (wanted == "tf32")
 
 
 @pytest.mark.parametrize("switch", ["new", "old", "global"])

@@ -7,11 +7,13 @@ striderl train cartpole --seed 3 --algorithm.learning-rate 1e-3 --env.settings.m
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import math
 import shlex
 import shutil
+import socket
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,18 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.clients import train_client
-from striderl.cli.launch import SLURM, base_config, submit_train
+from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
 from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
-from striderl.cli.terminal import (
-    UsageError,
-    acknowledge,
-    complain,
-    leave_closed_terminal,
-    message_of,
-    rank_of_torchrun,
-    say,
-)
+from striderl.cli.terminal import UsageError, acknowledge, complain, leave_closed_terminal, message_of, say
+from striderl.cli.terminal import rank_of_torchrun as rank_of_torchrun
 from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
 from striderl.cli.view.command import VIEW, take_view, viewed
 from striderl.envs.clients import client_of
@@ -190,11 +185,11 @@ def _in_all(ranks: Ranks, function: Callable[[], Result]) -> Result:
         if ranks.world_size == 1:
             raise
         problem = message_of(error)
-    problems = ranks.gather(problem)
+    problems = ranks.gather((socket.gethostname(), problem))
 
     def first() -> str:
-        found = [(rank, text) for rank, text in enumerate(problems) if text]
-        return "" if not found else found[0][1] if found[0][0] == 0 else f"rank {found[0][0]}: {found[0][1]}"
+        named = [(f"rank {rank} on {host}: " if rank else "") + text for rank, (host, text) in enumerate(problems)]
+        return next((text for text, (_, problem) in zip(named, problems) if problem), "")
 
     problem = ranks.from_main(first)
     if problem:
@@ -251,14 +246,20 @@ def _start(
         except (OSError, ValueError) as error:
             raise UsageError(f"no folder for the run: {message_of(error)}") from error
 
+    relaunch = Relaunch(Path(given.get("--runs", "runs")))
+    if path := _in_main(ranks, relaunch.folder):
+        return relaunch.until_over(lambda: _resume(path, [], signals, ranks, asked=VIEW in given))
     folder = RunFolder(_in_main(ranks, new_folder))
     try:
         run = _build(config, folder, signals, ranks)
     except UsageError:
         if ranks.is_main:
             shutil.rmtree(folder.path, ignore_errors=True)  # nothing was trained, so there is nothing to keep
+            with contextlib.suppress(OSError):  # the folder of a task without any other run
+                folder.path.parent.rmdir()
         raise
-    return _drive(run, asked=VIEW in given)
+    _in_main(ranks, lambda: relaunch.leave(str(folder.path)))
+    return relaunch.until_over(lambda: _drive(run, asked=VIEW in given))
 
 
 def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:
@@ -357,8 +358,9 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
 
     try:
         about = read_log_dir(path, trust=trust, builds_env="--env" not in given)
-        check_named(Path(path), given.get("--env", about.env.task))
-        env = make(given["--env"], num_envs=about.env.num_envs, device=about.device) if "--env" in given else None
+        check_named(Path(path), given.get("--env", about.config.env.task))
+        usual = about.config
+        env = make(given["--env"], num_envs=usual.env.num_envs, device=usual.device) if "--env" in given else None
         runner = resume_runner(path, env=env, device=given.get("--device", ""), trust=trust)
     except (CheckpointError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"{path} cannot be resumed: {message_of(error)}") from error
@@ -370,7 +372,7 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
             f"{path} has finished {runner.current_learning_iteration} iterations; more goes on: --max-iterations N"
         )
     runner.should_stop = lambda: bool(signals.received)
-    say(f"{about.env.task} with {about.runner}, from iteration {runner.current_learning_iteration}: {path}")
+    say(f"{usual.env.task} with {about.runner}, from iteration {runner.current_learning_iteration}: {path}")
     try:
         runner.learn(left)
     finally:
@@ -479,6 +481,9 @@ def _drive(run: Run, *, asked: bool) -> int:
     if outcome.exit_code:
         saved = "saved" if outcome.saved else "the last save failed"
         complain(f"{outcome.reason}: {saved}; 'striderl resume {folder}' goes on")
+        if report is not None:
+            with contextlib.suppress(OSError):  # a terminal that was closed
+                say(f"report: {report}")
         leave_closed_terminal()
         return outcome.exit_code
     say(f"ended: {outcome.reason}")

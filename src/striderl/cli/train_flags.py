@@ -38,6 +38,10 @@ TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …]
 
 Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
 
+  striderl train cartpole                              a minute; the last line names a page that shows the run
+  striderl train quadruped --seeds 5 --name first      five seeds side by side, and one summary of them
+  striderl train gymnasium:Pendulum-v1 --algorithm sac --steps 20000 --algorithm.learning-rate 1e-3
+
   TASK                  {tasks},
                         any id of Gymnasium (gymnasium:LunarLander-v3), an env of your own (my_pkg.envs:PointRobot), or
                         a simulator's task with its own settings: mjlab:TASK, isaaclab:TASK, legged_gym:TASK,
@@ -276,7 +280,7 @@ class _Flags:
         terms_kind = _table({self._keys[name]: value for name, value in config.terms.items()}, "Terms")
         terms = terms_kind()
         own = {"env": (env_kind, env), "terms": (terms_kind, terms)}
-        own |= {name: (type(vars(config)[name]), vars(config)[name]) for name in ("algorithm", "plan")}
+        own |= {name: (type(vars(config)[name]), vars(config)[name]) for name in ("algorithm", "plan", "policy")}
         self.kind = _extended(type(config), own)
         values = {each.name: vars(config)[each.name] for each in dataclasses.fields(config)}
         self.default = self.kind(**{**values, **{name: value for name, (_, value) in own.items()}})

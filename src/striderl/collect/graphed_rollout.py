@@ -110,7 +110,8 @@ class GraphedRollout:
         self._act, self._settle = mode.fuse(self._act_in_place), mode.fuse(self._settle_in_place)
         # counting is a scan over the envs on one processor; compiled alone, it does not slow down the rest
         self._count = mode.fuse(_count_in_place)
-        self._recordings: dict[tuple[str, Hashable], CapturedGraph] = {}
+        self._recordings: dict[tuple[str, Hashable, bool], CapturedGraph] = {}
+        """By what is done, what the actor decides, and whether it was compiled."""
         self._decided: Hashable = ()
         """The actor's `graph_key()` in this rollout."""
         self._now: _Now | None = None
@@ -193,7 +194,7 @@ class GraphedRollout:
     @property
     def is_prepared(self) -> bool:
         """Whether the graphs for the actor's present `graph_key()` are captured."""
-        return ("settle", self._what_actor_decides()) in self._recordings
+        return ("settle", self._what_actor_decides(), self._mode.compiles) in self._recordings
 
     def _what_actor_decides(self) -> Hashable:
         actor = self.group.actor
@@ -203,11 +204,13 @@ class GraphedRollout:
         self._recording(name, inputs).play(_leaves(inputs))
 
     def _recording(self, name: str, inputs: dict[str, Any]) -> CapturedGraph:
-        key = name, self._decided
-        graph_key = self._recordings.get(key)
-        if graph_key is None:
-            graph_key = self._recordings[key] = self._record(inputs)
-        return graph_key
+        key = name, self._decided, self._mode.compiles
+        found = self._recordings.get(key)
+        if found is None:
+            for old in [each for each in self._recordings if each[2] != key[2]]:
+                del self._recordings[old]
+            found = self._recordings[key] = self._record(inputs)
+        return found
 
     def _record(self, inputs: dict[str, Any]) -> CapturedGraph:
         if self._now is None:

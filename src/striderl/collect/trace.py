@@ -3,6 +3,7 @@
     videos/step_8192.trace.npz      obs/<component> [T, …], action [T, …], reward [T], done [T]; meta.json: plain facts;
                                     of MuJoCo tasks pose [T, nq] before a fault
     faults/obs_env3_step128.trace.npz
+    evaluation.trace.npz            the first episode of the last evaluation
 
 `TraceRecorder` keeps references to the tensors of the last steps, which envs never change after returning them, and
 copies one env's row when a trace is asked for; so keeping them costs next to nothing.
@@ -62,6 +63,21 @@ class TracedStep(NamedTuple):
     terminated: Tensor
     truncated: Tensor
     pose: Tensor | None = None
+
+    def row(self, env: int) -> TracedStep:
+        """Return a copy with the tensors of one env, [1, …] each."""
+
+        def of(value: Tensor) -> Tensor:
+            return value[env : env + 1].clone()
+
+        action = {name: of(part) for name, part in self.action.items()} if isinstance(self.action, Mapping) else None
+        return TracedStep(
+            obs={name: of(value) for name, value in self.obs.items()},
+            action=of(self.action) if isinstance(self.action, Tensor) else action or {},
+            reward=of(self.reward),
+            terminated=of(self.terminated),
+            truncated=of(self.truncated),
+        )
 
 
 class TraceRecorder:

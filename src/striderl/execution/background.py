@@ -14,6 +14,9 @@ Programs are cached in `$XDG_CACHE_HOME/striderl/programs` (`~/.cache` where the
 the graph, the layout of its inputs, torch, the CPU and the number of threads. The worker is a process of its own, with
 one thread and a lower priority; it ends with this process. Without a compiler, or when compiling fails, functions stay
 as they are written, and one line in the log names the reason.
+
+On a GPU there is no worker: functions are captured as CUDA graphs as they are written, which takes a second or two, and
+at the switch they are compiled and captured again, which takes 20 to 40 seconds once. `modes.Graphed` asks `Switch.on`.
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ class Switch:
             for each in self._requests.values():
                 each.wait()
             self.on = True
-            _log.info("from iteration %d on, %d functions run as compiled programs", iteration, len(self.keys))
+            _log.info("from iteration %d on, functions are compiled", iteration)
         self._tracing = iteration >= 1
 
     def worker(self) -> CompileWorker:

@@ -159,6 +159,10 @@ class Graphs:
         self._held: dict[Any, Any] = {}
         self._pool: Any = None
 
+    def clear(self) -> None:
+        """Drop all graphs; columns stay at their addresses."""
+        self._recordings.clear()
+
     def record(
         self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
     ) -> CapturedGraph:

@@ -60,8 +60,8 @@ class ExecutionConfig:
 
     mode: str = "eager"
     """'eager'; 'compiled': faster for small networks after tens of seconds of compiling; 'graphed': CUDA graphs; or
-    'auto': graphed where the parameters are on a CUDA device and one process learns, eager elsewhere; a `Run` on the
-    CPU compiles beside training and switches, see `background.py`."""
+    'auto': graphed where the parameters are on a CUDA device and one process learns, eager elsewhere; a run compiles
+    later, see `background.py`."""
     strict: bool = False
     """Raise when the mode does not work here, instead of one warning and falling back to eager mode."""
     fuse: bool = True
@@ -228,19 +228,32 @@ def _compiled(program: PureT, backend: str | Callable[..., Any], *, merged: bool
 
 
 class Graphed(Compiled):
-    """As CUDA graphs: one graph per function and per shape of a minibatch, of compiled code where that works."""
+    """As CUDA graphs: one graph per function and per shape of a minibatch, of compiled code where that works.
+
+    Compiling takes tens of seconds, capture of functions as they are written a second or two. With a switch they are
+    captured as written until it is on, and captured again, compiled, from then on.
+    """
 
     records = True
 
-    def __init__(self, strict: bool = False, *, fused: bool = True) -> None:
+    def __init__(self, strict: bool = False, *, fused: bool = True, switch: Switch | None = None) -> None:
         """Start without graphs; with `fused`, functions are compiled before capture, which merges small kernels."""
         super().__init__(strict)
         self.graphs = Graphs()
         self.given_up = ""
         """Why nothing is captured any more; empty while steps are."""
-        self.fuses = fused
-        if not fused:
-            self.fallback = "recorded as it is written"
+        self.fuses, self.switch = fused, switch
+        self._captured_compiled = self.compiles
+
+    @property
+    def compiles(self) -> bool:
+        """Whether what is captured now is compiled first; graphs of the other kind are not replayed any more."""
+        return self.fuses and (self.switch is None or self.switch.on)
+
+    def run(self, function: Function, minibatch: Any, backward: Callable[[Tensor], None]) -> Evaluated:
+        """Go forward and backward, in compiled code or as written."""
+        runs = super().run if self.compiles else self._eager.run
+        return runs(function, minibatch, backward)
 
     def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
         """Capture the first time, replay from then on."""
@@ -254,6 +267,9 @@ class Graphed(Compiled):
         self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], *, in_place: bool
     ) -> Any:
         """Replay; what cannot be captured runs as it is from then on, with one warning, or raises if strict."""
+        if self._captured_compiled != self.compiles:
+            self.graphs.clear()
+            self._captured_compiled = self.compiles
         if not self.given_up:
             try:
                 return self.graphs.play(key, inputs, prepare, body, in_place=in_place)
@@ -282,7 +298,7 @@ class Graphed(Compiled):
         state = {"works": True}
 
         def run(*inputs: Any) -> Any:
-            if state["works"]:
+            if state["works"] and self.compiles:
                 try:
                     return compiled(*inputs)
                 except Exception as error:  # the compiler raises many kinds
@@ -338,9 +354,10 @@ def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *
         return Eager()
     if config.mode == "graphed" or (config.mode == "auto" and on_cuda and alone):
         fused = config.fuse and has_triton()
-        how = "compiled and recorded" if fused else "recorded"
+        switch = current_switch() if fused and config.mode == "auto" else None
+        how = "compiled and recorded" if fused and switch is None else "recorded"
         _log.info("gradient steps are %s as CUDA graphs (mode=%r)", how, config.mode)
-        return Graphed(config.strict, fused=fused)
+        return Graphed(config.strict, fused=fused, switch=switch)
     if config.mode == "auto" and not on_cuda and alone and (switch := current_switch()) is not None:
         return Switching(switch)
     if config.mode == "auto":

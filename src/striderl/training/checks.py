@@ -10,6 +10,7 @@ import torch
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data.naming import unknown
+from striderl.envs.vec_env import AsyncVecEnv
 from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.callbacks.callback import Callback
@@ -101,6 +102,31 @@ def check_storage(storage: RolloutStorage | QueueRolloutStorage, collector: Coll
         raise ValueError(f"the storage was made for other columns than the collector gives; {differing} differ")
 
 
+def check_overlap(
+    algorithm: OnPolicyAlgorithm, collector: Collector, storage: RolloutStorage | QueueRolloutStorage
+) -> None:
+    """Raise unless the next rollout can be simulated during an update, with the policy before it."""
+    name, wanted = type(algorithm).__name__, requirements_of(algorithm)
+    if not (wanted.one_update_old or wanted.takes_old) or storage.keeps_rollouts:
+        raise ValueError(
+            f"OnPolicyPlan.overlap gives rollouts of the policy before the last update, which {name} does not correct "
+            "for as it is configured; PPO does, without normalize_values"
+        )
+    actor, env = collector.actor, collector.env
+    if type(collector) is not Collector or type(actor) is not PolicyActor or actor.parts or actor.store_state:
+        raise ValueError(
+            "OnPolicyPlan.overlap acts with a copy of the policy in this process; terms that replace actions, teachers "
+            "that act, and workers of Ray do not go together with it"
+        )
+    if env.device.type != "cpu":
+        raise ValueError(f"OnPolicyPlan.overlap simulates on the CPU; the tensors of these envs are on {env.device}")
+    if isinstance(env, AsyncVecEnv) and not env.runs_ahead:
+        _log.warning(
+            "OnPolicyPlan.overlap has no effect on speed: these envs are stepped in this process, when their step is "
+            "wanted. Give them worker processes (WorkerConfig(num_workers=2))"
+        )
+
+
 def warn_about_finals(storage: RolloutStorage | QueueRolloutStorage, collector: Collector) -> None:
     """Log once when time-outs cannot be bootstrapped from the final observation; a queue stores no values."""
     if storage.finals is None and not storage.keeps_rollouts:
@@ -141,3 +167,11 @@ def usable_devices() -> list[str]:
     if torch.cuda.is_available():
         found += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     return [*found, "mps"] if torch.backends.mps.is_available() else found
+
+
+def use_tf32(device: torch.device) -> None:
+    """Let matrix products on a GPU round to TF32, for the whole process."""
+    if device.type == "cuda":
+        _log.info("matrix products on the GPU round their factors to TF32 (--no-tf32 keeps float32)")
+        # only the new switches: torch raises for code that reads the old ones once both were used
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"

@@ -75,6 +75,7 @@ class GraphedUpdates:
         self._read = mode.fuse(self._read_sample)
         self._index = torch.zeros(batch_size, dtype=torch.int64, device=device)
         self._kinds: dict[Hashable, _Kind] = {}
+        self._captured_compiled = mode.compiles
         self._given_up = False
 
     def play(self, number: int) -> bool:
@@ -87,6 +88,10 @@ class GraphedUpdates:
         of, drawn, row = self._noise.block(number)
         self._rows.load(of, drawn, row)
         decided = learner.graph_key()
+        if self._captured_compiled != self.mode.compiles:
+            for each in self._kinds.values():
+                each.graph = None
+            self._captured_compiled = self.mode.compiles
         kind = self._kinds.get(decided)
         if kind is None:
             kind = self._kinds[decided] = _Kind(decided)

@@ -183,7 +183,10 @@ def viewed(folder: Path, *, asked: bool) -> Iterator[None]:
         yield
         return
     port = _free_port()
-    program = "import sys; from striderl.cli.view.command import view_beside; sys.exit(view_beside(sys.argv[1:]))"
+    program = (
+        "import sys; from striderl.cli.main import main; from striderl.cli.view.command import end_with_parent; "
+        "end_with_parent(); sys.exit(main(['view', *sys.argv[1:]]))"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(folder.resolve()), "--checkpoint", "last", "--port", str(port)],
         stdin=subprocess.PIPE,  # nothing is written to it: it is closed when this process ends, however it ends
@@ -219,13 +222,11 @@ def _check_installed() -> None:
         raise UsageError(missing_extra("viser", "view", purpose="The view in the browser"))
 
 
-def view_beside(words: list[str]) -> int:
-    """Run `striderl view` in the process that a training has started, and end when that training is gone."""
-    from striderl.cli.main import main
+def end_with_parent() -> None:
+    """End this process, the view of a training, when the training is gone."""
 
-    def leave_with_parent() -> None:
+    def leave() -> None:
         sys.stdin.buffer.read()  # returns when the other end of the pipe is closed
         os._exit(0)
 
-    threading.Thread(target=leave_with_parent, name="striderl-view-parent", daemon=True).start()
-    return main(["view", *words])
+    threading.Thread(target=leave, name="striderl-view-parent", daemon=True).start()

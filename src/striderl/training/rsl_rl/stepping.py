@@ -109,6 +109,8 @@ class ManualRollout:
         algorithm.update_normalization(self.storage.newest)
         trainer.iteration += 1
         trainer.loop.counters.num_updates += algorithm.num_updates_per_rollout
+        if trainer.switch is not None:
+            trainer.switch.before_iteration(trainer.iteration)
         self._mine = False
         return split_numbers(numbers)
 
