@@ -74,7 +74,7 @@ class ViewPage:
         with tabs.add_tab("Play"):
             self._make_play()
         with tabs.add_tab("Rewards"):
-            self._rewards = Chart(self._gui)
+            self._rewards = Chart(self._gui, "terms per step, over seconds")
             self._reward_table = self._gui.add_html("")
         with tabs.add_tab("Observations"):
             self._make_observations()
@@ -157,13 +157,13 @@ class ViewPage:
     def _make_observations(self) -> None:
         names = tuple(self._session.tracks[0].moments[-1].obs)
         self._component = self._gui.add_dropdown("component", names, initial_value=names[0])
-        self._observations = Chart(self._gui)
+        self._observations = Chart(self._gui, "its entries, over seconds")
         self._observation_table = self._gui.add_html("")
         self._on_change(self._component, lambda _: self._draw_charts())
 
     def _make_run(self) -> None:
         self._metric = self._gui.add_dropdown("curve", (NOTHING,), initial_value=NOTHING)
-        self._curve = Chart(self._gui)
+        self._curve = Chart(self._gui, "over env steps")
         self._metric_table = self._gui.add_html("")
         self._on_change(self._metric, lambda _: self._draw_curve())
 
@@ -330,7 +330,8 @@ class ViewPage:
         names = tuple(sorted(metrics.columns))
         self._set_options(self._metric, (NOTHING, *names))
         if self._metric.value == NOTHING:
-            self._metric.value = next((name for name in _PRINCIPAL if name in names), names[0])
+            curves = [name for name in (*_PRINCIPAL, *names) if len(metrics.curve(name)[0]) > 1]
+            self._metric.value = curves[0] if curves else NOTHING
         newest = [(name, metrics.curve(name)) for name in names]
         rows = [(name, f"{x[-1]:.0f}", _number(y[-1])) for name, (x, y) in newest if len(x)]
         self._set_html(self._metric_table, _table("metrics", rows, head=("metric", "step", "value")))
@@ -355,9 +356,9 @@ class ViewPage:
 class Chart:
     """Curves over one axis; made anew where their names change."""
 
-    def __init__(self, gui: Any) -> None:
+    def __init__(self, gui: Any, title: str) -> None:
         """Hold a place for the chart."""
-        self._gui, self._place = gui, gui.add_folder("", expand_by_default=True)
+        self._gui, self._place = gui, gui.add_folder(title)
         self._handle: Any = None
         self._names: tuple[str, ...] = ()
 
@@ -378,7 +379,12 @@ class Chart:
         )
         with self._place:
             self._handle = self._gui.add_uplot(
-                data, series, scales={"x": {"time": False}}, legend={"show": True, "live": False}, aspect=1.6
+                data,
+                series,
+                scales={"x": {"time": False}},
+                axes=({}, {"size": 64}),
+                legend={"show": True, "live": False},
+                aspect=1.6,
             )
 
 
