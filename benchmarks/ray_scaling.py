@@ -323,6 +323,11 @@ def draw(report: dict[str, Any], path: Path) -> None:
     pyplot.close(figure)
 
 
+def to_markdown(report: dict[str, Any]) -> str:
+    """Return the tables of the README."""
+    return f"{measured_table(report)}\n\n{model_table(report)}\n"
+
+
 def main() -> int:
     """Measure, model, write and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -336,7 +341,7 @@ def main() -> int:
         report = measure(options.workers, dict(zip(TASKS, options.steps)), options.seeds)
         RESULT.write_text(json.dumps(report, indent=1) + "\n")
     report = json.loads(RESULT.read_text())
-    text = f"{measured_table(report)}\n\n{model_table(report)}\n"
+    text = to_markdown(report)
     print(text)
     splice_file(options.readme, "ray_scaling", text)
     draw(report, HERE / "plots" / "ray_scaling.png")

@@ -23,6 +23,7 @@ import learning  # noqa: E402
 import learning_defaults  # noqa: E402, F401  (its rows, while it can be found)
 import learning_trials  # noqa: E402
 import offline  # noqa: E402
+import ray_scaling  # noqa: E402
 import startup  # noqa: E402
 from harness import Benchmark, main  # noqa: E402
 from harness_report import Contender, Report, Result, Table, load, paired_ratio, save  # noqa: E402
@@ -178,13 +179,15 @@ def rendered(path: Path) -> str:
     of_rows = {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy, "gpu_learning": gpu_learning, "startup": startup}
     if path.stem in of_rows:
         return of_rows[path.stem].to_markdown(found["rows"])
+    if path.stem == "ray_scaling":
+        return ray_scaling.to_markdown(found)
     return offline.to_markdown(found) if path.stem == "offline" else harness_markdown.to_markdown(load(path))
 
 
 def test_the_readme_has_a_place_for_every_result():
     readme = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     for path in sorted((BENCHMARKS / "results").glob("*.json")):
-        if path.stem.startswith(("examples_", "scaling_")):  # told in words, and drawn
+        if path.stem.startswith(("examples_", "scaling_", "worker_kills")):  # told in words, and drawn
             assert path.name in readme
             continue
         assert harness_markdown.splice(readme, path.stem, rendered(path)) == readme, (

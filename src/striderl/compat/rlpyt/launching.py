@@ -475,10 +475,8 @@ def run_experiments(
 ) -> None:
     """Run every variant `runs_per_setting` times, as many at once as the machine has run slots; wait for the last."""
     more = [()] * len(variants) if runs_args is None else runs_args
-    _require(
-        len(set(counts := (len(variants), len(log_dirs), len(more)))) == 1,
-        f"variants, log_dirs and runs_args have one entry per setting, found {counts}",
-    )
+    counts = (len(variants), len(log_dirs), len(more))
+    _require(len(set(counts)) == 1, f"variants, log_dirs and runs_args have one entry per setting, found {counts}")
     exp_dir = get_log_dir(experiment_title)
     slots: list[subprocess.Popen[bytes] | None] = [None] * get_n_run_slots(affinity_code)
     log_exps_tree(exp_dir, log_dirs, runs_per_setting)
@@ -487,8 +485,7 @@ def run_experiments(
         log_dir = Path(exp_dir) / name
         log_dir.mkdir(parents=True, exist_ok=True)
         slot = _free_slot(slots)
-        args = (*(common_args or ()), *run_args)
-        run = (script, slot, affinity_code, log_dir, variant, run_ID, args)
+        run = (script, slot, affinity_code, log_dir, variant, run_ID, (*(common_args or ()), *run_args))
         slots[slot] = launch_experiment(*run, set_egl_device=set_egl_device)
         log_num_launched(exp_dir, number, len(runs))
     for process in filter(None, slots):
