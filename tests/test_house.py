@@ -204,6 +204,11 @@ MISSING = [
         "from striderl.collect.schedules import WorkerSettings; connect(WorkerSettings(kind='ray', num_workers=1))",
         "ray",
     ),
+    (
+        "tensordict",
+        "from striderl.compat.rsl_rl.storage import RolloutStorage; RolloutStorage('rl', 2, 4, {}, [1])",
+        "tensordict",
+    ),
     ("neptune", "from striderl.loggers.trackers import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
 ]
 

@@ -353,7 +353,7 @@ def deleted(folder):
 @pytest.mark.parametrize(
     ("spoil", "reason", "whole"),
     [
-        (newer_config, "the config has schema 99; this version of striderl reads 2 and older ones. Update", True),
+        (newer_config, "the config has schema 99, this striderl reads up to 2; update it", True),
         (newer_checkpoints, "format 99, written by striderl 9.9", True),
         (damaged_config, "config.json' is refused", True),
         (no_checkpoints, "there is no checkpoint", True),

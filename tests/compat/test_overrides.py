@@ -128,6 +128,16 @@ def rlpyt_loop(agent: Any, algo: Any, sampler: Any = SerialSampler, runner: Any 
     algo.load_optim_state_dict(algo.optim_state_dict())
 
 
+def async_loop(agent: Any = None, sampler: Any = None, runner: Any = None) -> None:
+    made = (sampler or rlpyt.AsyncSerialSampler)(
+        make, {"task": "cartpole"}, T, N, max_decorrelation_steps=2, eval_n_envs=1, eval_max_steps=20
+    )
+    affinity = {"sampler": {}, "optimizer": [{}]}
+    parts = rlpyt.DQN(**REPLAY), agent or DqnAgent(**Q), made
+    with tempfile.TemporaryDirectory() as folder, logger_context(folder, 0, "x", snapshot_mode="last"):
+        (runner or rlpyt.AsyncRlEval)(*parts, n_steps=800, affinity=affinity, log_interval_steps=400, seed=0).train()
+
+
 REPLAY: dict[str, Any] = {"batch_size": 4, "min_steps_learn": 8, "replay_size": 64, "replay_ratio": 1.0}
 REPLAY |= {"target_update_interval": 1}
 
@@ -300,6 +310,18 @@ LOOPS: dict[type, Callable[[Any], Any]] = {
     rlpyt.A2C: lambda kind: rlpyt_loop(PgAgent(**PG), kind()),
     MinibatchRl: lambda kind: rlpyt_loop(PgAgent(**PG), rlpyt.PPO(), runner=kind),
     MinibatchRlEval: lambda kind: rlpyt_loop(PgAgent(**PG), rlpyt.PPO(), runner=kind),
+    rlpyt.SacVAgent: lambda kind: rlpyt_loop(kind(**AC), rlpyt.SAC_V(**REPLAY)),
+    rlpyt.SAC_V: lambda kind: rlpyt_loop(rlpyt.SacVAgent(**AC), kind(**REPLAY)),
+    rlpyt.UniformReplayBuffer: lambda kind: rlpyt_loop(DqnAgent(**Q), rlpyt.DQN(**REPLAY, ReplayBufferCls=kind)),
+    rlpyt.PrioritizedReplayBuffer: lambda kind: rlpyt_loop(
+        DqnAgent(**Q), rlpyt.DQN(**REPLAY, prioritized_replay=True, ReplayBufferCls=kind)
+    ),
+    rlpyt.UniformSequenceReplayBuffer: lambda kind: rlpyt_loop(
+        rlpyt.R2d1Agent(QValuesAndState), rlpyt.R2D1(**SEQUENCES, prioritized_replay=False, ReplayBufferCls=kind)
+    ),
+    rlpyt.AsyncRl: lambda kind: async_loop(runner=kind),
+    rlpyt.AsyncRlEval: lambda kind: async_loop(runner=kind),
+    rlpyt.AsyncSerialSampler: lambda kind: async_loop(sampler=kind),
     SerialSampler: lambda kind: rlpyt_loop(PgAgent(**PG), rlpyt.PPO(), sampler=kind),
     ResetCollector: lambda kind: rlpyt_loop(PgAgent(**PG), rlpyt.PPO(), CollectorCls=kind),
     TrajInfo: lambda kind: rlpyt_loop(PgAgent(**PG), rlpyt.PPO(), TrajInfoCls=kind),
@@ -327,8 +349,14 @@ LOOKED_AT = {
     Fixed: "compute_nstep_return compute_episodic_return",
     Collector: "seed render data",
     AlgorithmPolicy: "env_step",
-    rlpyt.BaseAgent: "toggle_alt",  # called for an alternating sampler: see the test of it
+    # called for an alternating sampler, by SyncRl and by AsyncRl: see the tests of them
+    rlpyt.BaseAgent: """toggle_alt data_parallel async_cpu sync_shared_memory send_shared_memory recv_shared_memory
+        sampling_agent""",
+    rlpyt.RecurrentAgentMixin: "get_alt",
+    rlpyt.RlAlgorithm: "async_initialize optim_initialize",  # of AsyncRl; optim_initialize of a replay by all
     SacAgent: "models parameters __call__",  # its algorithm calls pi, q and target_q, and their parameters
+    rlpyt.SacVAgent: "models parameters __call__",
+    rlpyt.UniformSequenceReplayBuffer: "set_batch_T",
     rlpyt.DdpgAgent: "parameters __call__ set_target_noise",
     Term: "in_surrogate memory",  # asked of terms that act, or change memory: see the test of them
 }

@@ -66,7 +66,7 @@ def export_loaded(
     from striderl.export.golden_trace import ParityError
     from striderl.export.metadata import ExportMetadata
 
-    counted = "num_updates" if loaded.config is not None and loaded.config.dataset else "env_steps"
+    counted = "num_updates" if loaded.config.dataset else "env_steps"
     extra = {"task": loaded.env.task, counted: loaded.step}
     try:
         return export_policy(

@@ -60,10 +60,13 @@ class RunFacts:
 def _typed(folder: Path, trust: bool) -> tuple[RunConfig[Any, Any] | None, RunConfig[Any, Any] | None, str]:
     """Return the config and the recipe of its task; without them, why."""
     from striderl.recipes.table import recipe
+    from striderl.training.experiment.log_dir import is_log_dir
     from striderl.training.experiment.run_config import read_run_config
 
     try:
         config = read_run_config(folder, trust=trust)
+        if is_log_dir(folder):
+            return None, None, "a runner's settings have no recipe"
         return config, recipe(config.env.task, config.algorithm_name), ""
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
         return None, None, message_of(error)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from striderl.compat.generator.trainer import Trainer as Trainer
     from striderl.compat.generator.trainer import TrainerConfig as TrainerConfig
     from striderl.compat.rlpyt.actor_critic_agents import SacAgent as SacAgent
-    from striderl.compat.rlpyt.agents import PgAgent as PgAgent
     from striderl.compat.rlpyt.algorithms import PolicyGradientAlgo as PolicyGradientAlgo
     from striderl.compat.rlpyt.algorithms import RlAlgorithm as RlAlgorithm
+    from striderl.compat.rlpyt.pg_agents import PgAgent as PgAgent
     from striderl.compat.rlpyt.q_agents import DqnAgent as DqnAgent
     from striderl.compat.rlpyt.runner import MinibatchRl as MinibatchRl
     from striderl.compat.rlpyt.runner import MinibatchRlEval as MinibatchRlEval
@@ -40,7 +40,7 @@ __getattr__, __dir__, __all__ = lazy(
         "generator.algorithm": ["Algorithm", "Model", "Rollout"],
         "generator.samples": ["BufferSamples"],
         "generator.trainer": ["Trainer", "TrainerConfig"],
-        "rlpyt.agents": ["PgAgent"],
+        "rlpyt.pg_agents": ["PgAgent"],
         "rlpyt.actor_critic_agents": ["SacAgent"],
         "rlpyt.algorithms": ["PolicyGradientAlgo", "RlAlgorithm"],
         "rlpyt.q_agents": ["DqnAgent"],

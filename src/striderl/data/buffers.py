@@ -117,8 +117,8 @@ def numpify_buffer(buffer: Any) -> Any:
     return tree.to_numpy(buffer)
 
 
-def buffer_to(buffer: Any, device: Any) -> Any:
-    """Return the buffer with every tensor on a device; an array is an error, because it cannot go there."""
+def buffer_to(buffer: Any, device: Any = None) -> Any:
+    """Return the buffer with every tensor on a device, None for the one it is on; an array is an error, it has none."""
 
     def moved(where: str, value: Any) -> Any:
         if not leaf.is_tensor(value):

@@ -187,6 +187,8 @@ class BaseSampler:
     ) -> dict[str, Any]:
         """Build the envs, initialize the agent, take the decorrelation steps, and return examples of all data.
 
+        Called again it begins anew, with other envs.
+
         Args:
             agent: an agent of rlpyt's kind, or one of our actors.
             affinity: 'workers_cpus', a list with the processors of each worker, sets the number of workers and
@@ -197,8 +199,7 @@ class BaseSampler:
             rank: the number of this process among several that each have a sampler.
             world_size: how many these are.
         """
-        if self._collector is not None:
-            raise RuntimeError("this sampler is initialized already; call shutdown first")
+        self.shutdown()
         self.seed = fresh_seed() if seed is None else seed
         try:
             return self._build(agent, affinity or {}, bootstrap_value, traj_info_kwargs or {}, rank, world_size)
@@ -250,8 +251,7 @@ class BaseSampler:
         action_tensor(env)  # raises for dict actions before anything else is built
         seed = self.seed if env.first_env_index == rank * B else derived_seed(self.seed, "rank", rank)
         env_ranks = list(range(rank * B, (rank + 1) * B))
-        if not is_actor(agent) and hasattr(agent, "initialize"):
-            agent.initialize(spaces, share_memory=False, global_B=B * world_size, env_ranks=env_ranks)
+        self._initialize_agent(agent, spaces, B * world_size, env_ranks)
         examples, agent_info = example_outputs(
             env, agent, seed, agent_rows=max(1, B // 2) if self.schedule == "alternating" else B
         )
@@ -275,6 +275,10 @@ class BaseSampler:
         self.agent_inputs, self.traj_infos = self._collector.start_envs(self.max_decorrelation_steps)
         self._collector.start_agent()
         return examples
+
+    def _initialize_agent(self, agent: Any, spaces: EnvSpaces, global_B: int, env_ranks: list[int]) -> None:
+        if not is_actor(agent) and hasattr(agent, "initialize"):
+            agent.initialize(spaces, share_memory=False, global_B=global_B, env_ranks=env_ranks)
 
     def _allocate(self, env: VecEnv, agent_info: Any, bootstrap_value: bool) -> ArrayTuple:
         return make_samples(

@@ -1,6 +1,6 @@
 """rlpyt's agents, algorithms, models, envs and runners.
 
-    from rlpyt.x.y import Z  ─▶  from striderl.compat.rlpyt import Z
+    from rlpyt.x.y import Z  ─▶  from striderl.compat.rlpyt.x.y import Z, or from striderl.compat.rlpyt import Z
 
     build_and_train      sampler ─▶ algorithm ─▶ agent ─▶ runner ─▶ with logger_context(…): runner.train()
 
@@ -13,31 +13,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from striderl._lazy import lazy
+from striderl.compat import original_paths
+
+original_paths.install(__name__, original_paths.RLPYT)
 
 if TYPE_CHECKING:
     from striderl.compat.rlpyt.actor_critic_agents import DdpgAgent as DdpgAgent
     from striderl.compat.rlpyt.actor_critic_agents import SacAgent as SacAgent
+    from striderl.compat.rlpyt.actor_critic_agents import SacVAgent as SacVAgent
     from striderl.compat.rlpyt.actor_critic_agents import Td3Agent as Td3Agent
     from striderl.compat.rlpyt.actor_critic_algorithms import DDPG as DDPG
     from striderl.compat.rlpyt.actor_critic_algorithms import SAC as SAC
+    from striderl.compat.rlpyt.actor_critic_algorithms import SAC_V as SAC_V
     from striderl.compat.rlpyt.actor_critic_algorithms import TD3 as TD3
-    from striderl.compat.rlpyt.agents import AgentInfo as AgentInfo
-    from striderl.compat.rlpyt.agents import AgentInfoRnn as AgentInfoRnn
     from striderl.compat.rlpyt.agents import AgentInputsRnn as AgentInputsRnn
-    from striderl.compat.rlpyt.agents import AgentTrain as AgentTrain
     from striderl.compat.rlpyt.agents import AlternatingRecurrentAgentMixin as AlternatingRecurrentAgentMixin
-    from striderl.compat.rlpyt.agents import (
-        AlternatingRecurrentCategoricalPgAgent as AlternatingRecurrentCategoricalPgAgent,
-    )
-    from striderl.compat.rlpyt.agents import AlternatingRecurrentGaussianPgAgent as AlternatingRecurrentGaussianPgAgent
     from striderl.compat.rlpyt.agents import BaseAgent as BaseAgent
-    from striderl.compat.rlpyt.agents import CategoricalPgAgent as CategoricalPgAgent
-    from striderl.compat.rlpyt.agents import GaussianPgAgent as GaussianPgAgent
-    from striderl.compat.rlpyt.agents import PgAgent as PgAgent
     from striderl.compat.rlpyt.agents import RecurrentAgentMixin as RecurrentAgentMixin
-    from striderl.compat.rlpyt.agents import RecurrentCategoricalPgAgent as RecurrentCategoricalPgAgent
-    from striderl.compat.rlpyt.agents import RecurrentGaussianPgAgent as RecurrentGaussianPgAgent
-    from striderl.compat.rlpyt.agents import RecurrentPgAgent as RecurrentPgAgent
     from striderl.compat.rlpyt.algorithms import A2C as A2C
     from striderl.compat.rlpyt.algorithms import PPO as PPO
     from striderl.compat.rlpyt.algorithms import LossInputs as LossInputs
@@ -45,9 +37,16 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.algorithms import PolicyGradientAlgo as PolicyGradientAlgo
     from striderl.compat.rlpyt.algorithms import RLAlgorithm as RLAlgorithm
     from striderl.compat.rlpyt.algorithms import RlAlgorithm as RlAlgorithm
+    from striderl.compat.rlpyt.async_rl import AsyncRl as AsyncRl
+    from striderl.compat.rlpyt.async_rl import AsyncRlEval as AsyncRlEval
+    from striderl.compat.rlpyt.async_samplers import AsyncAlternatingSampler as AsyncAlternatingSampler
+    from striderl.compat.rlpyt.async_samplers import AsyncCpuSampler as AsyncCpuSampler
+    from striderl.compat.rlpyt.async_samplers import AsyncGpuSampler as AsyncGpuSampler
+    from striderl.compat.rlpyt.async_samplers import AsyncSerialSampler as AsyncSerialSampler
     from striderl.compat.rlpyt.atari import AtariEnv as AtariEnv
     from striderl.compat.rlpyt.distributions import Categorical as Categorical
     from striderl.compat.rlpyt.distributions import CategoricalEpsilonGreedy as CategoricalEpsilonGreedy
+    from striderl.compat.rlpyt.distributions import DiscreteMixin as DiscreteMixin
     from striderl.compat.rlpyt.distributions import DistInfo as DistInfo
     from striderl.compat.rlpyt.distributions import DistInfoStd as DistInfoStd
     from striderl.compat.rlpyt.distributions import Distribution as Distribution
@@ -67,6 +66,15 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.envs import Space as Space
     from striderl.compat.rlpyt.envs import gym_make as gym_make
     from striderl.compat.rlpyt.envs import make as make
+    from striderl.compat.rlpyt.launching import VariantLevel as VariantLevel
+    from striderl.compat.rlpyt.launching import affinity_from_code as affinity_from_code
+    from striderl.compat.rlpyt.launching import encode_affinity as encode_affinity
+    from striderl.compat.rlpyt.launching import load_variant as load_variant
+    from striderl.compat.rlpyt.launching import make_affinity as make_affinity
+    from striderl.compat.rlpyt.launching import make_variants as make_variants
+    from striderl.compat.rlpyt.launching import quick_affinity_code as quick_affinity_code
+    from striderl.compat.rlpyt.launching import run_experiments as run_experiments
+    from striderl.compat.rlpyt.launching import update_config as update_config
     from striderl.compat.rlpyt.logger import add_exp_param as add_exp_param
     from striderl.compat.rlpyt.logger import logger_context as logger_context
     from striderl.compat.rlpyt.models import AtariCatDqnModel as AtariCatDqnModel
@@ -84,21 +92,38 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.models import RunningMeanStdModel as RunningMeanStdModel
     from striderl.compat.rlpyt.models import conv2d_output_shape as conv2d_output_shape
     from striderl.compat.rlpyt.models import scale_grad as scale_grad
-    from striderl.compat.rlpyt.q_agents import AlternatingAtariLstmAgent as AlternatingAtariLstmAgent
-    from striderl.compat.rlpyt.q_agents import AlternatingMujocoLstmAgent as AlternatingMujocoLstmAgent
+    from striderl.compat.rlpyt.pg_agents import AgentInfo as AgentInfo
+    from striderl.compat.rlpyt.pg_agents import AgentInfoRnn as AgentInfoRnn
+    from striderl.compat.rlpyt.pg_agents import AgentTrain as AgentTrain
+    from striderl.compat.rlpyt.pg_agents import AlternatingAtariLstmAgent as AlternatingAtariLstmAgent
+    from striderl.compat.rlpyt.pg_agents import AlternatingMujocoLstmAgent as AlternatingMujocoLstmAgent
+    from striderl.compat.rlpyt.pg_agents import (
+        AlternatingRecurrentCategoricalPgAgent as AlternatingRecurrentCategoricalPgAgent,
+    )
+    from striderl.compat.rlpyt.pg_agents import (
+        AlternatingRecurrentGaussianPgAgent as AlternatingRecurrentGaussianPgAgent,
+    )
+    from striderl.compat.rlpyt.pg_agents import AtariFfAgent as AtariFfAgent
+    from striderl.compat.rlpyt.pg_agents import AtariLstmAgent as AtariLstmAgent
+    from striderl.compat.rlpyt.pg_agents import AtariMixin as AtariMixin
+    from striderl.compat.rlpyt.pg_agents import CategoricalPgAgent as CategoricalPgAgent
+    from striderl.compat.rlpyt.pg_agents import GaussianPgAgent as GaussianPgAgent
+    from striderl.compat.rlpyt.pg_agents import MujocoFfAgent as MujocoFfAgent
+    from striderl.compat.rlpyt.pg_agents import MujocoLstmAgent as MujocoLstmAgent
+    from striderl.compat.rlpyt.pg_agents import MujocoMixin as MujocoMixin
+    from striderl.compat.rlpyt.pg_agents import PgAgent as PgAgent
+    from striderl.compat.rlpyt.pg_agents import RecurrentCategoricalPgAgent as RecurrentCategoricalPgAgent
+    from striderl.compat.rlpyt.pg_agents import RecurrentGaussianPgAgent as RecurrentGaussianPgAgent
+    from striderl.compat.rlpyt.pg_agents import RecurrentPgAgent as RecurrentPgAgent
     from striderl.compat.rlpyt.q_agents import AtariCatDqnAgent as AtariCatDqnAgent
     from striderl.compat.rlpyt.q_agents import AtariDqnAgent as AtariDqnAgent
-    from striderl.compat.rlpyt.q_agents import AtariFfAgent as AtariFfAgent
-    from striderl.compat.rlpyt.q_agents import AtariLstmAgent as AtariLstmAgent
-    from striderl.compat.rlpyt.q_agents import AtariMixin as AtariMixin
     from striderl.compat.rlpyt.q_agents import AtariR2d1Agent as AtariR2d1Agent
     from striderl.compat.rlpyt.q_agents import AtariR2d1AlternatingAgent as AtariR2d1AlternatingAgent
     from striderl.compat.rlpyt.q_agents import CatDqnAgent as CatDqnAgent
     from striderl.compat.rlpyt.q_agents import DqnAgent as DqnAgent
-    from striderl.compat.rlpyt.q_agents import MujocoFfAgent as MujocoFfAgent
-    from striderl.compat.rlpyt.q_agents import MujocoLstmAgent as MujocoLstmAgent
-    from striderl.compat.rlpyt.q_agents import MujocoMixin as MujocoMixin
+    from striderl.compat.rlpyt.q_agents import EpsilonGreedyAgentMixin as EpsilonGreedyAgentMixin
     from striderl.compat.rlpyt.q_agents import R2d1Agent as R2d1Agent
+    from striderl.compat.rlpyt.q_agents import R2d1AgentBase as R2d1AgentBase
     from striderl.compat.rlpyt.q_agents import R2d1AlternatingAgent as R2d1AlternatingAgent
     from striderl.compat.rlpyt.q_algorithms import DQN as DQN
     from striderl.compat.rlpyt.q_algorithms import CategoricalDQN as CategoricalDQN
@@ -108,12 +133,17 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.r2d1 import R2D1 as R2D1
     from striderl.compat.rlpyt.r2d1 import PrioritiesSamplesToBuffer as PrioritiesSamplesToBuffer
     from striderl.compat.rlpyt.r2d1 import SamplesToBufferRnn as SamplesToBufferRnn
+    from striderl.compat.rlpyt.replays import AsyncPrioritizedReplayBuffer as AsyncPrioritizedReplayBuffer
+    from striderl.compat.rlpyt.replays import AsyncReplayBufferMixin as AsyncReplayBufferMixin
+    from striderl.compat.rlpyt.replays import AsyncUniformReplayBuffer as AsyncUniformReplayBuffer
     from striderl.compat.rlpyt.replays import BaseReplayBuffer as BaseReplayBuffer
     from striderl.compat.rlpyt.replays import NStepReturnBuffer as NStepReturnBuffer
+    from striderl.compat.rlpyt.replays import PrioritizedReplay as PrioritizedReplay
     from striderl.compat.rlpyt.replays import PrioritizedReplayBuffer as PrioritizedReplayBuffer
     from striderl.compat.rlpyt.replays import SamplesFromReplay as SamplesFromReplay
     from striderl.compat.rlpyt.replays import TlPrioritizedReplayBuffer as TlPrioritizedReplayBuffer
     from striderl.compat.rlpyt.replays import TlUniformReplayBuffer as TlUniformReplayBuffer
+    from striderl.compat.rlpyt.replays import UniformReplay as UniformReplay
     from striderl.compat.rlpyt.replays import UniformReplayBuffer as UniformReplayBuffer
     from striderl.compat.rlpyt.runner import BaseRunner as BaseRunner
     from striderl.compat.rlpyt.runner import MinibatchRl as MinibatchRl
@@ -148,6 +178,7 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.samplers import buffer_func as buffer_func
     from striderl.compat.rlpyt.samplers import buffer_method as buffer_method
     from striderl.compat.rlpyt.samplers import buffer_to as buffer_to
+    from striderl.compat.rlpyt.samplers import build_samples_buffer as build_samples_buffer
     from striderl.compat.rlpyt.samplers import get_leading_dims as get_leading_dims
     from striderl.compat.rlpyt.samplers import is_namedarraytuple as is_namedarraytuple
     from striderl.compat.rlpyt.samplers import is_namedarraytuple_class as is_namedarraytuple_class
@@ -158,10 +189,18 @@ if TYPE_CHECKING:
     from striderl.compat.rlpyt.samplers import numpify_buffer as numpify_buffer
     from striderl.compat.rlpyt.samplers import torchify_buffer as torchify_buffer
     from striderl.compat.rlpyt.sequence_replays import (
+        AsyncPrioritizedSequenceReplayBuffer as AsyncPrioritizedSequenceReplayBuffer,
+    )
+    from striderl.compat.rlpyt.sequence_replays import (
+        AsyncUniformSequenceReplayBuffer as AsyncUniformSequenceReplayBuffer,
+    )
+    from striderl.compat.rlpyt.sequence_replays import (
         PrioritizedSequenceReplayBuffer as PrioritizedSequenceReplayBuffer,
     )
     from striderl.compat.rlpyt.sequence_replays import SequenceNStepReturnBuffer as SequenceNStepReturnBuffer
     from striderl.compat.rlpyt.sequence_replays import UniformSequenceReplayBuffer as UniformSequenceReplayBuffer
+    from striderl.compat.rlpyt.sync_rl import SyncRl as SyncRl
+    from striderl.compat.rlpyt.sync_rl import SyncRlEval as SyncRlEval
     from striderl.compat.rlpyt.tensors import AttrDict as AttrDict
     from striderl.compat.rlpyt.tensors import discount_return as discount_return
     from striderl.compat.rlpyt.tensors import discount_return_n_step as discount_return_n_step
@@ -192,30 +231,17 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "actor_critic_agents": ["DdpgAgent", "SacAgent", "Td3Agent"],
-        "actor_critic_algorithms": ["DDPG", "SAC", "TD3"],
-        "agents": [
-            "AgentInfo",
-            "AgentInfoRnn",
-            "AgentInputsRnn",
-            "AgentTrain",
-            "AlternatingRecurrentAgentMixin",
-            "AlternatingRecurrentCategoricalPgAgent",
-            "AlternatingRecurrentGaussianPgAgent",
-            "BaseAgent",
-            "CategoricalPgAgent",
-            "GaussianPgAgent",
-            "PgAgent",
-            "RecurrentAgentMixin",
-            "RecurrentCategoricalPgAgent",
-            "RecurrentGaussianPgAgent",
-            "RecurrentPgAgent",
-        ],
+        "actor_critic_agents": ["DdpgAgent", "SacAgent", "SacVAgent", "Td3Agent"],
+        "actor_critic_algorithms": ["DDPG", "SAC", "SAC_V", "TD3"],
+        "agents": ["AgentInputsRnn", "AlternatingRecurrentAgentMixin", "BaseAgent", "RecurrentAgentMixin"],
         "algorithms": ["A2C", "LossInputs", "OptInfo", "PPO", "PolicyGradientAlgo", "RLAlgorithm", "RlAlgorithm"],
+        "async_rl": ["AsyncRl", "AsyncRlEval"],
+        "async_samplers": ["AsyncAlternatingSampler", "AsyncCpuSampler", "AsyncGpuSampler", "AsyncSerialSampler"],
         "atari": ["AtariEnv"],
         "distributions": [
             "Categorical",
             "CategoricalEpsilonGreedy",
+            "DiscreteMixin",
             "DistInfo",
             "DistInfoStd",
             "Distribution",
@@ -238,6 +264,17 @@ __getattr__, __dir__, __all__ = lazy(
             "gym_make",
             "make",
         ],
+        "launching": [
+            "VariantLevel",
+            "affinity_from_code",
+            "encode_affinity",
+            "load_variant",
+            "make_affinity",
+            "make_variants",
+            "quick_affinity_code",
+            "run_experiments",
+            "update_config",
+        ],
         "logger": ["add_exp_param", "logger_context"],
         "models": [
             "AtariCatDqnModel",
@@ -256,33 +293,53 @@ __getattr__, __dir__, __all__ = lazy(
             "conv2d_output_shape",
             "scale_grad",
         ],
-        "q_agents": [
+        "pg_agents": [
+            "AgentInfo",
+            "AgentInfoRnn",
+            "AgentTrain",
             "AlternatingAtariLstmAgent",
             "AlternatingMujocoLstmAgent",
-            "AtariCatDqnAgent",
-            "AtariDqnAgent",
+            "AlternatingRecurrentCategoricalPgAgent",
+            "AlternatingRecurrentGaussianPgAgent",
             "AtariFfAgent",
             "AtariLstmAgent",
             "AtariMixin",
+            "CategoricalPgAgent",
+            "GaussianPgAgent",
+            "MujocoFfAgent",
+            "MujocoLstmAgent",
+            "MujocoMixin",
+            "PgAgent",
+            "RecurrentCategoricalPgAgent",
+            "RecurrentGaussianPgAgent",
+            "RecurrentPgAgent",
+        ],
+        "q_agents": [
+            "AtariCatDqnAgent",
+            "AtariDqnAgent",
             "AtariR2d1Agent",
             "AtariR2d1AlternatingAgent",
             "CatDqnAgent",
             "DqnAgent",
-            "MujocoFfAgent",
-            "MujocoLstmAgent",
-            "MujocoMixin",
+            "EpsilonGreedyAgentMixin",
             "R2d1Agent",
+            "R2d1AgentBase",
             "R2d1AlternatingAgent",
         ],
         "q_algorithms": ["CategoricalDQN", "DQN", "ReplayRlAlgorithm", "SamplesToBuffer", "SamplesToBufferTl"],
         "r2d1": ["PrioritiesSamplesToBuffer", "R2D1", "SamplesToBufferRnn"],
         "replays": [
+            "AsyncPrioritizedReplayBuffer",
+            "AsyncReplayBufferMixin",
+            "AsyncUniformReplayBuffer",
             "BaseReplayBuffer",
             "NStepReturnBuffer",
+            "PrioritizedReplay",
             "PrioritizedReplayBuffer",
             "SamplesFromReplay",
             "TlPrioritizedReplayBuffer",
             "TlUniformReplayBuffer",
+            "UniformReplay",
             "UniformReplayBuffer",
         ],
         "runner": ["BaseRunner", "MinibatchRl", "MinibatchRlBase", "MinibatchRlEval"],
@@ -316,6 +373,7 @@ __getattr__, __dir__, __all__ = lazy(
             "buffer_func",
             "buffer_method",
             "buffer_to",
+            "build_samples_buffer",
             "get_leading_dims",
             "is_namedarraytuple",
             "is_namedarraytuple_class",
@@ -327,10 +385,13 @@ __getattr__, __dir__, __all__ = lazy(
             "torchify_buffer",
         ],
         "sequence_replays": [
+            "AsyncPrioritizedSequenceReplayBuffer",
+            "AsyncUniformSequenceReplayBuffer",
             "PrioritizedSequenceReplayBuffer",
             "SequenceNStepReturnBuffer",
             "UniformSequenceReplayBuffer",
         ],
+        "sync_rl": ["SyncRl", "SyncRlEval"],
         "tensors": [
             "AttrDict",
             "discount_return",

@@ -1,6 +1,7 @@
 """rlpyt's agents for SAC, DDPG and TD3: an actor, critics of actions, and their targets.
 
     SacAgent     model ─▶ mu, log_std [..., n]     q1, q2 models (…, action) ─▶ q [...]     squashed to ±action_squash
+    SacVAgent    the same                          and a model of V ─▶ v [...]
     DdpgAgent    model ─▶ mu [..., n]              q model                                  noise of std action_std
     Td3Agent     the same                          two q models                             and noise on target actions
 
@@ -22,14 +23,16 @@ from striderl.collect.samplers.agents import AgentStep
 from striderl.compat.rlpyt import logger
 from striderl.compat.rlpyt.agents import BaseAgent, ModelClass, copied
 from striderl.compat.rlpyt.distributions import DistInfoStd, Gaussian, GaussianDistInfo
+from striderl.compat.rlpyt.synchronize import average_gradients
 from striderl.compat.rlpyt.tensors import update_state_dict
-from striderl.compat.rlpyt.vector_models import MuMlpModel, PiMlpModel, QofMuMlpModel
+from striderl.compat.rlpyt.vector_models import MuMlpModel, PiMlpModel, QofMuMlpModel, VMlpModel
 from striderl.compat.user_models import one_per_row
 from striderl.data.named_tuples import ArrayTuple, namedarraytuple
 
 SacAgentInfo = namedarraytuple("SacAgentInfo", ["dist_info"])
 DdpgAgentInfo = namedarraytuple("DdpgAgentInfo", ["mu"])
 Models = namedtuple("Models", ["pi", "q1", "q2"])
+SacVModels = namedtuple("SacVModels", ["pi", "q1", "q2", "v"])
 
 MIN_LOG_STD, MAX_LOG_STD = -20, 2
 
@@ -76,6 +79,13 @@ class _ActorCriticAgent(BaseAgent):
         for model in self._models().values():
             model.to(self.device)
 
+    def data_parallel(self) -> int | None:
+        """Let the gradients of all models be the mean over all processes."""
+        for name, model in self._models().items():
+            if not name.startswith("target"):
+                average_gradients(model)
+        return self.device.index
+
     def train_mode(self, itr: int) -> None:
         """Be ready to learn."""
         super().train_mode(itr)
@@ -107,24 +117,20 @@ class _ActorCriticAgent(BaseAgent):
             model.load_state_dict(state_dict[name])
 
 
-class SacAgent(_ActorCriticAgent):
-    """A squashed Gaussian and two Q-models."""
+class _SoftAgent(_ActorCriticAgent):
+    """A squashed Gaussian and two Q-models; subclasses add the targets."""
 
     def __init__(
         self,
-        ModelCls: ModelClass = PiMlpModel,
-        QModelCls: ModelClass = QofMuMlpModel,
-        model_kwargs: Mapping[str, Any] | None = None,
-        q_model_kwargs: Mapping[str, Any] | None = None,
-        v_model_kwargs: Mapping[str, Any] | None = None,
-        initial_model_state_dict: Mapping[str, Any] | None = None,
-        action_squash: float | None = 1.0,
-        pretrain_std: float = 0.75,
+        ModelCls: ModelClass,
+        QModelCls: ModelClass,
+        model_kwargs: Mapping[str, Any] | None,
+        q_model_kwargs: Mapping[str, Any] | None,
+        initial_model_state_dict: Mapping[str, Any] | None,
+        action_squash: float | None,
+        pretrain_std: float,
     ) -> None:
-        """Store the models' classes; `pretrain_std` is the noise before the algorithm learns."""
         super().__init__(ModelCls, _sized(ModelCls, model_kwargs, [256, 256]), initial_model_state_dict)
-        if v_model_kwargs is not None:
-            logger.log("SacAgent: v_model_kwargs has no effect, SAC has no model of V")
         self.QModelCls, self.q_model_kwargs = QModelCls, _sized(QModelCls, q_model_kwargs, [256, 256])
         self.action_squash, self.pretrain_std = action_squash, pretrain_std
         self.min_itr_learn = 0
@@ -136,21 +142,29 @@ class SacAgent(_ActorCriticAgent):
         initial, self.initial_model_state_dict = self.initial_model_state_dict, None
         super().initialize(env_spaces, share_memory, global_B, env_ranks)
         self.initial_model_state_dict = initial
-        self.q1_model, self.q2_model, self.target_q1_model, self.target_q2_model = (
-            self.build_model(self.QModelCls, self.q_model_kwargs) for _ in range(4)
-        )
+        self.q1_model, self.q2_model = (self.build_model(self.QModelCls, self.q_model_kwargs) for _ in range(2))
+        self._build_targets()
         self.update_target()
         if initial is not None:
             self.load_state_dict(initial)
         high = self._high()
         if self.action_squash is not None and not math.isclose(high, self.action_squash):
-            logger.log(f"SacAgent: the env takes actions up to {high:g}, action_squash is {self.action_squash:g}")
+            logger.log(
+                f"{type(self).__name__}: the env takes actions up to {high:g}, action_squash is {self.action_squash:g}"
+            )
         self.distribution = Gaussian(
             dim=self.env_spaces.action.shape[0],
             squash=self.action_squash,
             min_std=math.exp(MIN_LOG_STD),
             max_std=math.exp(MAX_LOG_STD),
         )
+
+    def _build_targets(self) -> None:
+        raise NotImplementedError
+
+    def update_target(self, tau: float = 1) -> None:
+        """Move the targets."""
+        raise NotImplementedError
 
     def give_min_itr_learn(self, min_itr_learn: int) -> None:
         """Set the iteration from which the learned std is used; the algorithm calls this."""
@@ -160,11 +174,6 @@ class SacAgent(_ActorCriticAgent):
         """Return both Q-values, with gradients."""
         inputs = self._inputs(observation, prev_action, prev_reward, action)
         return self._outputs(self._q(self.q1_model, inputs), self._q(self.q2_model, inputs))
-
-    def target_q(self, observation: Any, prev_action: Any, prev_reward: Any, action: Any) -> Any:
-        """Return both Q-values of the target models."""
-        inputs = self._inputs(observation, prev_action, prev_reward, action)
-        return self._outputs(self._q(self.target_q1_model, inputs), self._q(self.target_q2_model, inputs))
 
     def pi(self, observation: Any, prev_action: Any, prev_reward: Any) -> Any:
         """Sample actions; return them, their log-likelihoods and the parameters, with gradients."""
@@ -184,11 +193,6 @@ class SacAgent(_ActorCriticAgent):
         action = self.distribution.sample(dist_info)
         return AgentStep(*self._outputs(action, SacAgentInfo(dist_info=dist_info)))
 
-    def update_target(self, tau: float = 1) -> None:
-        """Move the target critics to the critics."""
-        update_state_dict(self.target_q1_model, self.q1_model.state_dict(), tau)
-        update_state_dict(self.target_q2_model, self.q2_model.state_dict(), tau)
-
     def sample_mode(self, itr: int) -> None:
         """Explore: with `pretrain_std` before the algorithm learns, with the learned std after that."""
         super().sample_mode(itr)
@@ -198,11 +202,6 @@ class SacAgent(_ActorCriticAgent):
         """Be ready to learn, with the learned std."""
         super().train_mode(itr)
         self.distribution.set_std(None)
-
-    @property
-    def models(self) -> Models:
-        """The models that are learned."""
-        return Models(pi=self.model, q1=self.q1_model, q2=self.q2_model)
 
     def pi_parameters(self) -> Any:
         """Return what the actor learns."""
@@ -217,13 +216,107 @@ class SacAgent(_ActorCriticAgent):
         return self.q2_model.parameters()
 
     def _models(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "q1_model": self.q1_model,
-            "q2_model": self.q2_model,
-            "target_q1_model": self.target_q1_model,
-            "target_q2_model": self.target_q2_model,
-        }
+        return {"model": self.model, "q1_model": self.q1_model, "q2_model": self.q2_model}
+
+
+class SacAgent(_SoftAgent):
+    """A squashed Gaussian, two Q-models and their targets."""
+
+    def __init__(
+        self,
+        ModelCls: ModelClass = PiMlpModel,
+        QModelCls: ModelClass = QofMuMlpModel,
+        model_kwargs: Mapping[str, Any] | None = None,
+        q_model_kwargs: Mapping[str, Any] | None = None,
+        v_model_kwargs: Mapping[str, Any] | None = None,
+        initial_model_state_dict: Mapping[str, Any] | None = None,
+        action_squash: float | None = 1.0,
+        pretrain_std: float = 0.75,
+    ) -> None:
+        """Store the models' classes; `pretrain_std` is the noise before the algorithm learns."""
+        super().__init__(
+            ModelCls, QModelCls, model_kwargs, q_model_kwargs, initial_model_state_dict, action_squash, pretrain_std
+        )
+        if v_model_kwargs is not None:
+            logger.log("SacAgent: v_model_kwargs has no effect, SAC has no model of V")
+
+    def _build_targets(self) -> None:
+        self.target_q1_model, self.target_q2_model = (
+            self.build_model(self.QModelCls, self.q_model_kwargs) for _ in range(2)
+        )
+
+    def target_q(self, observation: Any, prev_action: Any, prev_reward: Any, action: Any) -> Any:
+        """Return both Q-values of the target models."""
+        inputs = self._inputs(observation, prev_action, prev_reward, action)
+        return self._outputs(self._q(self.target_q1_model, inputs), self._q(self.target_q2_model, inputs))
+
+    def update_target(self, tau: float = 1) -> None:
+        """Move the target critics to the critics."""
+        update_state_dict(self.target_q1_model, self.q1_model.state_dict(), tau)
+        update_state_dict(self.target_q2_model, self.q2_model.state_dict(), tau)
+
+    @property
+    def models(self) -> Models:
+        """The models that are learned."""
+        return Models(pi=self.model, q1=self.q1_model, q2=self.q2_model)
+
+    def _models(self) -> dict[str, Any]:
+        targets = {"target_q1_model": self.target_q1_model, "target_q2_model": self.target_q2_model}
+        return {**super()._models(), **targets}
+
+
+class SacVAgent(_SoftAgent):
+    """A squashed Gaussian, two Q-models, and a model of V with a target; rlpyt's `sac_v_agent.SacAgent`."""
+
+    def __init__(
+        self,
+        ModelCls: ModelClass = PiMlpModel,
+        QModelCls: ModelClass = QofMuMlpModel,
+        VModelCls: ModelClass = VMlpModel,
+        model_kwargs: Mapping[str, Any] | None = None,
+        q_model_kwargs: Mapping[str, Any] | None = None,
+        v_model_kwargs: Mapping[str, Any] | None = None,
+        initial_model_state_dict: Mapping[str, Any] | None = None,
+        action_squash: float | None = 1.0,
+        pretrain_std: float = 0.75,
+    ) -> None:
+        """Store the models' classes; `pretrain_std` is the noise before the algorithm learns."""
+        super().__init__(
+            ModelCls, QModelCls, model_kwargs, q_model_kwargs, initial_model_state_dict, action_squash, pretrain_std
+        )
+        self.VModelCls, self.v_model_kwargs = VModelCls, _sized(VModelCls, v_model_kwargs, [256, 256])
+
+    def _build_targets(self) -> None:
+        self.v_model, self.target_v_model = (self.build_model(self.VModelCls, self.v_model_kwargs) for _ in range(2))
+
+    def v(self, observation: Any, prev_action: Any, prev_reward: Any) -> Any:
+        """Return the values of observations, with gradients."""
+        return self._v(self.v_model, observation, prev_action, prev_reward)
+
+    def target_v(self, observation: Any, prev_action: Any, prev_reward: Any) -> Any:
+        """Return the values of observations by the target model."""
+        return self._v(self.target_v_model, observation, prev_action, prev_reward)
+
+    def _v(self, model: Any, *given: Any) -> Any:
+        inputs = self._inputs(*given)
+        value = model(*inputs)
+        return self._outputs(one_per_row(value, value.shape[: inputs[2].dim()], f"{type(model).__name__}.forward"))
+
+    def update_target(self, tau: float = 1) -> None:
+        """Move the target of V to V."""
+        update_state_dict(self.target_v_model, self.v_model.state_dict(), tau)
+
+    @property
+    def models(self) -> SacVModels:
+        """The models that are learned."""
+        return SacVModels(pi=self.model, q1=self.q1_model, q2=self.q2_model, v=self.v_model)
+
+    def v_parameters(self) -> Any:
+        """Return what the model of V learns."""
+        return self.v_model.parameters()
+
+    def _models(self) -> dict[str, Any]:
+        return {**super()._models(), "v_model": self.v_model, "target_v_model": self.target_v_model}
 
 
 class DdpgAgent(_ActorCriticAgent):

@@ -11,7 +11,7 @@ what followed them in the replay is another episode; without it they count as en
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -20,8 +20,10 @@ from torch import Tensor
 from striderl.compat.rlpyt.algorithms import OptimizerClass, gradient_step, number, require_initialized
 from striderl.compat.rlpyt.distributions import Gaussian, GaussianDistInfo
 from striderl.compat.rlpyt.q_algorithms import ReplayRlAlgorithm
+from striderl.compat.rlpyt.synchronize import average_gradient
 from striderl.compat.rlpyt.tensors import valid_mean
 from striderl.data import tree
+from striderl.data.checked_fields import refuse_overrides
 
 
 class SacOptInfo(NamedTuple):
@@ -41,6 +43,25 @@ class SacOptInfo(NamedTuple):
     alpha: list[float]
 
 
+class SacVOptInfo(NamedTuple):
+    """What SAC_V returns of its gradient steps."""
+
+    q1Loss: list[float]  # noqa: N815  (rlpyt's names)
+    q2Loss: list[float]  # noqa: N815
+    vLoss: list[float]  # noqa: N815
+    piLoss: list[float]  # noqa: N815
+    q1GradNorm: list[float]  # noqa: N815
+    q2GradNorm: list[float]  # noqa: N815
+    vGradNorm: list[float]  # noqa: N815
+    piGradNorm: list[float]  # noqa: N815
+    q1: list[float]
+    q2: list[float]
+    v: list[float]
+    piMu: list[float]  # noqa: N815
+    piLogStd: list[float]  # noqa: N815
+    qMeanDiff: list[float]  # noqa: N815
+
+
 class DdpgOptInfo(NamedTuple):
     """What DDPG and TD3 return of their gradient steps."""
 
@@ -50,9 +71,23 @@ class DdpgOptInfo(NamedTuple):
     qGradNorm: list[float]  # noqa: N815
 
 
+def _note(opt_info: Any, numbers: Iterable[tuple[str, Any]]) -> None:
+    """Append losses and norms by their names."""
+    for name, value in numbers:
+        getattr(opt_info, name).append(number(value))
+
+
+def _spread(opt_info: Any, **values: Tensor) -> None:
+    """Append every tenth row of values by their names, and how far the critics are apart."""
+    for name, value in values.items():
+        getattr(opt_info, name).extend(value[::10].flatten().tolist())
+    opt_info.qMeanDiff.append(float((values["q1"] - values["q2"]).abs().mean()))
+
+
 class SAC(ReplayRlAlgorithm):
     """Soft actor-critic."""
 
+    opt_info_class: ClassVar[Any] = SacOptInfo
     opt_info_fields: ClassVar[tuple[str, ...]] = SacOptInfo._fields
     agent_methods: ClassVar[tuple[str, ...]] = ("pi", "q", "target_q", "update_target", "give_min_itr_learn")
 
@@ -83,7 +118,7 @@ class SAC(ReplayRlAlgorithm):
         """Store the settings.
 
         `fixed_alpha` of None learns the temperature for `target_entropy`, by default minus the number of entries of an
-        action. `updates_per_sync` is for rlpyt's asynchronous runners, which do not exist here.
+        action. `updates_per_sync` is the number of gradient steps after which `AsyncRl` sends weights.
         """
         if action_prior not in ("uniform", "gaussian"):
             raise ValueError(f"action_prior is 'uniform' or 'gaussian', found {action_prior!r}")
@@ -100,10 +135,13 @@ class SAC(ReplayRlAlgorithm):
         self.bootstrap_timelimit, self.ReplayBufferCls = bootstrap_timelimit, ReplayBufferCls
         self.updates_per_sync = updates_per_sync
 
+    def prepare_agent(self) -> None:
+        """Set the iteration from which the agent uses its learned std."""
+        self.agent.give_min_itr_learn(self.min_itr_learn)
+
     def optim_initialize(self, rank: int = 0) -> None:
         """Build the optimisers of actor, critics and temperature."""
         self.rank = rank
-        self.agent.give_min_itr_learn(self.min_itr_learn)
         self.pi_optimizer, self.q1_optimizer, self.q2_optimizer = (
             self.OptimCls(parameters, lr=self.learning_rate, **self.optim_kwargs)
             for parameters in (self.agent.pi_parameters(), self.agent.q1_parameters(), self.agent.q2_parameters())
@@ -112,6 +150,8 @@ class SAC(ReplayRlAlgorithm):
         self._log_alpha = torch.tensor([start], requires_grad=self.fixed_alpha is None)
         self.alpha_optimizer: Any = None
         if self.fixed_alpha is None:
+            if self.world_size > 1:
+                self._log_alpha.register_post_accumulate_grad_hook(average_gradient)
             self.alpha_optimizer = self.OptimCls([self._log_alpha], lr=self.learning_rate, **self.optim_kwargs)
         size = math.prod(self.agent.env_spaces.action.shape)
         if self.target_entropy == "auto":
@@ -131,23 +171,29 @@ class SAC(ReplayRlAlgorithm):
         itr = itr if sampler_itr is None else sampler_itr
         if samples is not None:
             self.replay_buffer.append_samples(self.samples_to_buffer(samples))
-        opt_info = SacOptInfo(*([] for _ in SacOptInfo._fields))
+        opt_info = self.opt_info_class(*([] for _ in self.opt_info_fields))
         if itr < self.min_itr_learn:
             return opt_info
         for _ in range(self.updates_per_optimize):
             losses, values = self.loss(self.replay_buffer.sample_batch(self.batch_size))
-            q1_loss, q2_loss, pi_loss, alpha_loss = losses
-            if alpha_loss is not None:
-                gradient_step(self.alpha_optimizer, alpha_loss, [self._log_alpha], None)
-            # the actor first: its loss goes through the critics as they were when it was computed
-            pi_norm = gradient_step(self.pi_optimizer, pi_loss, self.agent.pi_parameters(), self.clip_grad_norm)
-            q1_norm = gradient_step(self.q1_optimizer, q1_loss, self.agent.q1_parameters(), self.clip_grad_norm)
-            q2_norm = gradient_step(self.q2_optimizer, q2_loss, self.agent.q2_parameters(), self.clip_grad_norm)
-            self.append_opt_info_(opt_info, losses, (q1_norm, q2_norm, pi_norm), values)
+            self.append_opt_info_(opt_info, losses, self._take_steps(*losses), values)
             self.update_counter += 1
             if self.update_counter % self.target_update_interval == 0:
                 self.agent.update_target(self.target_update_tau)
         return opt_info
+
+    def _take_steps(self, q1_loss: Tensor, q2_loss: Tensor, pi_loss: Tensor, alpha_loss: Tensor | None) -> Any:
+        """Take one gradient step of everything; return the norms of the gradients."""
+        if alpha_loss is not None:
+            gradient_step(self.alpha_optimizer, alpha_loss, [self._log_alpha], None)
+        return self._actor_and_critics(q1_loss, q2_loss, pi_loss)
+
+    def _actor_and_critics(self, q1_loss: Tensor, q2_loss: Tensor, pi_loss: Tensor) -> tuple[float, float, float]:
+        clip, agent = self.clip_grad_norm, self.agent
+        # the actor first: its loss goes through the critics as they were when it was computed
+        pi_norm = gradient_step(self.pi_optimizer, pi_loss, agent.pi_parameters(), clip)
+        q1_norm = gradient_step(self.q1_optimizer, q1_loss, agent.q1_parameters(), clip)
+        return q1_norm, gradient_step(self.q2_optimizer, q2_loss, agent.q2_parameters(), clip), pi_norm
 
     def loss(self, samples: Any) -> tuple[Any, Any]:
         """Return the losses of critics, actor and temperature; and values for logs."""
@@ -180,13 +226,8 @@ class SAC(ReplayRlAlgorithm):
     def append_opt_info_(self, opt_info: Any, losses: Any, grad_norms: Any, values: Any) -> None:
         """Note the numbers of a gradient step."""
         q1, q2, pi_mean, pi_log_std = values
-        for name, value in zip(("q1Loss", "q2Loss", "piLoss"), losses):
-            getattr(opt_info, name).append(number(value))
-        for name, value in zip(("q1GradNorm", "q2GradNorm", "piGradNorm"), grad_norms):
-            getattr(opt_info, name).append(number(value))
-        for name, value in zip(("q1", "q2", "piMu", "piLogStd"), (q1, q2, pi_mean, pi_log_std)):
-            getattr(opt_info, name).extend(value[::10].flatten().tolist())
-        opt_info.qMeanDiff.append(float((q1 - q2).abs().mean()))
+        _note(opt_info, zip(SacOptInfo._fields[:6], (*losses[:3], *grad_norms)))
+        _spread(opt_info, q1=q1, q2=q2, piMu=pi_mean, piLogStd=pi_log_std)
         opt_info.alpha.append(float(self.alpha))
 
     def optim_state_dict(self) -> Any:
@@ -210,6 +251,112 @@ class SAC(ReplayRlAlgorithm):
             self.alpha_optimizer.load_state_dict(state_dict["alpha_optimizer"])
         with torch.no_grad():
             self._log_alpha.fill_(state_dict["log_alpha"])
+
+
+class SAC_V(SAC):  # noqa: N801  (rlpyt's name)
+    """Soft actor-critic of the first kind, with a model of V and a temperature of 1; its agent is `SacVAgent`."""
+
+    opt_info_class: ClassVar[Any] = SacVOptInfo
+    opt_info_fields: ClassVar[tuple[str, ...]] = SacVOptInfo._fields
+    agent_methods: ClassVar[tuple[str, ...]] = ("pi", "q", "v", "target_v", "update_target", "give_min_itr_learn")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, {"alpha": "SAC_V has a temperature of 1; give reward_scale"})
+
+    def __init__(
+        self,
+        discount: float = 0.99,
+        batch_size: int = 256,
+        min_steps_learn: float = int(1e4),
+        replay_size: float = int(1e6),
+        replay_ratio: float = 256,
+        target_update_tau: float = 0.005,
+        target_update_interval: int = 1,
+        learning_rate: float = 3e-4,
+        OptimCls: OptimizerClass = torch.optim.Adam,
+        optim_kwargs: Mapping[str, Any] | None = None,
+        initial_optim_state_dict: Any = None,
+        action_prior: str = "uniform",
+        reward_scale: float = 1,
+        reparameterize: bool = True,
+        clip_grad_norm: float | None = 1e9,
+        policy_output_regularization: float = 0.001,
+        n_step_return: int = 1,
+        updates_per_sync: int = 1,
+        bootstrap_timelimit: bool = True,
+        ReplayBufferCls: Any = None,
+    ) -> None:
+        """Store the settings; without `reparameterize` the actor learns by the likelihood of its samples."""
+        super().__init__(
+            discount=discount,
+            batch_size=batch_size,
+            min_steps_learn=min_steps_learn,
+            replay_size=replay_size,
+            replay_ratio=replay_ratio,
+            target_update_tau=target_update_tau,
+            target_update_interval=target_update_interval,
+            learning_rate=learning_rate,
+            fixed_alpha=1.0,
+            OptimCls=OptimCls,
+            optim_kwargs=optim_kwargs,
+            initial_optim_state_dict=initial_optim_state_dict,
+            action_prior=action_prior,
+            reward_scale=reward_scale,
+            clip_grad_norm=clip_grad_norm,
+            n_step_return=n_step_return,
+            updates_per_sync=updates_per_sync,
+            bootstrap_timelimit=bootstrap_timelimit,
+            ReplayBufferCls=ReplayBufferCls,
+        )
+        self.reparameterize, self.policy_output_regularization = reparameterize, policy_output_regularization
+
+    def optim_initialize(self, rank: int = 0) -> None:
+        """Build the optimisers of actor, critics and V."""
+        self.v_optimizer = self.OptimCls(self.agent.v_parameters(), lr=self.learning_rate, **self.optim_kwargs)
+        super().optim_initialize(rank)
+
+    def _take_steps(self, q1_loss: Tensor, q2_loss: Tensor, v_loss: Tensor, pi_loss: Tensor | None) -> Any:
+        assert pi_loss is not None
+        v_norm = gradient_step(self.v_optimizer, v_loss, self.agent.v_parameters(), self.clip_grad_norm)
+        q1_norm, q2_norm, pi_norm = self._actor_and_critics(q1_loss, q2_loss, pi_loss)
+        return q1_norm, q2_norm, v_norm, pi_norm
+
+    def loss(self, samples: Any) -> tuple[Any, Any]:
+        """Return the losses of critics, V and actor; and values for logs."""
+        valid = self.valid(samples)
+        q1, q2 = self.agent.q(*samples.agent_inputs, samples.action)
+        with torch.no_grad():
+            going = (1 - samples.done_n.float()) * self.discount**self.n_step_return
+            y = self.reward_scale * samples.return_ + going * self.agent.target_v(*samples.target_inputs)
+        q1_loss = 0.5 * valid_mean((y - q1) ** 2, valid)
+        q2_loss = 0.5 * valid_mean((y - q2) ** 2, valid)
+        v = self.agent.v(*samples.agent_inputs)
+        action, log_pi, (pi_mean, pi_log_std) = self.agent.pi(*samples.agent_inputs)
+        action = action if self.reparameterize else action.detach()
+        value = torch.min(*self.agent.q(*samples.agent_inputs, action))
+        v_target = (value - log_pi + self.get_action_prior(action).to(value.device)).detach()
+        v_loss = 0.5 * valid_mean((v - v_target) ** 2, valid)
+        pi_losses = log_pi - value if self.reparameterize else log_pi * (v - v_target).detach()
+        spread = 0.5 * pi_mean**2 + 0.5 * pi_log_std**2
+        pi_loss = valid_mean(pi_losses + self.policy_output_regularization * spread.mean(-1), valid)
+        values = tuple(each.detach() for each in (q1, q2, v, pi_mean, pi_log_std))
+        return (q1_loss, q2_loss, v_loss, pi_loss), values
+
+    def append_opt_info_(self, opt_info: Any, losses: Any, grad_norms: Any, values: Any) -> None:
+        """Note the numbers of a gradient step."""
+        q1, q2, v, pi_mean, pi_log_std = values
+        _note(opt_info, zip(SacVOptInfo._fields[:8], (*losses, *grad_norms)))
+        _spread(opt_info, q1=q1, q2=q2, v=v, piMu=pi_mean, piLogStd=pi_log_std)
+
+    def optim_state_dict(self) -> Any:
+        """Return the states of all optimisers, as copies."""
+        return {**super().optim_state_dict(), "v_optimizer": tree.copy(self.v_optimizer.state_dict())}
+
+    def load_optim_state_dict(self, state_dict: Any) -> None:
+        """Go on with saved states."""
+        self.v_optimizer.load_state_dict(state_dict["v_optimizer"])
+        super().load_optim_state_dict({"alpha_optimizer": None, "log_alpha": 0.0, **state_dict})
 
 
 class DDPG(ReplayRlAlgorithm):
@@ -240,7 +387,7 @@ class DDPG(ReplayRlAlgorithm):
         bootstrap_timelimit: bool = True,
         ReplayBufferCls: Any = None,
     ) -> None:
-        """Store the settings; `updates_per_sync` is for rlpyt's asynchronous runners, which do not exist here."""
+        """Store the settings; `updates_per_sync` gradient steps are one iteration of `AsyncRl`."""
         self.discount, self._batch_size, self.min_steps_learn = discount, int(batch_size), min_steps_learn
         self.replay_size, self.replay_ratio = int(replay_size), replay_ratio
         self.target_update_tau, self.target_update_interval = target_update_tau, int(target_update_interval)
@@ -341,9 +488,8 @@ class TD3(DDPG):
         )
         self.mu_learning_rate = self.learning_rate
 
-    def optim_initialize(self, rank: int = 0) -> None:
-        """Build the optimisers, and tell the agent when learning starts."""
-        super().optim_initialize(rank)
+    def prepare_agent(self) -> None:
+        """Set the iteration from which the agent explores with `action_std`."""
         self.agent.give_min_itr_learn(self.min_itr_learn)
 
     def q_loss(self, samples: Any, valid: Tensor | None) -> Tensor:

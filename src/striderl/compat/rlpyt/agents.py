@@ -6,11 +6,6 @@
     while learning, with gradients    agent(observation, prev_action, prev_reward[, init_rnn_state])
                                       for [T, B, …], [B, …] and single inputs
 
-    CategoricalPgAgent    model ─▶ pi [..., n], v [...]             pi are probabilities: rows >= 0 that sum to 1
-    GaussianPgAgent       model ─▶ mu, log_std [..., n], v [...]
-    Recurrent…PgAgent     … and the next state, RnnState(h, c) of [N, B, H] each; stored as prev_rnn_state [B, N, H]
-    PgAgent               the first or the second, as the action space is
-
 The model gets observations in their own shape and dtype, and previous choices as one-hot rows. Outputs are put where
 the sampler's observations are, so they fit the samples; the recurrent state stays with the model. Required arguments
 of a model among observation_shape, image_shape, output_size and action_size that nothing else gives are taken from the
@@ -19,38 +14,37 @@ spaces; rlpyt would raise for them.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from striderl.collect.samplers.agents import AgentStep
+from striderl.collect.samplers.agents import AgentStep as AgentStep
 from striderl.collect.samplers.samples import AgentInputs as AgentInputs
-from striderl.compat.rlpyt.distributions import Categorical, DiscreteMixin, DistInfo, DistInfoStd, Gaussian
+from striderl.compat.rlpyt.distributions import DiscreteMixin
 from striderl.compat.rlpyt.envs import agent_spaces
-from striderl.compat.user_models import one_per_row
+from striderl.compat.rlpyt.synchronize import RWLock, average_gradients
+from striderl.compat.rlpyt.tensors import strip_ddp_state_dict
 from striderl.data import tree
 from striderl.data.buffers import buffer_func, buffer_method, buffer_to
 from striderl.data.named_tuples import ArrayTuple, namedarraytuple
 
+__path__: list[str] = []  # rlpyt's modules agents.… are below, see compat/original_paths.py
+
 ModelClass = Callable[..., nn.Module]
 """A model's class, or a function that builds one."""
-PROBABILITY_TOLERANCE = 1e-3
-"""How far the sum of a row of probabilities may be from 1."""
-
 AgentInputsRnn = namedarraytuple("AgentInputsRnn", ["observation", "prev_action", "prev_reward", "init_rnn_state"])
-AgentInfo = namedarraytuple("AgentInfo", ["dist_info", "value"])
-AgentInfoRnn = namedarraytuple("AgentInfoRnn", ["dist_info", "value", "prev_rnn_state"])
 
 
-class AgentTrain(NamedTuple):
-    """The result of a policy-gradient agent that is called with inputs."""
+class Sending:
+    """The lock of shared weights, and how often they were sent."""
 
-    dist_info: Any
-    value: Tensor
+    def __init__(self) -> None:
+        self.lock, self.count = RWLock(), 0
 
 
 class BaseAgent:
@@ -79,7 +73,10 @@ class BaseAgent:
         """Where the model is."""
         self.samples_device = torch.device("cpu")
         """Where the sampler's observations are, and outputs are put."""
+        self.shared_model: Any = None
+        """The weights that an asynchronous sampler takes up, on the CPU."""
         self._mode: str | None = None
+        self._recv_count = 0
 
     def __call__(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Any:
         """Return the model's outputs for the algorithm, with gradients."""
@@ -96,6 +93,8 @@ class BaseAgent:
         self.model = self.build_model(self.ModelCls, self.model_kwargs)
         if share_memory:
             self.model.share_memory()
+            self.shared_model = self.model
+            self._sending = Sending()
         self.share_memory = share_memory
         if self.initial_model_state_dict is not None:
             self.model.load_state_dict(self.initial_model_state_dict)
@@ -121,10 +120,61 @@ class BaseAgent:
         return {"observation_shape": shape, "image_shape": shape, "output_size": size, "action_size": size}
 
     def to_device(self, cuda_idx: int | None = None) -> None:
-        """Move the model to a GPU; None leaves it where it is."""
-        if cuda_idx is not None:
-            self.device = torch.device("cuda", cuda_idx)
-            self.model.to(self.device)
+        """Move the model to a GPU, a copy of it where it is shared; None leaves it where it is."""
+        if cuda_idx is None:
+            return
+        if self.shared_model is not None:
+            self.model = self._unshared_model()
+        self.device = torch.device("cuda", cuda_idx)
+        self.model.to(self.device)
+
+    def _unshared_model(self) -> nn.Module:
+        model = self.build_model(self.ModelCls, self.model_kwargs)
+        model.load_state_dict(self.shared_model.state_dict())
+        return model
+
+    def data_parallel(self) -> int | None:
+        """Let gradients be the mean over all processes of `torch.distributed`; return the number of the GPU.
+
+        Override it where `backward` goes through further models: `average_gradients(self.my_model)`.
+        """
+        average_gradients(self.model)
+        return self.device.index
+
+    def async_cpu(self, share_memory: bool = True) -> None:
+        """Go on with a model of one's own beside the shared one; asynchronous runners call this."""
+        if self.device.type != "cpu":
+            return
+        if self.shared_model is None:
+            raise RuntimeError("async_cpu wants a shared model: call initialize(share_memory=True) first")
+        self.model = self._unshared_model()
+        if share_memory:
+            self.model.share_memory()
+
+    def sync_shared_memory(self) -> None:
+        """Copy the weights to the shared model; nothing where it is the model itself."""
+        if self.shared_model is not None and self.shared_model is not self.model:
+            self.shared_model.load_state_dict(strip_ddp_state_dict(self.model.state_dict()))
+
+    def send_shared_memory(self) -> None:
+        """Copy the weights to the shared model for the sampler; asynchronous runners call this after learning."""
+        if self.shared_model is not self.model:
+            with self._sending.lock.write_lock:
+                self.sync_shared_memory()
+                self._sending.count += 1
+
+    def recv_shared_memory(self) -> None:
+        """Take up the weights that were sent since the last time; asynchronous samplers call this before a batch."""
+        if self.shared_model is self.model:
+            return
+        with self._sending.lock:
+            if self._recv_count < self._sending.count:
+                self.model.load_state_dict(self.shared_model.state_dict())
+                self._recv_count = self._sending.count
+
+    def sampling_agent(self) -> BaseAgent:
+        """Return a copy of this agent for a sampler that runs beside learning; the shared model stays the same one."""
+        return copy.deepcopy(self, {id(each): each for each in (self.shared_model, self._sending)})
 
     def collector_initialize(self, global_B: int = 1, env_ranks: Sequence[int] | None = None) -> None:
         """Take the numbers of this sampler's envs among all."""
@@ -256,6 +306,10 @@ class AlternatingRecurrentAgentMixin(RecurrentAgentMixin):
     _sample_rnn_states: tuple[Any, Any] = (None, None)
     _alt: int = 0
 
+    def get_alt(self) -> int:
+        """Return which half is acted for, 0 or 1."""
+        return self._alt
+
     def toggle_alt(self) -> None:
         """Turn to the other half."""
         self._prev_rnn_state, self._other_rnn_state = self._other_rnn_state, self._prev_rnn_state
@@ -307,160 +361,3 @@ def stored_state(prev_rnn_state: Any, like: Any) -> Any:
     """Return the state before a step as it is stored, [B, N, H]; None as zeros like the state after it."""
     state = buffer_func(like, torch.zeros_like) if prev_rnn_state is None else prev_rnn_state
     return buffer_method(state, "transpose", 0, 1)
-
-
-# -- policy gradients --------------------------------------------------------------------------------------------------
-
-
-class PgAgent(BaseAgent):
-    """An agent with a distribution and a value, for PPO and A2C; its kind follows from the action space."""
-
-    def initialize(
-        self, env_spaces: Any, share_memory: bool = False, global_B: int = 1, env_ranks: Sequence[int] | None = None
-    ) -> None:
-        """Build the model and the distribution."""
-        super().initialize(env_spaces, share_memory, global_B, env_ranks)
-        self.distribution = self._make_distribution(self.env_spaces.action)
-
-    def _make_distribution(self, action: Any) -> Any:
-        if hasattr(action, "n"):
-            return Categorical(dim=action.n)
-        if len(action.shape) != 1:
-            raise TypeError(f"{type(self).__name__} wants actions of one dimension, found shape {list(action.shape)}")
-        return Gaussian(dim=action.shape[0])
-
-    def __call__(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Any:
-        """Return dist_info and value, with gradients."""
-        outputs = self.model(*self._inputs(observation, prev_action, prev_reward))
-        return AgentTrain(*self._outputs(*self._read(outputs, 0)[:2]))
-
-    @torch.no_grad()
-    def step(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> ArrayTuple:
-        """Sample actions; what the update reads back is stored with them."""
-        self._sampled(observation)
-        outputs = self.model(*self._inputs(observation, prev_action, prev_reward))
-        dist_info, value, _ = self._read(outputs, 0)
-        action = self.distribution.sample(dist_info)
-        return AgentStep(*self._outputs(action, AgentInfo(dist_info=dist_info, value=value)))
-
-    @torch.no_grad()
-    def value(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Tensor:
-        """Return the values, such as that of what followed a batch."""
-        outputs = self.model(*self._inputs(observation, prev_action, prev_reward))
-        value: Tensor = self._outputs(self._read(outputs, 0)[1])
-        return value
-
-    def _read(self, outputs: Any, num_states: int) -> tuple[Any, Tensor, Any]:
-        """Return dist_info, value and the next state of what a model returned."""
-        name, discrete = type(self.model).__name__, isinstance(self.distribution, DiscreteMixin)
-        form = ["pi", "v"] if discrete else ["mu", "log_std", "v"]
-        form += ["rnn_state"] * num_states
-        if not isinstance(outputs, (tuple, list)) or len(outputs) != len(form):
-            found = f"{len(outputs)} values" if isinstance(outputs, (tuple, list)) else type(outputs).__name__
-            raise TypeError(f"{name}.forward must return ({', '.join(form)}), found {found}")
-        first, state = outputs[0], outputs[-1] if num_states else None
-        value = outputs[len(form) - num_states - 1]
-        if first.shape[-1] != self.distribution.dim:
-            raise ValueError(
-                f"{name}.forward must return {form[0]} of size {self.distribution.dim}, found {list(first.shape)}"
-            )
-        value = one_per_row(value, first.shape[:-1], f"{name}.forward: v")
-        if discrete:
-            return DistInfo(prob=checked_probabilities(first, name)), value, state
-        return DistInfoStd(mean=first, log_std=outputs[1].expand_as(first)), value, state
-
-
-class CategoricalPgAgent(PgAgent):
-    """Samples one of several choices."""
-
-    def _make_distribution(self, action: Any) -> Any:
-        if not hasattr(action, "n"):
-            raise TypeError(f"{type(self).__name__} wants choices, found the action space {action}")
-        return Categorical(dim=action.n)
-
-
-class GaussianPgAgent(PgAgent):
-    """Samples real numbers; an env clips what lies outside its bounds."""
-
-    def _make_distribution(self, action: Any) -> Any:
-        if hasattr(action, "n"):
-            raise TypeError(f"{type(self).__name__} wants real-valued actions, found the action space {action}")
-        return super()._make_distribution(action)
-
-
-class RecurrentPgAgentBase(PgAgent):
-    """The methods of recurrent agents; a mixin keeps their state."""
-
-    prev_rnn_state: Any
-    advance_rnn_state: Any
-
-    def __call__(
-        self, observation: Any, prev_action: Any = None, prev_reward: Any = None, init_rnn_state: Any = None
-    ) -> Any:
-        """Return dist_info, value and the next state, with gradients; `init_rnn_state` is [N, B, H]."""
-        inputs = self._inputs(observation, prev_action, prev_reward, init_rnn_state)
-        dist_info, value, state = self._read(self.model(*inputs), 1)
-        return *self._outputs(dist_info, value), state
-
-    @torch.no_grad()
-    def step(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> ArrayTuple:
-        """Sample actions and advance the state; the one before the step is stored with them."""
-        self._sampled(observation)
-        before = self.prev_rnn_state
-        outputs = self.model(*self._inputs(observation, prev_action, prev_reward, before))
-        dist_info, value, state = self._read(outputs, 1)
-        action = self.distribution.sample(dist_info)
-        info = AgentInfoRnn(dist_info=dist_info, value=value, prev_rnn_state=stored_state(before, state))
-        self.advance_rnn_state(state)
-        return AgentStep(*self._outputs(action, info))
-
-    @torch.no_grad()
-    def value(self, observation: Any, prev_action: Any = None, prev_reward: Any = None) -> Tensor:
-        """Return the values by the state of now, which stays."""
-        outputs = self.model(*self._inputs(observation, prev_action, prev_reward, self.prev_rnn_state))
-        value: Tensor = self._outputs(self._read(outputs, 1)[1])
-        return value
-
-
-class RecurrentPgAgent(RecurrentAgentMixin, RecurrentPgAgentBase):
-    """A recurrent agent whose kind follows from the action space."""
-
-
-class RecurrentCategoricalPgAgentBase(RecurrentPgAgentBase, CategoricalPgAgent):
-    """A recurrent model and choices."""
-
-
-class RecurrentGaussianPgAgentBase(RecurrentPgAgentBase, GaussianPgAgent):
-    """A recurrent model and real numbers."""
-
-
-class RecurrentCategoricalPgAgent(RecurrentAgentMixin, RecurrentCategoricalPgAgentBase):
-    """Samples choices with a recurrent model."""
-
-
-class RecurrentGaussianPgAgent(RecurrentAgentMixin, RecurrentGaussianPgAgentBase):
-    """Samples real numbers with a recurrent model."""
-
-
-class AlternatingRecurrentCategoricalPgAgent(AlternatingRecurrentAgentMixin, RecurrentCategoricalPgAgentBase):
-    """The same for an alternating sampler."""
-
-
-class AlternatingRecurrentGaussianPgAgent(AlternatingRecurrentAgentMixin, RecurrentGaussianPgAgentBase):
-    """The same for an alternating sampler."""
-
-
-def checked_probabilities(pi: Tensor, name: str) -> Tensor:
-    """Return pi, or raise where its rows are no probabilities: logits in their place would act otherwise."""
-    with torch.no_grad():
-        good = bool(((pi >= 0).all(-1) & ((pi.sum(-1) - 1.0).abs() < PROBABILITY_TOLERANCE)).all())
-    if not good:
-        rows = pi.detach().reshape(-1, pi.shape[-1])
-        wrong = ~((rows >= 0).all(-1) & ((rows.sum(-1) - 1.0).abs() < PROBABILITY_TOLERANCE))
-        row = rows[wrong][0]
-        raise ValueError(
-            f"{name}.forward must return pi as probabilities, rows >= 0 that sum to 1, found "
-            f"a row such as {[round(each, 4) for each in row[:8].tolist()]} with sum {float(row.sum()):.4g}; for "
-            "logits return torch.softmax(logits, dim=-1)"
-        )
-    return pi

@@ -77,6 +77,22 @@ class RlAlgorithm:
         """
         raise NotImplementedError
 
+    def async_initialize(
+        self,
+        agent: Any,
+        sampler_n_itr: int,
+        batch_spec: Any,
+        mid_batch_reset: bool,
+        examples: Any,
+        world_size: int = 1,
+    ) -> Any:
+        """Do what `initialize` does for `AsyncRl`, without optimisers; return a replay that is written meanwhile."""
+        raise NotImplementedError(f"{type(self).__name__} defines no async_initialize, which AsyncRl calls")
+
+    def optim_initialize(self, rank: int = 0) -> None:
+        """Build the optimisers; `AsyncRl` calls it after `async_initialize`."""
+        raise NotImplementedError(f"{type(self).__name__} defines no optim_initialize, which AsyncRl calls")
+
     def optimize_agent(self, itr: int, samples: Any = None, sampler_itr: int | None = None) -> Any:
         """Learn from a batch; return a named tuple with `opt_info_fields`."""
         raise NotImplementedError

@@ -18,7 +18,10 @@ import numpy as np
 from striderl.compat.rlpyt.envs import Env, EnvStep, IntBox
 
 HEIGHT, WIDTH = 104, 80
-FIRE, UP = 1, 2
+_WAYS = ("UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT")
+ACTION_MEANING = dict(enumerate(("NOOP", "FIRE", *_WAYS, *(f"{way}FIRE" for way in _WAYS))))
+ACTION_INDEX = {meaning: action for action, meaning in ACTION_MEANING.items()}
+FIRE, UP = ACTION_INDEX["FIRE"], ACTION_INDEX["UP"]
 
 
 class AtariInfo(NamedTuple):
@@ -103,6 +106,14 @@ class AtariEnv(Env):
     def horizon(self) -> int:
         """The most steps of a game."""
         return self._horizon
+
+    def get_obs(self) -> Any:
+        """Return the observation of now."""
+        return self._obs.copy()
+
+    def get_action_meanings(self) -> list[str]:
+        """Return what each action does, in words."""
+        return [ACTION_MEANING[action] for action in self._action_set]
 
     def _leave_lost_life(self) -> None:
         self.ale.act(0)

@@ -20,6 +20,8 @@ from torch import Tensor
 from striderl.compat.rlpyt.tensors import from_onehot, select_at_indexes, to_onehot, valid_mean
 from striderl.data.named_tuples import namedarraytuple
 
+__path__: list[str] = []  # rlpyt's modules distributions.… are below, see compat/original_paths.py
+
 EPS = 1e-8
 """Added to probabilities and standard deviations before a logarithm or a division."""
 
@@ -114,13 +116,13 @@ class Categorical(DiscreteMixin):
         prob: Tensor = dist_info.prob
         return -(prob * (prob + EPS).log()).sum(-1)
 
-    def log_likelihood(self, x: Tensor, dist_info: Any) -> Tensor:
-        """Return log π(x)."""
-        return (select_at_indexes(x, dist_info.prob) + EPS).log()
+    def log_likelihood(self, indexes: Tensor, dist_info: Any) -> Tensor:
+        """Return log π(indexes)."""
+        return (select_at_indexes(indexes, dist_info.prob) + EPS).log()
 
-    def likelihood_ratio(self, x: Tensor, old_dist_info: Any, new_dist_info: Any) -> Tensor:
-        """Return π_new(x) / π_old(x)."""
-        new, old = (select_at_indexes(x, info.prob) for info in (new_dist_info, old_dist_info))
+    def likelihood_ratio(self, indexes: Tensor, old_dist_info: Any, new_dist_info: Any) -> Tensor:
+        """Return π_new(indexes) / π_old(indexes)."""
+        new, old = (select_at_indexes(indexes, info.prob) for info in (new_dist_info, old_dist_info))
         return (new + EPS) / (old + EPS)
 
 
@@ -147,12 +149,12 @@ class EpsilonGreedy(DiscreteMixin):
         """Set ε: a number, or [B]."""
         self._epsilon = epsilon
 
-    def sample(self, dist_info: Any) -> Tensor:
+    def sample(self, q: Any) -> Tensor:
         """Choose for Q-values [T, B, n] or [B, n]; an ε per env holds for all T."""
-        greedy = dist_info.argmax(-1)
+        greedy = q.argmax(-1)
         epsilon = torch.as_tensor(self._epsilon, dtype=torch.float32, device=greedy.device)
         anywhere = torch.rand(greedy.shape, device=greedy.device) < epsilon
-        return torch.where(anywhere, torch.randint_like(greedy, dist_info.shape[-1]), greedy)
+        return torch.where(anywhere, torch.randint_like(greedy, q.shape[-1]), greedy)
 
 
 class CategoricalEpsilonGreedy(EpsilonGreedy):
@@ -174,12 +176,12 @@ class CategoricalEpsilonGreedy(EpsilonGreedy):
         """Set the values [P] of the atoms."""
         self.z = z
 
-    def sample(self, dist_info: Any, z: Tensor | None = None) -> Tensor:
+    def sample(self, p: Any, z: Tensor | None = None) -> Tensor:
         """Choose for probabilities [..., n, P] of the atoms."""
         atoms = self.z if z is None else z
         if atoms is None:
             raise RuntimeError("CategoricalEpsilonGreedy wants the values of the atoms: call set_z first")
-        return super().sample(dist_info @ atoms.to(dist_info))
+        return super().sample(p @ atoms.to(p))
 
 
 class Gaussian(Distribution):

@@ -17,6 +17,8 @@ import numpy as np
 
 from striderl.data.named_tuples import NamedTupleSchema, is_namedtuple
 
+__path__: list[str] = []  # rlpyt's modules envs.… are below, see compat/original_paths.py
+
 Array = np.ndarray[Any, Any]
 
 EnvInfo = namedtuple("EnvInfo", [])
@@ -218,9 +220,9 @@ class GymSpaceWrapper:
             }
         return int(value) if self.space.shape == () and np.issubdtype(self.space.dtype, np.integer) else value
 
-    def contains(self, value: Any) -> bool:
+    def contains(self, x: Any) -> bool:
         """Return whether a value of the Gymnasium env lies in the space."""
-        return bool(self.space.contains(value))
+        return bool(self.space.contains(x))
 
     def seed(self, seed: int | None = None) -> Any:
         """Seed the space."""
@@ -338,12 +340,13 @@ class EnvInfoWrapper:
     def step(self, action: Any) -> Any:
         """Take one step; keys that the info lacks are put in."""
         *result, info = self.env.step(action)
-        return (*result, _infilled(info, self._info_example))
+        return (*result, infill_info(info, self._info_example))
 
 
-def _infilled(info: Mapping[str, Any], example: Mapping[str, Any]) -> dict[str, Any]:
-    found = {**example, **info}
-    nested = {key: _infilled(found[key], value) for key, value in example.items() if isinstance(value, Mapping)}
+def infill_info(info: Mapping[str, Any], sometimes_info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an info with the keys of an example that it lacks, nested ones too."""
+    found = {**sometimes_info, **info}
+    nested = {key: infill_info(found[key], part) for key, part in sometimes_info.items() if isinstance(part, Mapping)}
     return {**found, **nested}
 
 
@@ -378,6 +381,10 @@ class GymEnvWrapper(Env):
         found = _named_info({**_numbers(info), "timeout": bool(truncated and not terminated)}, self._info_example)
         done = bool(terminated or truncated)
         return EnvStep(self._observation_space.convert(observation), np.float32(reward), done, found)
+
+    def render(self) -> Any:
+        """Draw the env in the mode that it was made with."""
+        return self.env.render()
 
     @property
     def horizon(self) -> int:

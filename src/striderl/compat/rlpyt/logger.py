@@ -32,6 +32,7 @@ from striderl.loggers.file_loggers import CsvLogger, LineFile
 from striderl.loggers.logger import Logger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
 
+COLORS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
 SNAPSHOT_MODES = ("none", "last", "all", "gap", "last+gap")
 
 
@@ -49,7 +50,10 @@ class LogState:
     snapshot_gap: int = 1
     iteration: int = 0
     enabled: bool = True
+    tabular_enabled: bool = True
     tabular_only: bool = False
+    disable_prefix: bool = False
+    summary_writer: Any = None
 
 
 _state: ContextVar[LogState] = ContextVar("rlpyt log", default=LogState())  # noqa: B039  (one for the process)
@@ -94,6 +98,22 @@ def logger_context(
             text.close()
 
 
+def get_log_dir(experiment_name: str, root_log_dir: str | Path | None = None, date: bool = True) -> Path:
+    """Return data/local/yyyymmdd/hhmmss/experiment_name, below the working folder or another root."""
+    now = datetime.datetime.now()
+    root = (Path("data") if root_log_dir is None else Path(root_log_dir)) / "local"
+    return (root / f"{now:%Y%m%d}" / f"{now:%H%M%S}" if date else root).absolute() / experiment_name
+
+
+def check_progress(exp_dir: str | Path | None = None) -> dict[Path, int]:
+    """Show and return the number of rows of every progress.csv below a folder."""
+    files = sorted((Path.cwd() if exp_dir is None else Path(exp_dir)).rglob("progress.csv"))
+    counts = {path: max(0, len(path.read_text().splitlines()) - 1) for path in files}
+    for path, count in counts.items():
+        log(f"{count} {path}", with_timestamp=False)
+    return counts
+
+
 def _named(value: object) -> str:
     return value.__name__ if isinstance(value, type) else str(value)
 
@@ -115,7 +135,7 @@ def log(s: Any, with_prefix: bool = True, with_timestamp: bool = True, color: st
     state = _state.get()
     if not state.enabled or state.tabular_only:
         return
-    line = f"{''.join(state.prefixes) if with_prefix else ''}{s}"
+    line = f"{''.join(state.prefixes) if with_prefix and not state.disable_prefix else ''}{s}"
     if with_timestamp:
         line = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} | {line}"
     _show(state, line)
@@ -158,9 +178,45 @@ def enable() -> None:
     _state.get().enabled = True
 
 
+def disable_tabular() -> None:
+    """Show and write no tables from now on."""
+    _state.get().tabular_enabled = False
+
+
+def enable_tabular() -> None:
+    """Show and write tables again."""
+    _state.get().tabular_enabled = True
+
+
+def set_disable_prefix(disable_prefix: bool) -> None:
+    """Leave prefixes of lines away, or put them again."""
+    _state.get().disable_prefix = disable_prefix
+
+
+def get_disable_prefix() -> bool:
+    """Return whether prefixes of lines are left away."""
+    return _state.get().disable_prefix
+
+
+def colorize(string: str, color: str, bold: bool = False, highlight: bool = False) -> str:
+    """Return a text with the codes of a colour of terminals."""
+    code = COLORS.index(color) + (40 if highlight else 30)
+    return f"\x1b[{code}{';1' if bold else ''}m{string}\x1b[0m"
+
+
+def mkdir_p(path: str | Path) -> None:
+    """Make a folder and those it lies in."""
+    Path(path).mkdir(parents=True, exist_ok=True)
+
+
 def set_log_tabular_only(log_tabular_only: bool) -> None:
     """Show tables only, or lines as well."""
     _state.get().tabular_only = log_tabular_only
+
+
+def get_log_tabular_only() -> bool:
+    """Return whether tables alone are shown."""
+    return _state.get().tabular_only
 
 
 def set_iteration(iteration: int) -> None:
@@ -215,7 +271,7 @@ def dump_tabular(with_prefix: bool = True, with_timestamp: bool = False) -> dict
     """Show what was recorded as a table, write it as a row, and return it."""
     state = _state.get()
     row, state.tabular = state.tabular, {}
-    if not state.enabled or not row:
+    if not (state.enabled and state.tabular_enabled and row):
         return row
     width = max(len(key) for key in row)
     before = "".join(state.prefixes) if with_prefix else ""
@@ -226,6 +282,9 @@ def dump_tabular(with_prefix: bool = True, with_timestamp: bool = False) -> dict
     numbers = {key: float(value) for key, value in row.items() if isinstance(value, (int, float, np.number))}
     for table in state.tables.values():
         table.log(state.iteration, numbers)
+    if state.summary_writer is not None:
+        for key, value in numbers.items():
+            state.summary_writer.add_scalar(key, value, state.iteration)
     return row
 
 
@@ -254,6 +313,22 @@ def add_text_output(file_name: str | Path) -> None:
 def remove_text_output(file_name: str | Path) -> None:
     """Close such a file."""
     _state.get().texts.pop(str(file_name)).close()
+
+
+def set_tf_summary_writer(writer_name: Any) -> None:
+    """Write rows to a `SummaryWriter` of TensorBoard as well; None for none."""
+    _state.get().summary_writer = writer_name
+
+
+def get_tf_summary_writer() -> Any:
+    """Return the `SummaryWriter` that was set."""
+    return _state.get().summary_writer
+
+
+def log_variant(log_file: str | Path, variant_data: Mapping[str, Any]) -> None:
+    """Write settings as JSON; classes by their names."""
+    mkdir_p(Path(log_file).parent)
+    write_text(Path(log_file), json.dumps(variant_data, indent=2, sort_keys=True, default=_named))
 
 
 def set_snapshot_dir(dir_name: str | Path | None) -> None:

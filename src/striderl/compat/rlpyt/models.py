@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from striderl.compat.rlpyt.tensors import infer_leading_dims, restore_leading_dims
 from striderl.data.named_tuples import namedarraytuple
 
+__path__: list[str] = []  # rlpyt's modules models.… are below, see compat/original_paths.py
+
 RnnState = namedarraytuple("RnnState", ["h", "c"])
 """The state of an LSTM, [layers, B, size] each."""
 
@@ -44,22 +46,24 @@ def conv2d_output_shape(
     return found[0], found[1]
 
 
-class _ScaledGradient(torch.autograd.Function):
+class ScaleGrad(torch.autograd.Function):
     """The same numbers, with the gradient times a factor."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, scale: float) -> Tensor:
+        """Return the tensor."""
         ctx.scale = scale
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient times the factor, and none for the factor."""
         return grad_output * ctx.scale, None
 
 
 def scale_grad(tensor: Tensor, scale: float) -> Tensor:
     """Return the tensor; the gradient that flows back through it is multiplied by `scale`."""
-    scaled: Tensor = _ScaledGradient.apply(tensor, scale)  # type: ignore[no-untyped-call]
+    scaled: Tensor = ScaleGrad.apply(tensor, scale)  # type: ignore[no-untyped-call]
     return scaled
 
 

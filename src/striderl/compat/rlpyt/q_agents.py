@@ -1,4 +1,4 @@
-"""rlpyt's agents with Q-values of choices, for DQN and its relatives; and the agents for Atari and MuJoCo.
+"""rlpyt's agents with Q-values of choices, for DQN and its relatives.
 
 DqnAgent       model ─▶ q [..., n]                 acts by ε-greedy, stores q
 CatDqnAgent    model ─▶ p [..., n, n_atoms]        probabilities of the atoms, stores p
@@ -20,28 +20,16 @@ from torch import Tensor
 from striderl.collect.samplers.agents import AgentStep
 from striderl.compat.rlpyt.agents import (
     AlternatingRecurrentAgentMixin,
-    AlternatingRecurrentCategoricalPgAgent,
-    AlternatingRecurrentGaussianPgAgent,
     BaseAgent,
-    CategoricalPgAgent,
-    GaussianPgAgent,
     ModelClass,
     RecurrentAgentMixin,
-    RecurrentCategoricalPgAgent,
-    RecurrentGaussianPgAgent,
     copied,
     stored_state,
 )
 from striderl.compat.rlpyt.distributions import CategoricalEpsilonGreedy, EpsilonGreedy
-from striderl.compat.rlpyt.models import (
-    AtariCatDqnModel,
-    AtariDqnModel,
-    AtariFfModel,
-    AtariLstmModel,
-    AtariR2d1Model,
-)
+from striderl.compat.rlpyt.models import AtariCatDqnModel, AtariDqnModel, AtariR2d1Model
+from striderl.compat.rlpyt.pg_agents import AtariMixin
 from striderl.compat.rlpyt.tensors import update_state_dict
-from striderl.compat.rlpyt.vector_models import MujocoFfModel, MujocoLstmModel
 from striderl.data.buffers import buffer_to
 from striderl.data.named_tuples import ArrayTuple, namedarraytuple
 
@@ -50,32 +38,70 @@ CatDqnAgentInfo = namedarraytuple("CatDqnAgentInfo", ["p"])
 R2d1AgentInfo = namedarraytuple("R2d1AgentInfo", ["q", "prev_rnn_state"])
 
 
-class DqnAgent(BaseAgent):
-    """An agent with one Q-value per choice, and a target model."""
+class EpsilonGreedyAgentMixin:
+    """The schedule of ε: `class Mine(EpsilonGreedyAgentMixin, MyAgent)`, whose distribution has `set_epsilon`."""
+
+    distribution: Any
 
     def __init__(
         self,
-        ModelCls: ModelClass | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        initial_model_state_dict: Mapping[str, Any] | None = None,
-        *,
+        *args: Any,
         eps_init: float = 1,
         eps_final: float = 0.01,
         eps_final_min: float | None = None,
         eps_itr_min: int = 50,
         eps_itr_max: int = 1000,
         eps_eval: float = 0.001,
+        **kwargs: Any,
     ) -> None:
-        """Store the model's class and the schedule of ε; the algorithm sets its iterations."""
-        super().__init__(ModelCls, model_kwargs, initial_model_state_dict)
+        """Store the schedule, whose iterations the algorithm sets; other arguments are the agent's."""
+        super().__init__(*args, **kwargs)
         self.eps_init: Any = eps_init
         self.eps_final: Any = eps_final
         self.eps_final_min, self.eps_eval = eps_final_min, eps_eval
         self.eps_itr_min, self.eps_itr_max = eps_itr_min, eps_itr_max
         self._eps_final_scalar = eps_final
         self.eps_sample: Any = eps_init
-        self.target_model: Any = None
-        self._half = 0
+
+    def collector_initialize(self, global_B: int = 1, env_ranks: Sequence[int] | None = None) -> None:
+        """Give each env its own ε, where `eps_final_min` asks for it."""
+        if env_ranks is not None:
+            self.make_vec_eps(global_B, env_ranks)
+
+    def make_vec_eps(self, global_B: int, env_ranks: Sequence[int]) -> None:
+        """Space the last ε of all envs evenly in the logarithm, and keep those of these envs."""
+        if self.eps_final_min is not None and self.eps_final_min != self._eps_final_scalar:
+            low, high = (torch.tensor(float(each)).log10() for each in (self.eps_final_min, self._eps_final_scalar))
+            self.eps_final = torch.logspace(float(low), float(high), global_B)[list(env_ranks)]
+        self.eps_sample = self.eps_init
+
+    def set_epsilon_itr_min_max(self, eps_itr_min: int, eps_itr_max: int) -> None:
+        """Set the iterations between which ε falls; the algorithm calls this."""
+        self.eps_itr_min, self.eps_itr_max = eps_itr_min, eps_itr_max
+
+    def set_sample_epsilon_greedy(self, epsilon: Any) -> None:
+        """Act with this ε from now on."""
+        self.distribution.set_epsilon(epsilon)
+
+    def sample_mode(self, itr: int) -> None:
+        """Explore with the ε of this iteration."""
+        super().sample_mode(itr)  # type: ignore[misc]
+        span = max(1, self.eps_itr_max - self.eps_itr_min)
+        progress = min(1.0, max(0, itr - self.eps_itr_min) / span)
+        self.eps_sample = progress * self.eps_final + (1 - progress) * self.eps_init
+        self.set_sample_epsilon_greedy(self.eps_sample)
+
+    def eval_mode(self, itr: int) -> None:
+        """Act with `eps_eval`; with 1 in the evaluation before the first iteration, whose `itr` is 0."""
+        super().eval_mode(itr)  # type: ignore[misc]
+        self.set_sample_epsilon_greedy(self.eps_eval if itr > 0 else 1.0)
+
+
+class DqnAgent(EpsilonGreedyAgentMixin, BaseAgent):
+    """An agent with one Q-value per choice, and a target model."""
+
+    target_model: Any = None
+    _half = 0
 
     def initialize(
         self, env_spaces: Any, share_memory: bool = False, global_B: int = 1, env_ranks: Sequence[int] | None = None
@@ -153,71 +179,13 @@ class DqnAgent(BaseAgent):
         self.model.load_state_dict(state_dict["model"])
         self.target_model.load_state_dict(state_dict.get("target", state_dict["model"]))
 
-    # -- ε -------------------------------------------------------------------------------------------------------------
-
-    def collector_initialize(self, global_B: int = 1, env_ranks: Sequence[int] | None = None) -> None:
-        """Give each env its own ε, where `eps_final_min` asks for it."""
-        if env_ranks is not None:
-            self.make_vec_eps(global_B, env_ranks)
-
-    def make_vec_eps(self, global_B: int, env_ranks: Sequence[int]) -> None:
-        """Space the last ε of all envs evenly in the logarithm, and keep those of these envs."""
-        if self.eps_final_min is not None and self.eps_final_min != self._eps_final_scalar:
-            low, high = (torch.tensor(float(each)).log10() for each in (self.eps_final_min, self._eps_final_scalar))
-            self.eps_final = torch.logspace(float(low), float(high), global_B)[list(env_ranks)]
-        self.eps_sample = self.eps_init
-
-    def set_epsilon_itr_min_max(self, eps_itr_min: int, eps_itr_max: int) -> None:
-        """Set the iterations between which ε falls; the algorithm calls this."""
-        self.eps_itr_min, self.eps_itr_max = eps_itr_min, eps_itr_max
-
-    def set_sample_epsilon_greedy(self, epsilon: Any) -> None:
-        """Act with this ε from now on."""
-        self.distribution.set_epsilon(epsilon)
-
-    def sample_mode(self, itr: int) -> None:
-        """Explore with the ε of this iteration."""
-        super().sample_mode(itr)
-        span = max(1, self.eps_itr_max - self.eps_itr_min)
-        progress = min(1.0, max(0, itr - self.eps_itr_min) / span)
-        self.eps_sample = progress * self.eps_final + (1 - progress) * self.eps_init
-        self.set_sample_epsilon_greedy(self.eps_sample)
-
-    def eval_mode(self, itr: int) -> None:
-        """Act with `eps_eval`; with 1 in the evaluation before the first iteration, whose `itr` is 0."""
-        super().eval_mode(itr)
-        self.set_sample_epsilon_greedy(self.eps_eval if itr > 0 else 1.0)
-
 
 class CatDqnAgent(DqnAgent):
     """An agent with a distribution over atoms for each choice."""
 
-    def __init__(
-        self,
-        n_atoms: int = 51,
-        ModelCls: ModelClass | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        initial_model_state_dict: Mapping[str, Any] | None = None,
-        *,
-        eps_init: float = 1,
-        eps_final: float = 0.01,
-        eps_final_min: float | None = None,
-        eps_itr_min: int = 50,
-        eps_itr_max: int = 1000,
-        eps_eval: float = 0.001,
-    ) -> None:
-        """Store the number of atoms, which the model gets as `n_atoms`."""
-        super().__init__(
-            ModelCls,
-            model_kwargs,
-            initial_model_state_dict,
-            eps_init=eps_init,
-            eps_final=eps_final,
-            eps_final_min=eps_final_min,
-            eps_itr_min=eps_itr_min,
-            eps_itr_max=eps_itr_max,
-            eps_eval=eps_eval,
-        )
+    def __init__(self, n_atoms: int = 51, *args: Any, **kwargs: Any) -> None:
+        """Store the number of atoms, which the model gets as `n_atoms`; other arguments are those of `DqnAgent`."""
+        super().__init__(*args, **kwargs)
         self.n_atoms = self.model_kwargs["n_atoms"] = n_atoms
 
     def initialize(
@@ -294,48 +262,7 @@ class R2d1AlternatingAgent(AlternatingRecurrentAgentMixin, R2d1AgentBase):
         self._half = self._alt
 
 
-# -- Atari and MuJoCo --------------------------------------------------------------------------------------------------
-
-
-class AtariMixin:
-    """Gives the model the shape of the image and the number of choices."""
-
-    def make_env_to_model_kwargs(self, env_spaces: Any) -> dict[str, Any]:
-        """Return image_shape and output_size."""
-        return {"image_shape": env_spaces.observation.shape, "output_size": env_spaces.action.n}
-
-
-class MujocoMixin:
-    """Gives the model the shape of the observation and the size of an action, and lets it normalise observations."""
-
-    def make_env_to_model_kwargs(self, env_spaces: Any) -> dict[str, Any]:
-        """Return observation_shape and action_size."""
-        return {"observation_shape": env_spaces.observation.shape, "action_size": env_spaces.action.shape[0]}
-
-    def update_obs_rms(self, observation: Any) -> None:
-        """Let the model take observations into account for their normalisation; algorithms call this."""
-        model: Any = self.model  # type: ignore[attr-defined]
-        device: Any = self.device  # type: ignore[attr-defined]
-        if hasattr(model, "update_obs_rms"):
-            model.update_obs_rms(buffer_to(observation, device))
-
-
-class AtariFfAgent(AtariMixin, CategoricalPgAgent):
-    """Images and choices."""
-
-    default_model = AtariFfModel
-
-
-class AtariLstmAgent(AtariMixin, RecurrentCategoricalPgAgent):
-    """Images, choices and an LSTM."""
-
-    default_model = AtariLstmModel
-
-
-class AlternatingAtariLstmAgent(AtariMixin, AlternatingRecurrentCategoricalPgAgent):
-    """The same for an alternating sampler."""
-
-    default_model = AtariLstmModel
+# -- Atari -------------------------------------------------------------------------------------------------------------
 
 
 class AtariDqnAgent(AtariMixin, DqnAgent):
@@ -347,7 +274,9 @@ class AtariDqnAgent(AtariMixin, DqnAgent):
 class AtariCatDqnAgent(AtariMixin, CatDqnAgent):
     """Images and distributions of Q-values."""
 
-    default_model = AtariCatDqnModel
+    def __init__(self, ModelCls: ModelClass = AtariCatDqnModel, **kwargs: Any) -> None:
+        """Store the model's class; other arguments are those of `CatDqnAgent`."""
+        super().__init__(ModelCls=ModelCls, **kwargs)
 
 
 class AtariR2d1Agent(AtariMixin, R2d1Agent):
@@ -360,21 +289,3 @@ class AtariR2d1AlternatingAgent(AtariMixin, R2d1AlternatingAgent):
     """The same for an alternating sampler."""
 
     default_model = AtariR2d1Model
-
-
-class MujocoFfAgent(MujocoMixin, GaussianPgAgent):
-    """Vectors and real-valued actions."""
-
-    default_model = MujocoFfModel
-
-
-class MujocoLstmAgent(MujocoMixin, RecurrentGaussianPgAgent):
-    """Vectors, real-valued actions and an LSTM."""
-
-    default_model = MujocoLstmModel
-
-
-class AlternatingMujocoLstmAgent(MujocoMixin, AlternatingRecurrentGaussianPgAgent):
-    """The same for an alternating sampler."""
-
-    default_model = MujocoLstmModel

@@ -27,7 +27,12 @@ from striderl.compat.rlpyt.algorithms import (
     require_agent,
     require_initialized,
 )
-from striderl.compat.rlpyt.replays import PrioritizedReplayBuffer, UniformReplayBuffer
+from striderl.compat.rlpyt.replays import (
+    AsyncPrioritizedReplayBuffer,
+    AsyncUniformReplayBuffer,
+    PrioritizedReplayBuffer,
+    UniformReplayBuffer,
+)
 from striderl.compat.rlpyt.tensors import select_at_indexes, valid_mean
 from striderl.data.named_tuples import namedarraytuple
 
@@ -74,6 +79,7 @@ class ReplayRlAlgorithm(RlAlgorithm):
     replay_size: float
     replay_ratio: float
     min_steps_learn: float
+    updates_per_sync: int = 1
     bootstrap_timelimit: bool = True
     ReplayBufferCls: Any = None
     replay_buffer: Any
@@ -89,31 +95,60 @@ class ReplayRlAlgorithm(RlAlgorithm):
         rank: int = 0,
     ) -> None:
         """Build the replay and the optimisers."""
-        require_agent(self, agent, *self.agent_methods)
-        self.agent, self.n_itr, self.batch_spec, self.mid_batch_reset = agent, n_itr, batch_spec, mid_batch_reset
-        self.examples, self.world_size = examples, world_size
-        self.sampler_bs = batch_spec.size
+        self._take(agent, n_itr, batch_spec, mid_batch_reset, examples, world_size)
         self.updates_per_optimize = max(1, round(self.replay_ratio * self.sampler_bs / self.batch_size))
-        self.min_itr_learn = int(self.min_steps_learn // self.sampler_bs)
         logger.log(
             f"From sampler batch size {self.sampler_bs}, training batch size {self.batch_size}, and replay ratio "
             f"{self.replay_ratio}, computed {self.updates_per_optimize} updates per iteration."
         )
         self.initialize_replay_buffer(examples, batch_spec)
+        self.prepare_agent()
         self.optim_initialize(rank)
+
+    def async_initialize(
+        self,
+        agent: Any,
+        sampler_n_itr: int,
+        batch_spec: Any,
+        mid_batch_reset: bool,
+        examples: Any,
+        world_size: int = 1,
+    ) -> Any:
+        """Build a replay that is written meanwhile; an iteration is `updates_per_sync` gradient steps."""
+        self._take(agent, sampler_n_itr, batch_spec, mid_batch_reset, examples, world_size)
+        self.updates_per_optimize = self.updates_per_sync
+        self.initialize_replay_buffer(examples, batch_spec, async_=True)
+        self.prepare_agent()
+        return self.replay_buffer
+
+    def _take(
+        self, agent: Any, n_itr: int, batch_spec: Any, mid_batch_reset: bool, examples: Any, world_size: int
+    ) -> None:
+        require_agent(self, agent, *self.agent_methods)
+        self.agent, self.n_itr, self.batch_spec, self.mid_batch_reset = agent, n_itr, batch_spec, mid_batch_reset
+        self.examples, self.world_size = examples, world_size
+        self.sampler_bs = batch_spec.size
+        self.min_itr_learn = int(self.min_steps_learn // self.sampler_bs)
 
     agent_methods: ClassVar[tuple[str, ...]] = ()
     """The methods that the agent must have."""
 
-    def optim_initialize(self, rank: int = 0) -> None:
-        """Build the optimisers."""
-        raise NotImplementedError
+    def prepare_agent(self) -> None:
+        """Pass the agent what it wants before a sampler has a copy of it."""
 
     def initialize_replay_buffer(self, examples: Any, batch_spec: Any, async_: bool = False) -> None:
-        """Build the replay for samples of the form of the examples."""
+        """Build the replay for samples of the form of the examples; `async_` for `AsyncRl`."""
         kwargs = {"example": self.examples_to_buffer(examples), "size": self.replay_size, "B": batch_spec.B}
-        kwargs |= {"discount": self.discount, "n_step_return": self.n_step_return}
-        self.replay_buffer = (self.ReplayBufferCls or UniformReplayBuffer)(**kwargs)
+        kwargs |= {"discount": self.discount, "n_step_return": self.n_step_return, **self.replay_kwargs()}
+        self.replay_buffer = (self.ReplayBufferCls or self.replay_class(async_))(**kwargs)
+
+    def replay_class(self, async_: bool = False) -> Any:
+        """Return the class of the replay where none is given."""
+        return AsyncUniformReplayBuffer if async_ else UniformReplayBuffer
+
+    def replay_kwargs(self) -> dict[str, Any]:
+        """Return further arguments of the replay."""
+        return {}
 
     def examples_to_buffer(self, examples: Any) -> Any:
         """Return one example of what is stored."""
@@ -167,7 +202,7 @@ class DQN(ReplayRlAlgorithm):
         """Store the settings.
 
         `delta_clip` is where the Huber loss becomes linear, None for the squared error. ε of the agent falls until
-        `eps_steps` env steps. `updates_per_sync` is for rlpyt's asynchronous runners, which do not exist here.
+        `eps_steps` env steps. `updates_per_sync` is the number of gradient steps after which `AsyncRl` sends weights.
         """
         self.discount, self._batch_size, self.min_steps_learn = discount, int(batch_size), min_steps_learn
         self.delta_clip, self.replay_size, self.replay_ratio = delta_clip, int(replay_size), replay_ratio
@@ -181,19 +216,9 @@ class DQN(ReplayRlAlgorithm):
         self.default_priority = (delta_clip or 1.0) if default_priority is None else default_priority
         self.updates_per_sync = updates_per_sync
 
-    def initialize(
-        self,
-        agent: Any,
-        n_itr: int,
-        batch_spec: Any,
-        mid_batch_reset: bool,
-        examples: Any,
-        world_size: int = 1,
-        rank: int = 0,
-    ) -> None:
-        """Build the replay and the optimiser, and set the iterations of the agent's ε."""
-        super().initialize(agent, n_itr, batch_spec, mid_batch_reset, examples, world_size, rank)
-        agent.set_epsilon_itr_min_max(self.min_itr_learn, max(1, int(self.eps_steps // self.sampler_bs)))
+    def prepare_agent(self) -> None:
+        """Set the iterations of the agent's ε."""
+        self.agent.set_epsilon_itr_min_max(self.min_itr_learn, max(1, int(self.eps_steps // self.sampler_bs)))
 
     def optim_initialize(self, rank: int = 0) -> None:
         """Build the optimiser."""
@@ -203,26 +228,17 @@ class DQN(ReplayRlAlgorithm):
             self.load_optim_state_dict(self.initial_optim_state_dict)
         self.pri_beta_itr = max(1, int(self.pri_beta_steps // self.sampler_bs))
 
-    def initialize_replay_buffer(self, examples: Any, batch_spec: Any, async_: bool = False) -> None:
-        """Build the replay, with priorities or without."""
-        kwargs = {"example": self.examples_to_buffer(examples), "size": self.replay_size, "B": batch_spec.B}
-        kwargs |= {"discount": self.discount, "n_step_return": self.n_step_return, **self.sequence_kwargs()}
+    def replay_class(self, async_: bool = False) -> Any:
+        """Return the class of the replay where none is given: with priorities or without."""
         if self.prioritized_replay:
-            kwargs |= {"alpha": self.pri_alpha, "beta": self.pri_beta_init, "default_priority": self.default_priority}
-            kwargs |= self.priority_kwargs()
-        self.replay_buffer = (self.ReplayBufferCls or self.replay_class())(**kwargs)
+            return AsyncPrioritizedReplayBuffer if async_ else PrioritizedReplayBuffer
+        return super().replay_class(async_)
 
-    def replay_class(self) -> Any:
-        """Return the class of the replay where none is given."""
-        return PrioritizedReplayBuffer if self.prioritized_replay else UniformReplayBuffer
-
-    def sequence_kwargs(self) -> dict[str, Any]:
-        """Return arguments of the replay for sequences."""
-        return {}
-
-    def priority_kwargs(self) -> dict[str, Any]:
-        """Return further arguments of a replay with priorities."""
-        return {}
+    def replay_kwargs(self) -> dict[str, Any]:
+        """Return the settings of priorities."""
+        if not self.prioritized_replay:
+            return {}
+        return {"alpha": self.pri_alpha, "beta": self.pri_beta_init, "default_priority": self.default_priority}
 
     def optimize_agent(self, itr: int, samples: Any = None, sampler_itr: int | None = None) -> Any:
         """Store a batch and, from `min_steps_learn` on, take gradient steps on batches of the replay."""
@@ -284,18 +300,9 @@ class CategoricalDQN(DQN):
         if "eps" not in self.optim_kwargs and self.OptimCls is torch.optim.Adam:
             self.optim_kwargs["eps"] = 0.01 / self.batch_size
 
-    def initialize(
-        self,
-        agent: Any,
-        n_itr: int,
-        batch_spec: Any,
-        mid_batch_reset: bool,
-        examples: Any,
-        world_size: int = 1,
-        rank: int = 0,
-    ) -> None:
-        """Give the agent the values of the atoms."""
-        super().initialize(agent, n_itr, batch_spec, mid_batch_reset, examples, world_size, rank)
+    def prepare_agent(self) -> None:
+        """Set the agent's ε, and the values of its atoms."""
+        super().prepare_agent()
         self.agent.give_V_min_max(self.V_min, self.V_max)
 
     def loss(self, samples: Any) -> tuple[Tensor, Tensor]:

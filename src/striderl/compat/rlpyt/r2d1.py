@@ -20,7 +20,12 @@ from torch import Tensor
 from striderl.collect.samplers.samples import AgentInputs, valid_from_done
 from striderl.compat.rlpyt.algorithms import OptimizerClass, require_initialized
 from striderl.compat.rlpyt.q_algorithms import DQN, SamplesToBufferTl, huber
-from striderl.compat.rlpyt.sequence_replays import PrioritizedSequenceReplayBuffer, UniformSequenceReplayBuffer
+from striderl.compat.rlpyt.sequence_replays import (
+    AsyncPrioritizedSequenceReplayBuffer,
+    AsyncUniformSequenceReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+    UniformSequenceReplayBuffer,
+)
 from striderl.compat.rlpyt.tensors import discount_return_n_step, select_at_indexes, valid_mean
 from striderl.data.buffers import buffer_method, buffer_to
 from striderl.data.named_tuples import namedarraytuple
@@ -113,17 +118,18 @@ class R2D1(DQN):
         shift = warmup_T // max(1, store_rnn_state_interval)
         self.input_priority_shift = shift if input_priority_shift is None else input_priority_shift
 
-    def replay_class(self) -> Any:
+    def replay_class(self, async_: bool = False) -> Any:
         """Return the class of the replay where none is given."""
-        return PrioritizedSequenceReplayBuffer if self.prioritized_replay else UniformSequenceReplayBuffer
+        if self.prioritized_replay:
+            return AsyncPrioritizedSequenceReplayBuffer if async_ else PrioritizedSequenceReplayBuffer
+        return AsyncUniformSequenceReplayBuffer if async_ else UniformSequenceReplayBuffer
 
-    def sequence_kwargs(self) -> dict[str, Any]:
-        """Return arguments of the replay for sequences."""
-        return {"rnn_state_interval": self.store_rnn_state_interval, "batch_T": self.batch_T + self.warmup_T}
-
-    def priority_kwargs(self) -> dict[str, Any]:
-        """Return further arguments of a replay with priorities."""
-        return {"input_priorities": self.input_priorities, "input_priority_shift": self.input_priority_shift}
+    def replay_kwargs(self) -> dict[str, Any]:
+        """Return the settings of sequences and priorities."""
+        kwargs = {"rnn_state_interval": self.store_rnn_state_interval, "batch_T": self.batch_T + self.warmup_T}
+        if self.prioritized_replay:
+            kwargs |= {"input_priorities": self.input_priorities, "input_priority_shift": self.input_priority_shift}
+        return {**super().replay_kwargs(), **kwargs}
 
     def examples_to_buffer(self, examples: Any) -> Any:
         """Return one example of what is stored: with the recurrent state, where it is."""

@@ -17,18 +17,21 @@ ones. Priorities live in the `SumTree` of `striderl.storage`.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from striderl.collect.samplers.samples import AgentInputs
 from striderl.compat.rlpyt.frames import FrameStore, are_stacks
+from striderl.compat.rlpyt.synchronize import RWLock
 from striderl.compat.rlpyt.tensors import discount_return_n_step
 from striderl.data import tree
 from striderl.data.buffers import buffer_from_example, buffer_func, buffer_to, torchify_buffer
 from striderl.data.named_tuples import namedarraytuple
 from striderl.storage.replay.sum_tree import SumTree
+
+__path__: list[str] = []  # rlpyt's modules replays.… are below, see compat/original_paths.py
 
 _ROW = ["agent_inputs", "action", "return_", "done", "done_n", "target_inputs"]
 _TIMEOUT = ["timeout", "timeout_n"]
@@ -41,12 +44,15 @@ SamplesFromReplayTlPri = namedarraytuple("SamplesFromReplayTlPri", [*_ROW, *_TIM
 class BaseReplayBuffer:
     """The methods that algorithms call."""
 
+    async_: ClassVar[bool] = False
+    """Whether a sampler may write while an algorithm draws."""
+
     def append_samples(self, samples: Any) -> Any:
         """Store samples, in the place of the oldest ones."""
         raise NotImplementedError
 
-    def sample_batch(self, batch_B: int) -> Any:
-        """Draw a batch."""
+    def sample_batch(self, batch_B: int, batch_T: int | None = None) -> Any:
+        """Draw a batch, of sequences where `batch_T` is given."""
         raise NotImplementedError
 
 
@@ -95,7 +101,7 @@ class NStepReturnBuffer(BaseReplayBuffer):
             self.frames.write(rows, samples.observation)
             samples = samples._replace(observation=None)
         self.samples[rows] = samples
-        self._compute_returns(num_rows)
+        self.compute_returns(num_rows)
         self.full = self.full or self.t + num_rows >= self.T
         self.t = (self.t + num_rows) % self.T
         return num_rows, rows
@@ -123,22 +129,22 @@ class NStepReturnBuffer(BaseReplayBuffer):
         """Whether samples mark the steps that nothing is learned from."""
         return getattr(self.example, "timeout", None) is not None
 
-    def _compute_returns(self, num_new: int) -> None:
+    def compute_returns(self, T: int) -> None:
         """Compute the returns of the rows for which a new row was the last of their n steps."""
         n = self.n_step_return
         if n == 1:
             return
-        rows = (self.t - (n - 1) + torch.arange(num_new + n - 1, device=self._return.device)) % self.T
+        rows = (self.t - (n - 1) + torch.arange(T + n - 1, device=self._return.device)) % self.T
         reward, done = self.samples.reward[rows], self.samples.done[rows]
         return_, done_n = discount_return_n_step(reward, done, n, self.discount)
-        into = rows[:num_new]
+        into = rows[:T]
         self._return[into], self._done_n[into] = return_, done_n
         if self._timeout_n is not None:
             late, going = self.samples.timeout[rows].bool(), ~done.bool()
-            found, alive = late[:num_new].clone(), torch.ones_like(late[:num_new])
+            found, alive = late[:T].clone(), torch.ones_like(late[:T])
             for step in range(1, n):
-                alive = alive & going[step - 1 : step - 1 + num_new]
-                found = found | (late[step : step + num_new] & alive)
+                alive = alive & going[step - 1 : step - 1 + T]
+                found = found | (late[step : step + T] & alive)
             self._timeout_n[into] = found.to(self._timeout_n.dtype)
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -188,8 +194,14 @@ class NStepReturnBuffer(BaseReplayBuffer):
         return SamplesFromReplayTl(**fields, timeout=s.timeout[T_idxs, B_idxs], timeout_n=timeout_n)
 
 
-class UniformReplayBuffer(NStepReturnBuffer):
-    """Draws every sample with the same probability."""
+class UniformReplay:
+    """Draws every sample with the same probability: `class Mine(UniformReplay, MyNStepReturnBuffer)`."""
+
+    T: int
+    B: int
+    samples: Any
+    extract_batch: Any
+    _choices: Any
 
     def sample_batch(self, batch_B: int) -> Any:
         """Draw rows."""
@@ -271,26 +283,34 @@ def importance_weights(priorities: Tensor, beta: float, device: torch.device) ->
     return (weights / weights.max()).float().to(device)
 
 
-class PrioritizedReplayBuffer(NStepReturnBuffer):
-    """Draws samples in proportion to priority ** alpha."""
+class PrioritizedReplay:
+    """Draws samples in proportion to priority ** alpha: `class Mine(PrioritizedReplay, MyNStepReturnBuffer)`."""
+
+    T: int
+    B: int
+    t: int
+    full: bool
+    n_step_return: int
+    off_forward: int
+    batch_T: int | None = None  # noqa: N815  (rlpyt's name)
+    samples: Any
+    extract_batch: Any
+    _timeout_n: Any
 
     def __init__(
         self,
-        example: Any,
-        size: float,
-        B: int,
-        discount: float = 1,
-        n_step_return: int = 1,
+        *args: Any,
         alpha: float = 0.6,
         beta: float = 0.4,
         default_priority: float = 1,
         unique: bool = False,
+        **kwargs: Any,
     ) -> None:
         """New samples have `default_priority`, or `samples.priorities` where these come with (priorities, samples)."""
-        super().__init__(example, size, B, discount, n_step_return)
+        super().__init__(*args, **kwargs)
         self.alpha, self.beta, self.unique = alpha, beta, unique
         self.default_priority = default_priority
-        self.priorities = Priorities(self.T, B, alpha, default_priority)
+        self.priorities = Priorities(self.T, self.B, alpha, default_priority)
 
     def set_beta(self, beta: float) -> None:
         """Set how far importance weights make up for the priorities."""
@@ -301,17 +321,18 @@ class PrioritizedReplayBuffer(NStepReturnBuffer):
         priorities, samples = (
             (samples.priorities, samples.samples) if "priorities" in samples._fields else (None, samples)
         )
-        num_rows, rows = super().append_samples(samples)
-        self.priorities.write(rows.cpu(), priorities)
-        self.priorities.allow(self._open_rows())
+        num_rows, rows = super().append_samples(samples)  # type: ignore[misc]
+        self.priorities.write(self._starts_of(rows.cpu()), priorities)
+        length, off = self.n_step_return + (self.batch_T or 1) - 1, self.off_forward
+        first, count = (self.t + off, self.T - length - off) if self.full else (0, self.t - length)
+        open_rows = torch.zeros(self.priorities.rows, dtype=torch.bool)
+        open_rows[self._starts_of((first + torch.arange(max(0, count))) % self.T)] = True
+        self.priorities.allow(open_rows)
         return num_rows, rows
 
-    def _open_rows(self) -> Tensor:
-        blocked, off = self.n_step_return, self.off_forward
-        first, count = (self.t + off, self.T - blocked - off) if self.full else (0, max(0, self.t - blocked))
-        open_rows = torch.zeros(self.T, dtype=torch.bool)
-        open_rows[(first + torch.arange(count)) % self.T] = True
-        return open_rows
+    def _starts_of(self, rows: Tensor) -> Tensor:
+        """Return the entries of the priorities that belong to rows."""
+        return rows
 
     def sample_batch(self, batch_B: int) -> Any:
         """Draw rows, with importance weights."""
@@ -326,5 +347,51 @@ class PrioritizedReplayBuffer(NStepReturnBuffer):
         self.priorities.update(priorities)
 
 
-TlUniformReplayBuffer = UniformReplayBuffer
-TlPrioritizedReplayBuffer = PrioritizedReplayBuffer
+class AsyncReplayBufferMixin:
+    """Lets a sampler write while an algorithm draws, one at a time: `class Mine(AsyncReplayBufferMixin, MyBuffer)`."""
+
+    async_: ClassVar[bool] = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Make the lock; the arguments are the buffer's."""
+        super().__init__(*args, **kwargs)
+        self.rw_lock = RWLock()
+
+    def append_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Store samples while nobody draws."""
+        with self.rw_lock.write_lock:
+            return super().append_samples(*args, **kwargs)  # type: ignore[misc]
+
+    def sample_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Draw while nobody writes."""
+        with self.rw_lock:
+            return super().sample_batch(*args, **kwargs)  # type: ignore[misc]
+
+    def update_batch_priorities(self, *args: Any, **kwargs: Any) -> Any:
+        """Set the priorities of the last batch while nobody writes or draws."""
+        with self.rw_lock.write_lock:
+            return super().update_batch_priorities(*args, **kwargs)  # type: ignore[misc]
+
+
+class UniformReplayBuffer(UniformReplay, NStepReturnBuffer):
+    """The ring, of which every sample is drawn with the same probability."""
+
+
+class PrioritizedReplayBuffer(PrioritizedReplay, NStepReturnBuffer):
+    """The ring, of which samples are drawn in proportion to priority ** alpha."""
+
+
+class AsyncUniformReplayBuffer(AsyncReplayBufferMixin, UniformReplayBuffer):
+    """The same for `AsyncRl`."""
+
+
+class AsyncPrioritizedReplayBuffer(AsyncReplayBufferMixin, PrioritizedReplayBuffer):
+    """The same for `AsyncRl`."""
+
+
+# every ring takes what marks time limits, and stores stacks of frames once; rlpyt has classes for both
+BaseNStepReturnBuffer = NStepTimeLimitBuffer = NStepFrameBuffer = NStepReturnBuffer
+TlUniformReplayBuffer = UniformReplayFrameBuffer = UniformReplayBuffer
+TlPrioritizedReplayBuffer = PrioritizedReplayFrameBuffer = PrioritizedReplayBuffer
+AsyncTlUniformReplayBuffer = AsyncUniformReplayFrameBuffer = AsyncUniformReplayBuffer
+AsyncTlPrioritizedReplayBuffer = AsyncPrioritizedReplayFrameBuffer = AsyncPrioritizedReplayBuffer

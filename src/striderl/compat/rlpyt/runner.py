@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,29 @@ from striderl.compat.rlpyt.tensors import make_seed, set_seed
 
 PREFIX = "Diagnostics/"
 """Before the names of the counts in a row."""
+
+
+class ProgBarCounter:
+    """A line of the terminal that fills until the next log; nothing where no terminal reads along."""
+
+    WIDTH = 40
+
+    def __init__(self, total_count: int) -> None:
+        self.total_count = max(1, total_count)
+        self.shown = sys.stderr.isatty() and not logger.get_log_tabular_only()
+
+    def update(self, current_count: int) -> None:
+        """Show how far it is."""
+        if self.shown:
+            done = self.WIDTH * current_count // self.total_count
+            sys.stderr.write(f"\r[{'#' * done}{' ' * (self.WIDTH - done)}]")
+            sys.stderr.flush()
+
+    def stop(self) -> None:
+        """Leave the line."""
+        if self.shown:
+            sys.stderr.write("\n")
+            self.shown = False
 
 
 class BaseRunner:
@@ -50,7 +74,7 @@ class MinibatchRlBase(BaseRunner):
         sampler: BaseSampler,
         n_steps: float,
         seed: int | None = None,
-        affinity: Mapping[str, Any] | None = None,
+        affinity: Any = None,
         log_interval_steps: float = 1e5,
     ) -> None:
         """Take the parts; envs, models and optimisers are built by `train`.
@@ -64,7 +88,7 @@ class MinibatchRlBase(BaseRunner):
         self.algo, self.agent, self.sampler = algo, agent, sampler
         self.n_steps, self.log_interval_steps = int(n_steps), int(log_interval_steps)
         self.seed = seed
-        self.affinity = dict(affinity or {})
+        self.affinity: Any = {} if affinity is None else affinity
         self.rank, self.world_size = 0, 1
         self.diagnostics: list[dict[str, Any]] = []
         """One dict per log."""
@@ -74,6 +98,8 @@ class MinibatchRlBase(BaseRunner):
 
     def startup(self) -> int:
         """Build everything and return the number of iterations."""
+        if not isinstance(self.affinity, Mapping):
+            raise TypeError(f"{type(self).__name__} wants affinity to be one dict; a list of them is for SyncRl")
         if self.affinity.get("master_cpus") is not None and self.affinity.get("set_affinity", True):
             os.sched_setaffinity(0, self.affinity["master_cpus"])
         if self.affinity.get("master_torch_threads") is not None:
@@ -94,6 +120,8 @@ class MinibatchRlBase(BaseRunner):
         self.itr_batch_size = self.sampler.batch_size * self.world_size
         n_itr = self.get_n_itr()
         self.agent.to_device(self.affinity.get("cuda_idx"))
+        if self.world_size > 1:
+            self.agent.data_parallel()
         self.algo.initialize(
             agent=self.agent,
             n_itr=n_itr,
@@ -125,6 +153,7 @@ class MinibatchRlBase(BaseRunner):
         self._cum_completed_trajs = 0
         self._last_update_counter = 0
         self._last_itrs = 0
+        self.pbar = ProgBarCounter(self.log_interval_itrs)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -167,20 +196,20 @@ class MinibatchRlBase(BaseRunner):
     def store_diagnostics(self, itr: int, traj_infos: Sequence[Any], opt_info: Any) -> None:
         """Keep what an iteration returned until the next log; a number of `opt_info` counts as a list of one."""
         self._cum_completed_trajs += len(traj_infos)
-        for name, values in self._opt_infos.items():
-            new = getattr(opt_info, name, [])
-            values.extend(new if isinstance(new, list) else [new])
+        keep_opt_info(self._opt_infos, opt_info)
+        self.pbar.update((itr + 1) % self.log_interval_itrs)
 
     def log_diagnostics(
         self, itr: int, traj_infos: Sequence[Any] | None = None, eval_time: float = 0, prefix: str = PREFIX
     ) -> None:
         """Show and write a row: counts, rates, and the spread of trajectories and optimisation."""
+        self.pbar.stop()
         self.save_itr_snapshot(itr)
         now = time.perf_counter()
         seconds = max(now - self._last_time - eval_time, 1e-9)
         updates = self.algo.update_counter - self._last_update_counter
         steps = (self._finished_itrs - self._last_itrs) * self.itr_batch_size
-        used = getattr(self.algo, "batch_size", 0) or 0
+        used = (getattr(self.algo, "batch_size", 0) or 0) * self.world_size
         with logger.tabular_prefix(prefix):
             logger.record_tabular("Iteration", itr)
             logger.record_tabular("CumTime (s)", now - self._start_time)
@@ -192,18 +221,12 @@ class MinibatchRlBase(BaseRunner):
             logger.record_tabular("ReplayRatio", updates * used / steps if steps else math.nan)
             cum = self.algo.update_counter * used / self.cum_steps if self.cum_steps else math.nan
             logger.record_tabular("CumReplayRatio", cum)
-        self._log_infos(traj_infos or [])
+        log_infos(traj_infos or [], self._opt_infos)
         row = logger.dump_tabular(with_prefix=False)
         self.diagnostics.append({name.removeprefix(prefix): value for name, value in row.items()})
         self._last_time, self._last_itrs = time.perf_counter(), self._finished_itrs
         self._last_update_counter = self.algo.update_counter
-
-    def _log_infos(self, traj_infos: Sequence[Any]) -> None:
-        for name in traj_infos[0].logged() if traj_infos else ():
-            logger.record_tabular_misc_stat(name, [info[name] for info in traj_infos])
-        for name, values in self._opt_infos.items():
-            logger.record_tabular_misc_stat(name, _numbers(values))
-        self._opt_infos = {name: [] for name in self._opt_infos}
+        self.pbar = ProgBarCounter(self.log_interval_itrs)
 
 
 class MinibatchRl(MinibatchRlBase):
@@ -216,7 +239,7 @@ class MinibatchRl(MinibatchRlBase):
         sampler: BaseSampler,
         n_steps: float,
         seed: int | None = None,
-        affinity: Mapping[str, Any] | None = None,
+        affinity: Any = None,
         log_interval_steps: float = 1e5,
         log_traj_window: int = 100,
     ) -> None:
@@ -300,10 +323,27 @@ class MinibatchRlEval(MinibatchRlBase):
             logger.log("WARNING: had no complete trajectories in eval.")
         self._cum_eval_time += eval_time
         with logger.tabular_prefix(prefix):
+            logger.record_tabular("CumTrainTime", time.perf_counter() - self._start_time - self._cum_eval_time)
             logger.record_tabular("StepsInEval", sum(info["Length"] for info in played))
             logger.record_tabular("TrajsInEval", len(played))
             logger.record_tabular("CumEvalTime", self._cum_eval_time)
         super().log_diagnostics(itr, played, eval_time, prefix)
+
+
+def keep_opt_info(opt_infos: Mapping[str, list[Any]], opt_info: Any) -> None:
+    """Append the fields of an opt_info to the lists of their names; a number counts as a list of one."""
+    for name, values in opt_infos.items():
+        new = getattr(opt_info, name, [])
+        values.extend(new if isinstance(new, list) else [new])
+
+
+def log_infos(traj_infos: Sequence[Any], opt_infos: Mapping[str, list[Any]]) -> None:
+    """Record the spread of trajectories and of optimisation, whose lists are empty afterwards."""
+    for name in traj_infos[0].logged() if traj_infos else ():
+        logger.record_tabular_misc_stat(name, [info[name] for info in traj_infos])
+    for name, values in opt_infos.items():
+        logger.record_tabular_misc_stat(name, _numbers(values))
+        values.clear()
 
 
 def _numbers(values: Sequence[Any]) -> list[float]:

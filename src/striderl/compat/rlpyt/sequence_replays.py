@@ -15,7 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.compat.rlpyt.replays import NStepReturnBuffer, Priorities, importance_weights
+from striderl.compat.rlpyt.replays import (
+    AsyncReplayBufferMixin,
+    NStepReturnBuffer,
+    Priorities,
+    PrioritizedReplay,
+    importance_weights,
+)
 from striderl.compat.rlpyt.tensors import extract_sequences
 from striderl.data.buffers import buffer_from_example, buffer_func, buffer_to, torchify_buffer
 from striderl.data.named_tuples import NamedArrayTupleSchema, namedarraytuple
@@ -64,7 +70,7 @@ class SequenceNStepReturnBuffer(NStepReturnBuffer):
             self.samples_prev_rnn_state[rows[kept] // self.interval] = states
         return num_rows, rows
 
-    def _sequences(self, T_idxs: Tensor, B_idxs: Tensor, T: int) -> Any:
+    def extract_batch(self, T_idxs: Tensor, B_idxs: Tensor, T: int) -> Any:  # type: ignore[override]
         """Return sequences that start in these rows, with the steps that their targets want."""
         s, long = self.samples, T + self.n_step_return
         starts, envs = T_idxs.cpu().numpy(), B_idxs.cpu().numpy()
@@ -77,7 +83,7 @@ class SequenceNStepReturnBuffer(NStepReturnBuffer):
             return value
 
         fields = {
-            "all_observation": self._observations(T_idxs, B_idxs, long),
+            "all_observation": self.extract_observation(T_idxs, B_idxs, long),
             "all_action": previous(s.action),
             "all_reward": previous(s.reward),
             "return_": extract_sequences(self._return, starts, envs, T),
@@ -91,10 +97,11 @@ class SequenceNStepReturnBuffer(NStepReturnBuffer):
         timeout_n = extract_sequences(self._timeout_n, starts, envs, T)
         return SequencesFromReplayTl(**fields, timeout=timeout, timeout_n=timeout_n)
 
-    def _observations(self, T_idxs: Tensor, B_idxs: Tensor, long: int) -> Any:
-        rows = (T_idxs + torch.arange(long, device=T_idxs.device).unsqueeze(1)) % self.T
-        found = self.extract_observation(rows.flatten(), B_idxs.expand(long, -1).flatten())
-        return buffer_func(found, lambda column: column.reshape(long, len(T_idxs), *column.shape[1:]))
+    def extract_observation(self, T_idxs: Tensor, B_idxs: Tensor, T: int) -> Any:  # type: ignore[override]
+        """Return the observations of `T` rows from each of these on, [T, batch, …]."""
+        rows = (T_idxs + torch.arange(T, device=T_idxs.device).unsqueeze(1)) % self.T
+        found = super().extract_observation(rows.flatten(), B_idxs.expand(T, -1).flatten())
+        return buffer_func(found, lambda column: column.reshape(T, len(T_idxs), *column.shape[1:]))
 
     def _states(self, T_idxs: Tensor, B_idxs: Tensor) -> Any:
         if not self.rnn_state_interval:
@@ -114,8 +121,14 @@ class SequenceNStepReturnBuffer(NStepReturnBuffer):
         return torch.from_numpy(rows)
 
 
-class UniformSequenceReplayBuffer(SequenceNStepReturnBuffer):
-    """Draws every sequence with the same probability."""
+class UniformSequenceReplay:
+    """Draws every sequence with the same probability: `class Mine(UniformSequenceReplay, MySequenceBuffer)`."""
+
+    B: int
+    batch_T: int | None  # noqa: N815  (rlpyt's name)
+    samples: Any
+    extract_batch: Any
+    _starts: Any
 
     def set_batch_T(self, batch_T: int) -> None:  # noqa: N802
         """Set the length of sequences."""
@@ -126,75 +139,77 @@ class UniformSequenceReplayBuffer(SequenceNStepReturnBuffer):
         length = batch_T or self.batch_T
         if length is None:
             raise ValueError("sample_batch wants batch_T, here or when the buffer is made")
-        starts, device = self._starts(length), self.samples.reward.device
-        T_idxs = starts[torch.randint(len(starts), (batch_B,))].to(device)
-        return self._sequences(T_idxs, torch.randint(self.B, (batch_B,)).to(device), length)
+        return self.extract_batch(*self.sample_idxs(batch_B, length), length)
+
+    def sample_idxs(self, batch_B: int, batch_T: int) -> tuple[Tensor, Tensor]:
+        """Return the rows in which sequences start, and their envs."""
+        starts, device = self._starts(batch_T), self.samples.reward.device
+        T_idxs = starts[torch.randint(len(starts), (batch_B,))]
+        return T_idxs.to(device), torch.randint(self.B, (batch_B,)).to(device)
 
 
-class PrioritizedSequenceReplayBuffer(SequenceNStepReturnBuffer):
+class PrioritizedSequenceReplay(PrioritizedReplay):
     """Draws sequences in proportion to priority ** alpha; a priority belongs to the row in which a sequence starts."""
 
+    batch_T: int  # noqa: N815  (rlpyt's name)
+    interval: int
+
     def __init__(
-        self,
-        example: Any,
-        size: float,
-        B: int,
-        rnn_state_interval: int,
-        batch_T: int,
-        discount: float = 1,
-        n_step_return: int = 1,
-        alpha: float = 0.6,
-        beta: float = 0.4,
-        default_priority: float = 1,
-        unique: bool = False,
-        input_priorities: bool = False,
-        input_priority_shift: int = 0,
+        self, *args: Any, input_priorities: bool = False, input_priority_shift: int = 0, **kwargs: Any
     ) -> None:
         """With `input_priorities` samples come with them, for the starts `input_priority_shift` intervals before."""
-        super().__init__(example, size, B, rnn_state_interval, batch_T, discount, n_step_return)
-        self.length = batch_T
-        self.alpha, self.beta, self.unique = alpha, beta, unique
-        self.default_priority = default_priority
+        super().__init__(*args, **kwargs)
+        if self.batch_T is None:
+            raise ValueError("a replay of sequences with priorities wants batch_T, their length")
         self.input_priorities, self.input_priority_shift = input_priorities, input_priority_shift
-        self.priorities = Priorities(self.T // self.interval, B, alpha, default_priority)
-
-    def set_beta(self, beta: float) -> None:
-        """Set how far importance weights make up for the priorities."""
-        self.beta = beta
+        self.priorities = Priorities(self.T // self.interval, self.B, self.alpha, self.default_priority)
 
     def append_samples(self, samples: Any) -> tuple[int, Tensor]:
         """Write samples; their priorities hold for the starts `input_priority_shift` intervals before."""
         given, samples = (samples.priorities, samples.samples) if "priorities" in samples._fields else (None, samples)
         num_rows, rows = super().append_samples(samples)
-        starts = rows[rows % self.interval == 0].cpu() // self.interval
-        self.priorities.write(starts, None)
         if given is not None:
+            starts = rows[rows % self.interval == 0].cpu() // self.interval
             given = torch.as_tensor(given)
             given = given[(rows % self.interval == 0).cpu()] if given.dim() == 2 else given
-            before = (starts - self.input_priority_shift) % self.priorities.rows
-            self.priorities.write(before, given)
-        self.priorities.allow(self._open_rows())
+            self.priorities.write((starts - self.input_priority_shift) % self.priorities.rows, given)
         return num_rows, rows
 
-    def _open_rows(self) -> Tensor:
-        blocked, off = self.n_step_return + self.length - 1, self.off_forward
-        first, count = (self.t + off, self.T - blocked - off) if self.full else (0, self.t - blocked)
-        rows = (first + np.arange(max(0, count))) % self.T
-        open_rows = torch.zeros(self.priorities.rows, dtype=torch.bool)
-        open_rows[torch.from_numpy(rows[rows % self.interval == 0] // self.interval)] = True
-        return open_rows
+    def _starts_of(self, rows: Tensor) -> Tensor:
+        """Return the starts of sequences among rows, by their numbers."""
+        return rows[rows % self.interval == 0] // self.interval
 
     def sample_batch(self, batch_B: int) -> Any:
         """Draw sequences [batch_T, batch_B], with importance weights."""
         starts, envs, values = self.priorities.sample(batch_B, self.unique)
         device = self.samples.reward.device
-        batch = self._sequences((starts * self.interval).to(device), envs.to(device), self.length)
+        batch = self.extract_batch((starts * self.interval).to(device), envs.to(device), self.batch_T)
         kind = SequencesFromReplayPri if self._timeout_n is None else SequencesFromReplayTlPri
         return kind(*batch, is_weights=importance_weights(values, self.beta, device))
 
-    def update_batch_priorities(self, priorities: Any) -> None:
-        """Set the priorities of the last batch."""
-        self.priorities.update(priorities)
+
+class UniformSequenceReplayBuffer(UniformSequenceReplay, SequenceNStepReturnBuffer):
+    """The ring, of which every sequence is drawn with the same probability."""
+
+
+class PrioritizedSequenceReplayBuffer(PrioritizedSequenceReplay, SequenceNStepReturnBuffer):
+    """The ring, of which sequences are drawn in proportion to priority ** alpha."""
+
+
+class AsyncUniformSequenceReplayBuffer(AsyncReplayBufferMixin, UniformSequenceReplayBuffer):
+    """The same for `AsyncRl`."""
+
+
+class AsyncPrioritizedSequenceReplayBuffer(AsyncReplayBufferMixin, PrioritizedSequenceReplayBuffer):
+    """The same for `AsyncRl`."""
+
+
+# every ring stores stacks of frames once; rlpyt has classes for it
+SequenceNStepFrameBuffer = SequenceNStepReturnBuffer
+UniformSequenceReplayFrameBuffer = UniformSequenceReplayBuffer
+PrioritizedSequenceReplayFrameBuffer = PrioritizedSequenceReplayBuffer
+AsyncUniformSequenceReplayFrameBuffer = AsyncUniformSequenceReplayBuffer
+AsyncPrioritizedSequenceReplayFrameBuffer = AsyncPrioritizedSequenceReplayBuffer
 
 
 def _without_state(samples: Any) -> Any:

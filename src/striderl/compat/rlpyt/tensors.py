@@ -81,6 +81,40 @@ def valid_mean(tensor: Tensor, valid: Tensor | None = None, dim: int | None = No
     return (kept * counts).sum(dim=over) / counts.sum(dim=over).clamp(min=1e-8)
 
 
+# -- the same for arrays -----------------------------------------------------------------------------------------------
+
+
+def array_select_at_indexes(indexes: Any, array: Any) -> Any:
+    """Return array[…, indexes[…], …]; rlpyt's `utils.array.select_at_indexes`."""
+    return select_at_indexes(torch.as_tensor(indexes), torch.as_tensor(array)).numpy()
+
+
+def array_to_onehot(indexes: Any, dim: int, dtype: Any = None) -> Any:
+    """Return whole numbers [...] as one-hot rows [..., dim], in the dtype of the indexes unless another is given."""
+    onehot = to_onehot(torch.as_tensor(indexes), dim).numpy()
+    return onehot if dtype is None else onehot.astype(dtype)
+
+
+def array_from_onehot(onehot: Any, dtype: Any = None) -> Any:
+    """Return the index of the largest entry of rows."""
+    indexes = np.argmax(onehot, axis=-1)
+    return indexes if dtype is None else indexes.astype(dtype)
+
+
+def array_valid_mean(array: Any, valid: Any = None, axis: Any = None) -> Any:
+    """Return the mean over the entries that count, of all or along an axis."""
+    if valid is None:
+        return np.mean(array, axis=axis)
+    counts = np.asarray(valid, array.dtype)
+    return (array * counts).sum(axis=axis) / counts.sum(axis=axis)
+
+
+def array_infer_leading_dims(array: Any, dim: int) -> tuple[int, int, int, tuple[int, ...]]:
+    """Return (number of leading dimensions, T, B, shape of the data), where the data has `dim` dimensions."""
+    lead_dim, T, B, shape = infer_leading_dims(torch.as_tensor(array), dim)
+    return lead_dim, T, B, tuple(shape)
+
+
 # -- returns -----------------------------------------------------------------------------------------------------------
 
 
@@ -92,14 +126,35 @@ def _zeros(shape: Sequence[int], like: Any) -> Any:
     return like.new_zeros(tuple(shape)) if isinstance(like, Tensor) else np.zeros(tuple(shape), like.dtype)
 
 
-def discount_return(reward: Any, done: Any, bootstrap_value: Any, discount: float, return_dest: Any = None) -> Any:
-    """Return r_t + γ r_{t+1} + …, up to the end of an episode or of the batch, where the bootstrap value follows."""
+def discount_return(
+    reward: Any, done: Any, bootstrap_value: Any, discount: float, return_dest: Any = None, *, late: Any = None
+) -> Any:
+    """Return r_t + γ r_{t+1} + …, up to the end of an episode or of the batch, where the bootstrap value follows.
+
+    `late` is (timeout, value): where the clock ended an episode before the last step, its value is its return.
+    """
     return_ = _zeros(reward.shape, reward) if return_dest is None else return_dest
     alive = _alive(done, reward)
     following = bootstrap_value[0] if np.ndim(bootstrap_value) == np.ndim(reward) else bootstrap_value
     for t in reversed(range(len(reward))):
-        return_[t] = following = reward[t] + discount * following * alive[t]
+        return_[t] = reward[t] + discount * following * alive[t]
+        if late is not None and t < len(reward) - 1:
+            return_[t][late[0][t]] = late[1][t][late[0][t]]
+        following = return_[t]
     return return_
+
+
+def discount_return_tl(
+    reward: Any, done: Any, bootstrap_value: Any, discount: float, timeout: Any, value: Any, return_dest: Any = None
+) -> Any:
+    """Return the same where `timeout`, bool, marks ends by the clock; leave these steps out of losses."""
+    _require_ended(done, timeout)
+    return discount_return(reward, done, bootstrap_value, discount, return_dest, late=(timeout, value))
+
+
+def _require_ended(done: Any, timeout: Any) -> None:
+    if not bool(done[timeout].all()):
+        raise ValueError("timeout marks steps that end an episode; some of them are not done")
 
 
 def generalized_advantage_estimation(
@@ -111,8 +166,13 @@ def generalized_advantage_estimation(
     gae_lambda: float,
     advantage_dest: Any = None,
     return_dest: Any = None,
+    *,
+    timeout: Any = None,
 ) -> tuple[Any, Any]:
-    """Return (advantage, return_): in this order, the opposite of `striderl.ops.returns.gae`."""
+    """Return (advantage, return_): in this order, the opposite of `striderl.ops.returns.gae`.
+
+    Before a step with `timeout` the value of that step takes the place of what follows.
+    """
     advantage = _zeros(reward.shape, reward) if advantage_dest is None else advantage_dest
     return_ = _zeros(reward.shape, reward) if return_dest is None else return_dest
     alive = _alive(done, reward)
@@ -120,10 +180,30 @@ def generalized_advantage_estimation(
     carried: Any = 0.0
     for t in reversed(range(len(reward))):
         delta = reward[t] + discount * next_value * alive[t] - value[t]
-        advantage[t] = carried = delta + discount * gae_lambda * alive[t] * carried
-        next_value = value[t]
+        advantage[t] = delta + discount * gae_lambda * alive[t] * carried
+        if timeout is not None and t < len(reward) - 1:
+            late = timeout[t + 1]
+            advantage[t][late] = (reward[t] + discount * next_value - value[t])[late]
+        carried, next_value = advantage[t], value[t]
     return_[:] = advantage + value
     return advantage, return_
+
+
+def generalized_advantage_estimation_tl(
+    reward: Any,
+    value: Any,
+    done: Any,
+    bootstrap_value: Any,
+    discount: float,
+    gae_lambda: float,
+    timeout: Any,
+    advantage_dest: Any = None,
+    return_dest: Any = None,
+) -> tuple[Any, Any]:
+    """Return the same where `timeout`, bool, marks ends by the clock; leave these steps out of losses."""
+    _require_ended(done, timeout)
+    found = (reward, value, done, bootstrap_value, discount, gae_lambda, advantage_dest, return_dest)
+    return generalized_advantage_estimation(*found, timeout=timeout)
 
 
 def discount_return_n_step(
@@ -201,9 +281,26 @@ def save__init__args(
 
 def set_seed(seed: int) -> None:
     """Seed the random numbers of Python, numpy and torch; the agents of this package draw from torch's."""
+    _last_seed["seed"] = seed
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def get_seed() -> int | None:
+    """Return the seed of the last `set_seed`; None before it."""
+    return _last_seed.get("seed")
+
+
+_last_seed: dict[str, int] = {}
+
+
+def set_envs_seeds(envs: Sequence[Any], seed: int | None) -> None:
+    """Seed envs and their spaces, each with another seed, where they can be seeded."""
+    for number, env in enumerate(envs if seed is not None else ()):
+        for part in (env, getattr(env, "action_space", None), getattr(env, "observation_space", None)):
+            if hasattr(part, "seed"):
+                part.seed(seed + number)
 
 
 def make_seed() -> int:

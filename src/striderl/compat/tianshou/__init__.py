@@ -1,10 +1,27 @@
-"""Programs written for Tianshou 0.3: its names, under modules called as its own.
+"""Programs written for Tianshou 0.3: its names at its paths.
 
-from tianshou.data import Batch, Collector         from striderl.compat.tianshou.data import Batch, Collector
-from tianshou.env import DummyVectorEnv            from striderl.compat.tianshou.env import DummyVectorEnv
-from tianshou.policy import DQNPolicy              from striderl.compat.tianshou.policy import DQNPolicy
-from tianshou.trainer import offpolicy_trainer     from striderl.compat.tianshou.trainers import offpolicy_trainer
-from tianshou.exploration import OUNoise           from striderl.compat.tianshou.exploration import OUNoise
-from tianshou.utils.net.common import Net          from striderl.compat.tianshou.net.common import Net
-from tianshou.utils import MovAvg                  from striderl.compat.tianshou.trainers import MovAvg
+    import tianshou as ts                              import striderl.compat.tianshou as ts
+    from tianshou.data import Batch, Collector         from striderl.compat.tianshou.data import Batch, Collector
+    from tianshou.utils.net.common import Net          from striderl.compat.tianshou.utils.net.common import Net
+
+`ts.policy.DQNPolicy`, `ts.trainer.offpolicy_trainer` and the like are found as in Tianshou, whose modules are
+`SUBMODULES` and those below them.
 """
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from striderl.compat import original_paths
+
+SUBMODULES = ("data", "env", "exploration", "policy", "trainer", "utils")
+"""What `import tianshou` makes available as attributes."""
+
+original_paths.install(__name__, original_paths.TIANSHOU)
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__} has no {name!r}; it has {', '.join(SUBMODULES)}")

@@ -85,9 +85,9 @@ class AlgorithmPolicy(BasePolicy):
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Add n-step sums and discounts (replay), or returns and advantages (PPO, A2C)."""
-        return self._learner.process(batch, buffer, indices)
+        return self._learner.process(batch, buffer, indice)
 
     def learn(self, batch: Batch, batch_size: int = 0, repeat: int = 0, **kwargs: Any) -> dict[str, Any]:
         """Take the gradient steps of the algorithm on a processed batch and return its numbers.
@@ -96,14 +96,14 @@ class AlgorithmPolicy(BasePolicy):
         """
         return self._learner.learn(batch, batch_size, repeat)
 
-    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> None:
+    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> None:
         """Give the errors back as priorities."""
         if buffer.priorities is not None and batch.get("weight") is self._drawn_weight:
             raise ValueError(
                 f"{type(self.algorithm).__name__} tells no errors to a prioritized buffer; set prioritized=True in its "
                 "config, or use a ReplayBuffer"
             )
-        super().post_process_fn(batch, buffer, indices)
+        super().post_process_fn(batch, buffer, indice)
 
 
 def _without_empty(columns: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _as_tensor(value: Tensor) -> Tensor:
 class Learner(Protocol):
     """What `AlgorithmPolicy` asks for."""
 
-    def process(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Add targets."""
         ...
 
@@ -149,9 +149,9 @@ class ReplayLearner:
         self.num_updates, self._seed = 0, seed
         self._noise: dict[int, UpdateNoise] = {}
 
-    def process(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Replace obs_next by what followed n steps; add `nstep_rew` and `discount`."""
-        found = windows(buffer, indices, gamma=self.gamma, n=self.n_step)
+        found = windows(buffer, indice, gamma=self.gamma, n=self.n_step)
         if self.n_step > 1:
             batch.obs_next = buffer.get(found.last, "obs_next")
         batch.nstep_rew, batch.discount = found.reward, found.discount
@@ -201,7 +201,7 @@ class RolloutLearner:
         self.num_updates = 0
 
     @torch.no_grad()
-    def process(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Add `returns` and `advantage`; what followed is valued now, the rest as it was when it was collected."""
         stored = batch.get("policy")
         if stored is None or "value" not in stored or "log_prob" not in stored:
@@ -212,11 +212,11 @@ class RolloutLearner:
         policy = self.algorithm.policy
         device = next(policy.parameters()).device
         following = components(batch.obs_next, policy.obs_spec, device)
-        like = torch.zeros(len(indices), device=device)
+        like = torch.zeros(len(indice), device=device)
         value, _ = policy.value(following, {}, policy.settled(like))
         gamma, lam = self.algorithm.config.gamma, self.algorithm.config.lam
         batch.returns, batch.advantage = episodic_return(
-            batch, gaps_between(buffer, indices), value, stored.value, gamma=gamma, lam=lam
+            batch, gaps_between(buffer, indice), value, stored.value, gamma=gamma, lam=lam
         )
         return batch
 

@@ -1,7 +1,7 @@
 """`BasePolicy`: a learner as one module that acts, prepares samples and learns, in the words of Tianshou.
 
     update(sample_size, buffer):   buffer.sample ─▶ process_fn ─▶ learn ─▶ post_process_fn
-                                    batch, indices   + returns     dict      new priorities
+                                    batch, indice   + returns     dict      new priorities
 
     state        training   updating        who is at work
     collecting     True      False          a Collector of a training run
@@ -76,7 +76,7 @@ class BasePolicy(nn.Module, ABC):
         all begin), and `policy`, a Batch of numbers that are stored with the step. Other keys are not stored.
         """
 
-    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Add to a sample what depends on its neighbours in time, such as n-step returns; return the batch."""
         return batch
 
@@ -84,7 +84,7 @@ class BasePolicy(nn.Module, ABC):
     def learn(self, batch: Batch, **kwargs: Any) -> dict[str, Any]:
         """Take gradient steps on a sample; return numbers by name, or lists with one number per step."""
 
-    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> None:
+    def post_process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> None:
         """Give new priorities to a prioritized buffer: those that `learn` has put into `batch.weight`."""
         if buffer.priorities is None:
             return
@@ -93,19 +93,19 @@ class BasePolicy(nn.Module, ABC):
                 f"{type(self).__name__}.learn was given samples of a prioritized buffer and must set batch.weight to "
                 "the error of each sample [B]; or override post_process_fn"
             )
-        buffer.update_weight(indices, batch.weight)
+        buffer.update_weight(indice, batch.weight)
 
     def update(self, sample_size: int, buffer: ReplayBuffer | None, **kwargs: Any) -> dict[str, Any]:
         """Draw a sample (0 for all, in the order of time), learn from it, and return what `learn` returned."""
         if buffer is None:
             return {}
         name = type(self).__name__
-        batch, indices = buffer.sample(sample_size)
+        batch, indice = buffer.sample(sample_size)
         with self._update_state():
             self._drawn_weight = batch.get("weight")
-            batch = checked_batch(self.process_fn(batch, buffer, indices), f"{name}.process_fn")
+            batch = checked_batch(self.process_fn(batch, buffer, indice), f"{name}.process_fn")
             numbers = checked_numbers(self.learn(batch, **kwargs), f"{name}.learn")
-            self.post_process_fn(batch, buffer, indices)
+            self.post_process_fn(batch, buffer, indice)
         return numbers
 
     @contextmanager
@@ -124,7 +124,7 @@ class BasePolicy(nn.Module, ABC):
     def compute_nstep_return(
         batch: Batch,
         buffer: ReplayBuffer,
-        indices: Array,
+        indice: Array,
         target_q_fn: Callable[[ReplayBuffer, Array], Any],
         gamma: float = 0.99,
         n_step: int = 1,
@@ -138,7 +138,7 @@ class BasePolicy(nn.Module, ABC):
         followed the last step of each window; [B, 1] becomes [B]. Windows end with their episode; nothing follows one
         that terminated, unless `ignore_done`. `rew_norm` normalises rewards by those of the first 1000 places.
         """
-        found = windows(buffer, indices, gamma=gamma, n=n_step, rew_norm=rew_norm, ignore_done=ignore_done)
+        found = windows(buffer, indice, gamma=gamma, n=n_step, rew_norm=rew_norm, ignore_done=ignore_done)
         batch.returns = nstep_return(buffer, found, target_q_fn)
         if "weight" in batch:
             batch.weight = torch.as_tensor(batch.weight, dtype=batch.returns.dtype, device=batch.returns.device)
@@ -149,7 +149,7 @@ class BasePolicy(nn.Module, ABC):
     def compute_episodic_return(
         batch: Batch,
         buffer: ReplayBuffer,
-        indices: Array,
+        indice: Array,
         v_s_: Any = None,
         v_s: Any = None,
         gamma: float = 0.99,
@@ -166,7 +166,7 @@ class BasePolicy(nn.Module, ABC):
     def compute_episodic_return(batch: Batch, *args: Any, **kwargs: Any) -> Any:
         """Compute GAE in the argument order of Tianshou 0.4 and later, or of 0.3.
 
-        (batch, buffer, indices, v_s_=None, v_s=None, gamma=0.99, gae_lambda=0.95) returns (returns, advantages) [B];
+        (batch, buffer, indice, v_s_=None, v_s=None, gamma=0.99, gae_lambda=0.95) returns (returns, advantages) [B];
         (batch, v_s_=None, gamma=0.99, gae_lambda=0.95, rew_norm=False) sets `batch.returns` and returns the batch.
 
         `batch` has all steps in the order of time, as `buffer.sample(0)` gives them. `v_s_` [B] are the values of
@@ -177,9 +177,9 @@ class BasePolicy(nn.Module, ABC):
         second = args[0] if args else kwargs.get("buffer")
         if isinstance(second, ReplayBuffer):
             return _episodic_return(batch, *args, **kwargs)
-        if "buffer" in kwargs or "indices" in kwargs or not (second is None or leaf.is_array(second)):
+        if "buffer" in kwargs or "indice" in kwargs or not (second is None or leaf.is_array(second)):
             raise TypeError(
-                "compute_episodic_return wants (batch, buffer, indices, v_s_, v_s, gamma, gae_lambda) with a "
+                "compute_episodic_return wants (batch, buffer, indice, v_s_, v_s, gamma, gae_lambda) with a "
                 "ReplayBuffer, or (batch, v_s_, gamma, gae_lambda, rew_norm) with the values of batch.obs_next; found "
                 f"{type(second).__name__} after the batch"
             )
@@ -189,14 +189,14 @@ class BasePolicy(nn.Module, ABC):
 def _episodic_return(
     batch: Batch,
     buffer: ReplayBuffer,
-    indices: Array,
+    indice: Array,
     v_s_: Any = None,
     v_s: Any = None,
     gamma: float = 0.99,
     gae_lambda: float = 0.95,
 ) -> tuple[Array, Array]:
-    """Compute (returns, advantages) of the steps at these indices."""
-    return episodic_return(batch, gaps_between(buffer, indices), v_s_, v_s, gamma=gamma, lam=gae_lambda)
+    """Compute (returns, advantages) of the steps at these indice."""
+    return episodic_return(batch, gaps_between(buffer, indice), v_s_, v_s, gamma=gamma, lam=gae_lambda)
 
 
 def _returns_only(
@@ -227,12 +227,12 @@ class Windows(NamedTuple):
 
 
 def windows(
-    buffer: ReplayBuffer, indices: Any, *, gamma: float, n: int, rew_norm: bool = False, ignore_done: bool = False
+    buffer: ReplayBuffer, indice: Any, *, gamma: float, n: int, rew_norm: bool = False, ignore_done: bool = False
 ) -> Windows:
     """Look up to n steps ahead of these steps, not beyond the end of an episode or the newest step."""
     if n < 1:
         raise ValueError(f"n_step is at least 1, found {n}")
-    last: Array = np.asarray(leaf.to_array(indices), np.int64)
+    last: Array = np.asarray(leaf.to_array(indice), np.int64)
     reward, done = np.asarray(leaf.to_array(buffer.rew), np.float64), np.asarray(leaf.to_array(buffer.done))
     if reward.ndim != 1:
         raise ValueError(f"n-step returns want one reward per step, found rewards {list(reward.shape[1:])} per step")
@@ -265,9 +265,9 @@ def nstep_return(buffer: ReplayBuffer, found: Windows, target_q_fn: Callable[[Re
     return reward + discount * value
 
 
-def gaps_between(buffer: ReplayBuffer, indices: Any) -> Array:
-    """Return where a step is not followed by the next of these indices, bool [B]: rings do not continue each other."""
-    index = np.asarray(leaf.to_array(indices))
+def gaps_between(buffer: ReplayBuffer, indice: Any) -> Array:
+    """Return where a step is not followed by the next of these indice, bool [B]: rings do not continue each other."""
+    index = np.asarray(leaf.to_array(indice))
     broken = np.append(np.asarray(buffer.next(index))[:-1] != index[1:], True)
     return broken | np.isin(index, buffer.unfinished_index())
 

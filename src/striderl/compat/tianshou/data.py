@@ -6,6 +6,8 @@ from striderl.data.batch import Batch
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import ListReplayBuffer, PrioritizedReplayBuffer, VectorReplayBuffer
 
+__path__: list[str] = []  # Tianshou's modules data.… are below, see compat/original_paths.py
+
 __all__ = [
     "Batch",
     "Collector",

@@ -23,6 +23,8 @@ import numpy as np
 from striderl.compat.tianshou.env_workers import DummyEnvWorker, EnvFn, EnvWorker, RayEnvWorker, SubprocEnvWorker
 from striderl.data.naming import AssertedValueError
 
+__path__: list[str] = []  # Tianshou's modules env.… are below, see compat/original_paths.py
+
 Array = np.ndarray[Any, Any]
 
 __all__ = [

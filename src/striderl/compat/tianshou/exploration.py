@@ -13,6 +13,8 @@ import numpy as np
 
 from striderl.data.naming import AssertedValueError
 
+__path__: list[str] = []  # Tianshou's modules exploration.… are below, see compat/original_paths.py
+
 Array = np.ndarray[Any, Any]
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from striderl.data import tree
 from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, RunningTrainer, is_due
 from striderl.training.callbacks.save import Save
 from striderl.training.distributed import DistributedLearner, Ranks
@@ -103,8 +104,7 @@ class KeepTogether:
         if of_main is None:
             raise Interrupted("in rank 0")  # by a signal, in an evaluation or a video; see `RunningTrainer`
         if self.every and (record.iteration == 1 or is_due(record.iteration, self.every)):
-            groups = self.algorithm.updater.groups
-            self.ranks.require_equal({name: group.flat.flat for name, group in groups.items()})
+            self.ranks.require_equal(learned_tensors(self.algorithm))
         if self.ranks.is_main:
             return NOTHING
         ending, metrics = of_main
@@ -119,6 +119,13 @@ class KeepTogether:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def learned_tensors(algorithm: DistributedLearner) -> dict[str, torch.Tensor]:
+    """Return the tensors of an algorithm that are the same in every process: not those kept per env or per shard."""
+    state = algorithm.state_dict()
+    parts = {name: part for name, part in state.items() if name not in ("actor", "terms")}
+    return {path: leaf for path, leaf in tree.items(parts) if isinstance(leaf, torch.Tensor)}
 
 
 def together(ranks: Ranks, algorithm: DistributedLearner, callbacks: Sequence[Callback]) -> Sequence[Callback]:

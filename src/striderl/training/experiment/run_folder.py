@@ -41,8 +41,8 @@ from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.export.metadata import current_commit, uncommitted_files
 from striderl.loggers.file_loggers import parts_of
-from striderl.training.experiment.config_json import ConfigError, from_plain, to_plain
-from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig, modules_in
+from striderl.training.experiment.config_json import ConfigError, from_plain, modules_in, to_plain
+from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
 from striderl.training.experiment.seal import SEAL_FILE, read_sealed, write_sealed
 from striderl.training.guard import FAULTS_FILE
 

@@ -56,12 +56,12 @@ class ReplayPolicy(BasePolicy):
             getattr(self, name).train(mode)
         return self
 
-    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Add n-step targets."""
         return self.compute_nstep_return(
             batch,
             buffer,
-            indices,
+            indice,
             self._target_q,
             self._gamma,
             self._n_step,
@@ -69,7 +69,7 @@ class ReplayPolicy(BasePolicy):
             ignore_done=self._ignore_done,
         )
 
-    def _target_q(self, buffer: ReplayBuffer, indices: Array) -> Tensor:
+    def _target_q(self, buffer: ReplayBuffer, indice: Array) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} has no targets; override _target_q or process_fn")
 
 
@@ -103,8 +103,8 @@ class DQNPolicy(ReplayPolicy):
         """Copy the network to the target network."""
         self.model_old.load_state_dict(self.model.state_dict())
 
-    def _target_q(self, buffer: ReplayBuffer, indices: Array) -> Tensor:
-        batch = buffer[indices]  # its obs_next is what followed the last of n steps
+    def _target_q(self, buffer: ReplayBuffer, indice: Array) -> Tensor:
+        batch = buffer[indice]  # its obs_next is what followed the last of n steps
         with torch.no_grad():
             result = self(batch, input="obs_next")
             if not self._target:
@@ -205,8 +205,8 @@ class DDPGPolicy(ReplayPolicy):
         for mine, other in zip(old.buffers(), new.buffers()):
             mine.copy_(other)
 
-    def _target_q(self, buffer: ReplayBuffer, indices: Array) -> Tensor:
-        batch = buffer[indices]
+    def _target_q(self, buffer: ReplayBuffer, indice: Array) -> Tensor:
+        batch = buffer[indice]
         with torch.no_grad():
             act = self(batch, model="actor_old", input="obs_next").act
             found: Tensor = self.critic_old(batch.obs_next, act)
@@ -321,8 +321,8 @@ class TD3Policy(TwinPolicy):
         super().sync_weight()
         self._follow(self.actor_old, self.actor)
 
-    def _target_q(self, buffer: ReplayBuffer, indices: Array) -> Tensor:
-        batch = buffer[indices]
+    def _target_q(self, buffer: ReplayBuffer, indice: Array) -> Tensor:
+        batch = buffer[indice]
         with torch.no_grad():
             act = self(batch, model="actor_old", input="obs_next").act
             noise = torch.randn_like(act) * self._policy_noise
@@ -403,8 +403,8 @@ class SACPolicy(TwinPolicy):
         act = self._executed(squashed * self._action_scale + self._action_bias)
         return Batch(logits=logits, act=act, state=state, dist=dist, log_prob=log_prob)
 
-    def _target_q(self, buffer: ReplayBuffer, indices: Array) -> Tensor:
-        batch = buffer[indices]
+    def _target_q(self, buffer: ReplayBuffer, indice: Array) -> Tensor:
+        batch = buffer[indice]
         with torch.no_grad():
             found = self(batch, input="obs_next")
             values = torch.min(self.critic1_old(batch.obs_next, found.act), self.critic2_old(batch.obs_next, found.act))
@@ -478,8 +478,8 @@ class DiscreteSACPolicy(SACPolicy):
         dist: Any = Categorical(logits=logits)
         return Batch(logits=logits, act=dist.sample(), state=state, dist=dist)
 
-    def _target_q(self, buffer: ReplayBuffer, indices: Array) -> Tensor:
-        batch = buffer[indices]
+    def _target_q(self, buffer: ReplayBuffer, indice: Array) -> Tensor:
+        batch = buffer[indice]
         with torch.no_grad():
             dist = self(batch, input="obs_next").dist
             values = torch.min(self.critic1_old(batch.obs_next), self.critic2_old(batch.obs_next))

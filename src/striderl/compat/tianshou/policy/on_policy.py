@@ -53,7 +53,7 @@ class PGPolicy(BasePolicy):
         self._gamma = in_unit(discount_factor, "discount_factor")
         self._rew_norm = reward_normalization
 
-    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Add the discounted returns."""
         return self.compute_episodic_return(batch, gamma=self._gamma, gae_lambda=1.0, rew_norm=self._rew_norm)
 
@@ -104,7 +104,7 @@ class A2CPolicy(PGPolicy):
         self._lambda = in_unit(gae_lambda, "gae_lambda")
         self._w_vf, self._w_ent, self._grad_norm, self._batch = vf_coef, ent_coef, max_grad_norm, max_batchsize
 
-    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Add returns by generalised advantage estimation."""
         with torch.no_grad():
             parts = batch.split(self._batch, shuffle=False, merge_last=True)
@@ -179,7 +179,7 @@ class PPOPolicy(A2CPolicy):
             raise AssertedValueError(f"dual_clip is above 1, or None, found {dual_clip}")
         self._eps_clip, self._range, self._dual_clip, self._value_clip = eps_clip, action_range, dual_clip, value_clip
 
-    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Add returns, the old values `v` and log probabilities `logp_old`, and advantages `adv`."""
         if self._rew_norm:
             batch.rew = normalised(batch.rew)

@@ -88,7 +88,7 @@ class MultiAgentPolicyManager(BasePolicy):
         found: Array = np.flatnonzero(np.asarray(to_numpy(batch.obs.agent_id)) == policy.agent_id)
         return found
 
-    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indices: Array) -> Batch:
+    def process_fn(self, batch: Batch, buffer: ReplayBuffer, indice: Array) -> Batch:
         """Return what the `process_fn` of each policy makes of its own steps and rewards, by "agent_1" and so on."""
         found: dict[str, Any] = {}
         for policy in self.policies:
@@ -102,7 +102,7 @@ class MultiAgentPolicyManager(BasePolicy):
                 part.rew, seen = part.rew[:, column], buffer.with_rew(buffer.rew[:, column])
             policy.updating = True
             try:
-                found[name] = policy.process_fn(part, seen, indices[mine])
+                found[name] = policy.process_fn(part, seen, indice[mine])
             finally:
                 policy.updating = False
         return Batch(found)
