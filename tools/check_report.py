@@ -2,8 +2,8 @@
 
     python tools/check_report.py runs/cartpole/…/report.html --pictures /tmp
 
-Chromium opens the page without a network, in light and dark; the pictures are for the eye. The test suite needs no
-browser: `tests/cli/test_report.py` reads the page with Python's parser.
+Chromium opens the page without a network, in light and dark; the pictures are for the eye. The suite does the same with
+small runs (`tests/cli/test_report_browser.py`) where there is a browser, and reads the page with Python's parser.
 """
 
 from __future__ import annotations

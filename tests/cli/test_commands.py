@@ -279,6 +279,9 @@ def test_overview_and_version(capsys):
             ["train", "pendulum", "--algorithm", "sac", "--mode", "compiled", "--algorithm.mode", "eager"],
             "mode='compiled' and algorithm.mode='eager'",
         ),
+        (["train", "nothing_like_it"], "Also an id of Gymnasium ('gymnasium:LunarLander-v3') and an env of your own"),
+        (["train", "gymnasium:CartPol-v1"], "Gymnasium has no env 'CartPol-v1'"),
+        (["train", "quadruped", "--env.reward-weights.aliv", "2"], "Did you mean --env.reward-weights.alive?"),
         (["train", "cartpole", "--stop.metric", "evaluate/return_men"], "Did you mean 'evaluate/return_mean'?"),
         (["resume", "runs/cartpole/nothing"], "does not exist"),
         (["evaluate", "nothing"], "does not exist"),
@@ -304,7 +307,7 @@ def test_a_mistake_gets_a_hint_and_exit_code_2(words, hint, tmp_path, monkeypatc
     captured = capsys.readouterr()
     assert hint in captured.err and captured.err.count("\n") == 1, "one line"
     assert captured.err.startswith("striderl: ")
-    assert not list(tmp_path.glob("runs/*/*")), "a run that was never built leaves no folder"
+    assert not list(tmp_path.glob("runs/*")), "a run that was never built leaves no folder"
 
 
 @pytest.mark.parametrize(

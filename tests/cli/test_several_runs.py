@@ -110,6 +110,18 @@ def test_a_reader_that_has_seen_enough_is_no_error(runs, monkeypatch):
         monkeypatch.undo()
 
 
+def test_an_unknown_run_names_the_newest(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(("z", "y", "x", "w")):  # by time, not by the alphabet
+        folder = tmp_path / "runs" / "cartpole" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        os.utime(folder / "config.json", (1000 + age, 1000 + age))
+    assert main(["evaluate", "runs/nothing"]) == 2
+    newest = "Newest runs: runs/cartpole/w, runs/cartpole/x, runs/cartpole/y, … ('striderl list runs' lists all)"
+    assert newest in capsys.readouterr().err
+
+
 def test_no_runs_yet(tmp_path, capsys):
     assert main(["list", "runs", "--folder", str(tmp_path)]) == 0
     assert "there are no runs" in capsys.readouterr().out

@@ -146,6 +146,8 @@ def test_ctrl_c_is_answered_and_then_the_run_is_saved(tmp_path, monkeypatch, cap
     code = main([*words, "--callbacks", "ctrl_c_callback:CtrlC", "--runs", str(tmp_path), "--logging.console", "off"])
     torch.set_num_threads(threads)
     assert code == 130
-    errors = capfd.readouterr().err
+    output, errors = capfd.readouterr()
+    (folder,) = (tmp_path / "cartpole").iterdir()
+    assert output.splitlines()[-1] == f"report: {folder / 'report.html'}" and (folder / "report.html").is_file()
     answer = "striderl: SIGINT: finishing this phase, saving; again to stop now"
     assert errors.index(answer) < errors.index("SIGINT: saved; 'striderl resume")

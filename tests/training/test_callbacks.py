@@ -172,6 +172,17 @@ def test_log_hands_every_number_to_every_logger():
     assert numbers["progress/iteration"] == 2.0 and numbers["time/steps_per_second"] > 0 and "train/kl" in numbers
 
 
+def test_a_row_has_the_time_since_the_row_before_and_what_callbacks_took():
+    now, rows = iter([10.0, 13.0, 20.0]), Memory()
+    log = Log(rows, clock=lambda: next(now))
+    for number in (1, 2):
+        record = record_of(number).with_seconds({"evaluation": 0.5})
+        assert log.on_iteration(record, RUN).metrics == {}, "times are no metrics: those of equal runs are equal"
+    log.close()
+    assert [numbers["time/iteration_seconds"] for _, numbers in rows.rows] == [3.0, 7.0]
+    assert [numbers["time/evaluation_seconds"] for _, numbers in rows.rows] == [0.5, 0.5]
+
+
 def test_log_tells_its_loggers_where_a_resumed_run_goes_on():
     first = make_trainer(callbacks=[Log(Memory(), every=2)])
     run(first, 3)

@@ -226,8 +226,8 @@ class _Frame:
         # by the curves, not by their intervals: a wide interval must not flatten the curves
         y = np.concatenate([np.concatenate([line.y, *(thin for _, thin in line.behind)]) for line in lines])
         self.left, self.right = float(x.min()), float(x.max())
-        alone = [line for line in lines if len(line.x) == 1 and len(line.half_width)]
-        y = np.concatenate([y, *(line.y + _BOTH * line.half_width for line in alone)])
+        if all(len(line.x) == 1 and not line.behind for line in lines):  # no curve: the intervals are all there is
+            y = np.concatenate([y, *(line.y + _BOTH * line.half_width for line in lines if len(line.half_width))])
         low, high = float(y.min()), float(y.max())
         room = 0.06 * (high - low) or max(1e-9, 0.05 * abs(high)) or 1.0
         self.low, self.high = low - room, high + room

@@ -29,7 +29,7 @@ class Record:
     learning_seconds: float = 0.0
     """How long learning took, targets included."""
     callback_seconds: Mapping[str, float] = field(default_factory=dict)
-    """How long callbacks took, by what they did: 'evaluation', 'video'; 'iteration' is all since the last one."""
+    """How long callbacks took, by what they did: 'evaluation', 'video'; 'iteration' is all since the last record."""
 
     @property
     def step(self) -> int:
