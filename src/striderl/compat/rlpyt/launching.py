@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -181,8 +182,7 @@ def _cpuinfo(*keys: str) -> set[tuple[str, ...]]:
         blocks = Path("/proc/cpuinfo").read_text().split("\n\n")
     except OSError:
         return set()
-    pairs = [[line.partition(":") for line in block.splitlines()] for block in blocks]
-    found = [{key.strip(): value.strip() for key, _, value in block} for block in pairs]
+    found = [dict(re.findall(r"^(.*?)\s*:\s*(.*)$", block, re.M)) for block in blocks]
     return {tuple(block[key] for key in keys) for block in found if all(key in block for key in keys)}
 
 
@@ -475,10 +475,7 @@ def run_experiments(
 ) -> None:
     """Run every variant `runs_per_setting` times, as many at once as the machine has run slots; wait for the last."""
     more = [()] * len(variants) if runs_args is None else runs_args
-    _require(
-        len(set(counts := (len(variants), len(log_dirs), len(more)))) == 1,
-        f"variants, log_dirs and runs_args have one entry per setting, found {counts}",
-    )
+    _require(len(variants) == len(log_dirs) == len(more), "variants, log_dirs and runs_args have one entry per setting")
     exp_dir = get_log_dir(experiment_title)
     slots: list[subprocess.Popen[bytes] | None] = [None] * get_n_run_slots(affinity_code)
     log_exps_tree(exp_dir, log_dirs, runs_per_setting)
