@@ -146,6 +146,7 @@ def _fail(result: Result, problem: str, problems: list[str]) -> None:
     result.reason = "failed"
     result.cpu.clear()
     result.wall.clear()
+    result.peak = 0.0
     problems.append(problem)
     print(f"FAILED {problem}", file=sys.stderr)
 

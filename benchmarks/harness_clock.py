@@ -19,6 +19,8 @@ class Sample(NamedTuple):
     """CPU time of this process, all its threads, and its worker processes."""
     wall: float
     """Time on the clock."""
+    peak: float = 0.0
+    """Highest resident memory of this process since the row was prepared, bytes; 0 where it is not known."""
 
 
 def timed_block(block: Callable[[], Any], operations: int) -> Sample:
@@ -82,6 +84,26 @@ def _cpu_seconds(process: int) -> float:
     """Return the CPU time of all threads of a running process."""
     threads = (_PROC / str(process) / "task").glob("*/schedstat")
     return sum(int(thread.read_text().split()[0]) for thread in threads) * 1e-9
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def reset_peak_memory() -> bool:
+    """Count the highest resident memory of this process from now on; return whether the system can do that."""
+    try:
+        (_PROC / "self" / "clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_memory() -> float:
+    """Return the highest resident memory of this process since the last reset, bytes; 0 where it is not known."""
+    status = _PROC / "self" / "status"
+    lines = status.read_text().splitlines() if status.exists() else []
+    found = [line.split() for line in lines if line.startswith("VmHWM:")]
+    return 1024.0 * float(found[0][1]) if found else 0.0
 
 
 # -- the machine -------------------------------------------------------------------------------------------------------

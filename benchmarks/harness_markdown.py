@@ -17,6 +17,8 @@ def to_markdown(report: Report) -> str:
     for table in report.tables:
         for clock in table.clocks:
             parts += [_heading(table, clock), _table(report, table, clock), sentence(report, table, clock)]
+        if table.memory:
+            parts += [f"**{table.title}** (MiB, peak resident memory of the process)", _memory(report, table)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -70,6 +72,16 @@ def _table(report: Report, table: Table, clock: Clock) -> str:
         lines.append([row, *cells, "–" if ratio is None else f"**{ratio:.2f}**"])
     rule = ["---"] + ["---:"] * (len(names) + 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [lines[0], rule, *lines[1:]])
+
+
+def _memory(report: Report, table: Table) -> str:
+    """Return the peak memory of every row and contender."""
+    names = [report.contenders[key].name for key in table.contenders]
+    lines = [["", *names], ["---"] + ["---:"] * len(names)]
+    for row in table.rows:
+        results = [report.results[table.title][row][key] for key in table.contenders]
+        lines.append([row, *(number(each.peak / 2**20) if each.peak else each.reason or "–" for each in results)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _cell(result: Result, table: Table, clock: Clock) -> str:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import IO, Any
 
-from harness_clock import Sample
+from harness_clock import Sample, peak_memory, reset_peak_memory
 
 Prepare = Callable[[str, str, str], AbstractContextManager[Callable[[], Sample]]]
 """(contender, table, row) -> a context that yields a sampler and cleans up afterwards."""
@@ -72,7 +72,7 @@ class ContenderProcess:
         """Time one block of the prepared row."""
         self._send({"sample": True})
         answer = self._receive()
-        return Sample(answer["cpu"], answer["wall"])
+        return Sample(**answer)
 
     def close(self) -> None:
         """End the process; it closes its envs first."""
@@ -128,16 +128,18 @@ def serve(contender: str, needs: Sequence[str], also_report: Sequence[str], prep
     _answer(answers, hello)
     with ExitStack() as open_row:
         take: Callable[[], Sample] | None = None
+        counted = False
         for message in _messages():
             try:
                 if "prepare" in message:
                     open_row.close()
+                    counted = reset_peak_memory()
                     table, row = message["prepare"]
                     take = open_row.enter_context(prepare(contender, table, row))
                     _answer(answers, {"reason": ""})
                 else:
                     assert take is not None, "asked for a sample before a row was prepared"
-                    _answer(answers, take()._asdict())
+                    _answer(answers, take()._replace(peak=peak_memory() if counted else 0.0)._asdict())
             except UnavailableError as unavailable:
                 _answer(answers, {"reason": str(unavailable)})
             except Exception:  # noqa: BLE001  (whatever a library raises spoils one row, not the others)

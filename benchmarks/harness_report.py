@@ -52,6 +52,8 @@ class Table:
     """How a time per operation is printed."""
     clocks: tuple[Clock, ...] = ("cpu",)
     """What is printed; both are always measured."""
+    memory: bool = False
+    """Whether a second table shows the peak memory of every contender's process."""
     ratio_title: str = "best peer / striderl"
     """What the last column is called: the subject is this many times as fast."""
 
@@ -63,11 +65,14 @@ class Result:
     reason: str = ""
     cpu: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
+    peak: float = 0.0
+    """Highest resident memory of the contender's process in this row, bytes; 0 where it is not known."""
 
     def add(self, sample: Sample) -> None:
         """Add one sample to both lists."""
         self.cpu.append(sample.cpu)
         self.wall.append(sample.wall)
+        self.peak = max(self.peak, sample.peak)
 
     def of(self, clock: Clock) -> list[float]:
         """Return the samples of one clock."""
@@ -137,7 +142,9 @@ def load(path: Path) -> Report:
     results = {
         title: {
             row: {
-                key: Result(result.get("reason", ""), result.get("cpu", []), result.get("wall", []))
+                key: Result(
+                    result.get("reason", ""), result.get("cpu", []), result.get("wall", []), result.get("peak", 0.0)
+                )
                 for key, result in found["contenders"].items()
             }
             for row, found in rows.items()
@@ -159,6 +166,7 @@ def _result_to_json(result: Result) -> dict[str, Any]:
         "median": {clock: _rounded(statistics.median(result.of(clock))) for clock in ("cpu", "wall")},
         "cpu": [_rounded(value) for value in result.cpu],
         "wall": [_rounded(value) for value in result.wall],
+        **({"peak": result.peak} if result.peak else {}),
     }
 
 

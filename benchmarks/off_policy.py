@@ -96,7 +96,7 @@ OFF_POLICY = Benchmark(
         "skrl": Contender(name="skrl", needs=("skrl", "gymnasium")),
         "cleanrl_style": Contender(name="CleanRL style", needs=("torch",)),
     },
-    tables=[Table(title=UPDATE, rows=tuple(TASKS), contenders=tuple(MODULES), unit="steps/s")],
+    tables=[Table(title=UPDATE, rows=tuple(TASKS), contenders=tuple(MODULES), unit="steps/s", memory=True)],
     prepare=prepare,
     also_report=("numpy", "torch"),
     rounds=8,

@@ -127,8 +127,8 @@ PPO = Benchmark(
         "torchrl": Contender(name="TorchRL", needs=("torchrl",)),
     },
     tables=[
-        Table(title=UPDATE, rows=tuple(UPDATES), contenders=_ALL, unit="ms"),
-        Table(title=TRAINING, rows=tuple(TRAININGS), contenders=_ALL, unit="steps/s"),
+        Table(title=UPDATE, rows=tuple(UPDATES), contenders=_ALL, unit="ms", memory=True),
+        Table(title=TRAINING, rows=tuple(TRAININGS), contenders=_ALL, unit="steps/s", memory=True),
         Table(title=RETURNS, rows=tuple(GAE_SIZES), contenders=_ALL, unit="µs"),
     ],
     prepare=prepare,

@@ -280,7 +280,7 @@ REPLAY = Benchmark(
         "skrl": Contender(name="skrl", needs=("skrl", "torch", "numpy")),
         "cpprb": Contender(name="cpprb", needs=("cpprb", "numpy")),
     },
-    tables=[Table(title=TITLE, rows=ROWS, contenders=tuple(CALLS))],
+    tables=[Table(title=TITLE, rows=ROWS, contenders=tuple(CALLS), memory=True)],
     prepare=prepare,
 )
 

@@ -182,6 +182,8 @@ MISSING = [
         "record_video(env, RandomActor(env.action_spec), 'x.mp4', num_steps=2)",
         "video",
     ),
+    ("viser", "from striderl.cli.view.server import open_server; open_server('127.0.0.1', 0, None)", "view"),
+    ("mjviser", "from striderl.cli.view.scene import MujocoScene; MujocoScene(None, [])", "view"),
     ("onnx", EXPORT, "export"),
     ("onnxscript", EXPORT, "export"),
     ("onnxruntime", EXPORT, "export"),
@@ -203,6 +205,11 @@ MISSING = [
         "from striderl.training.experiment.worker_fleet import connect; "
         "from striderl.collect.schedules import WorkerSettings; connect(WorkerSettings(kind='ray', num_workers=1))",
         "ray",
+    ),
+    (
+        "tensordict",
+        "from striderl.compat.rsl_rl.storage import RolloutStorage; RolloutStorage('rl', 2, 4, {}, [1])",
+        "tensordict",
     ),
     ("neptune", "from striderl.loggers.trackers import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
 ]

@@ -29,6 +29,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "CONSTRAINTS", tmp_path / "constraints-dev.txt")
     monkeypatch.setattr(module, "install_render_libraries", lambda: None)
+    monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}")
     return module
 
 
@@ -244,3 +245,22 @@ def test_an_unsupported_python_is_named(
     with pytest.raises(SystemExit, match=rf"needs Python 3\.11 to 3\.14; this is 3\.{version[1]}\.{version[2]}"):
         run_main(monkeypatch, setup, tmp_path / "venv")
     assert shell.commands == []
+
+
+def test_a_browser_is_installed_where_that_may_be_done(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    shell = Shell()
+    use(monkeypatch, setup, shell)
+    setup.install_browser()
+    assert shell.commands == [], "it is there"
+    monkeypatch.setattr(setup.shutil, "which", lambda name: "/usr/bin/apt-get" if name == "apt-get" else None)
+    monkeypatch.setattr(setup.os, "geteuid", lambda: 0)
+    setup.install_browser()
+    assert shell.commands[-1][:2] == ["apt-get", "install"] and shell.commands[-1][-2:] == [
+        "chromium",
+        "chromium-driver",
+    ]
+    monkeypatch.setattr(setup.os, "geteuid", lambda: 1000)
+    setup.install_browser()
+    assert "sudo apt-get install" in capsys.readouterr().out

@@ -24,6 +24,7 @@ CONSTRAINTS = ROOT / "constraints-dev.txt"
 CLIENT_CONSTRAINTS = ROOT / "constraints-clients.txt"
 CLIENTS = ["mjlab", "rsl-rl-lib", "onnx", "onnxruntime", "pytest>=8", "pytest-timeout>=2.3"]
 RENDER_PACKAGES = ["libegl1", "libegl-mesa0", "libgl1", "libosmesa6"]
+BROWSER_PACKAGES = ["chromium", "chromium-driver"]
 
 
 def main() -> None:
@@ -52,6 +53,8 @@ def main() -> None:
         say("installing striderl with its development tools")
         pip(python, "install", "--constraint", str(CONSTRAINTS), "--editable", f"{ROOT}[dev]")
     install_render_libraries()
+    if not given.clients:
+        install_browser()
     stamp.write_text(wanted)
     say(f"ready: {venv}")
 
@@ -125,16 +128,36 @@ def install_render_libraries() -> None:
     """Get the GL libraries for rendering without a display, or say how to get them."""
     if ctypes.util.find_library("EGL") or ctypes.util.find_library("OSMesa"):
         return
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *RENDER_PACKAGES]
-    if shutil.which("apt-get") and os.geteuid() == 0:
-        say("installing libraries for rendering without a display")
-        subprocess.run(["apt-get", "update"], capture_output=True, check=False)
-        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-            return
-    say(
-        "no GL library found: videos and rendered frames will not work, everything else will. "
-        f"On Debian or Ubuntu: sudo {' '.join(command)}"
-    )
+    if not apt_installs(RENDER_PACKAGES, "libraries for rendering without a display"):
+        say(
+            "no GL library found: videos and rendered frames will not work, everything else will. "
+            f"On Debian or Ubuntu: sudo {' '.join(apt_command(RENDER_PACKAGES))}"
+        )
+
+
+def install_browser() -> None:
+    """Get the browser that the tests of `striderl view` drive, or say how to get it."""
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        return
+    if not apt_installs(BROWSER_PACKAGES, "a browser for the tests of the view"):
+        say(
+            "no chromium and chromedriver found: the tests of 'striderl view' in a browser are skipped. "
+            f"On Debian: sudo {' '.join(apt_command(BROWSER_PACKAGES))}"
+        )
+
+
+def apt_command(packages: list[str]) -> list[str]:
+    """Return the command that installs packages of Debian or Ubuntu."""
+    return ["apt-get", "install", "-y", "--no-install-recommends", *packages]
+
+
+def apt_installs(packages: list[str], what: str) -> bool:
+    """Install packages where this may be done; returns whether they are there."""
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        return False
+    say(f"installing {what}")
+    subprocess.run(["apt-get", "update"], capture_output=True, check=False)
+    return subprocess.run(apt_command(packages), capture_output=True, check=False).returncode == 0
 
 
 def say(text: str) -> None:

@@ -37,21 +37,23 @@ from striderl.execution.modes import ExecutionConfig, mode_of
 from striderl.policies.settings import PolicySettings
 from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
 from striderl.training.distributed import Ranks, join_ranks
-from striderl.training.experiment.assembly import gpu_switch, set_gpu_switch
+from striderl.training.experiment.assembly import build_algorithm, gpu_switch, set_gpu_switch
+from striderl.training.experiment.run_config import RunConfig
+from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.loops.off_policy import ReplayLearner
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.protocols import ReplayAlgorithm, replay_for, storage_for
-from striderl.training.rsl_rl.build_parts import build_algorithm, build_policy, component_order
 from striderl.training.rsl_rl.client_algorithm import ClientAlgorithm
 from striderl.training.rsl_rl.config_generations import read_train_config
 from striderl.training.rsl_rl.config_policy import Keys, as_tuple
 from striderl.training.rsl_rl.distillation import (
     OF_PPO,
-    build_distillation,
     load_distillation,
     save_distillation,
+    translate_distillation,
 )
 from striderl.training.rsl_rl.stepping import HandedRollout, ManualRollout
+from striderl.training.rsl_rl.translate import component_order, translate
 from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -92,9 +94,8 @@ class OnPolicyForRslRl(RslRlAlgorithm):
         learner: Any,
         env: RslRlEnv,
         steps: HandedSteps,
+        config: RunConfig[Any, Any],
         *,
-        num_steps: int,
-        seed: int,
         ranks: Ranks,
         orders: Mapping[str, tuple[str, ...]],
         switch: Switch | None = None,
@@ -102,9 +103,9 @@ class OnPolicyForRslRl(RslRlAlgorithm):
     ) -> None:
         """Put storage and collector around a learner for the client's env; `switch` is what it was built with."""
         super().__init__(learner, orders)
+        seed, plan = config.seed, OnPolicyPlan(num_steps_per_env=config.plan.num_steps_per_env)
         collector = Collector(env, learner.actor(), CollectorConfig(seed=seed))
-        self.storage = storage_for(learner, collector, num_steps)
-        plan = OnPolicyPlan(num_steps_per_env=num_steps)
+        self.storage = storage_for(learner, collector, plan.num_steps_per_env)
         self.trainer = Trainer(learner, collector, plan, storage=self.storage, seed=seed, switch=switch)
         set_gpu_switch(switch, plan, learner, max_iterations)
         self.rollout, self.ranks = HandedRollout(steps, collector), ranks
@@ -172,17 +173,15 @@ class PPOForRslRl(OnPolicyForRslRl):
         place, ranks = torch.device(device), _ranks(cfg, device)
         steps, vec_env = _vec_env(env, obs, place, ranks)
         seed = _seed(config.seed)
-        policy = build_policy(config, vec_env, place, seed)
-        mode = execution or config.mode
-        switch = gpu_switch(mode, place, alone=ranks.world_size == 1)
+        parts = translate(config, vec_env, env, seed, place)
+        switch = gpu_switch(execution or config.mode, place, alone=ranks.world_size == 1)
         with built_with(switch):
-            learner = build_algorithm(config, policy, vec_env, env, seed, reduce=ranks.reduce, mode=mode)
+            learner = build_algorithm(parts.config, vec_env, ranks, parts.objects, execution)
         return cls(
             learner,
             vec_env,
             steps,
-            num_steps=config.num_steps_per_env,
-            seed=seed,
+            parts.config,
             ranks=ranks,
             orders=component_order(config, vec_env),
             switch=switch,
@@ -205,17 +204,17 @@ class DistillationForRslRl(OnPolicyForRslRl):
         place, ranks = torch.device(device), _ranks(cfg, device)
         steps, vec_env = _vec_env(env, obs, place, ranks)
         seed = _seed(cfg.get("seed"))
-        mode = execution or "auto"
-        switch = gpu_switch(mode, place, alone=ranks.world_size == 1)
+        config = RunnerConfig(num_steps_per_env=int(cfg["num_steps_per_env"]))
+        parts = translate_distillation(cfg, config, vec_env, env, seed, place)
+        switch = gpu_switch(execution or config.mode, place, alone=ranks.world_size == 1)
         with built_with(switch):
-            parts = build_distillation(cfg, vec_env, place, seed, mode=mode, reduce=ranks.reduce)
+            learner = build_algorithm(parts.student.config, vec_env, ranks, parts.student.objects, execution)
         cfg["algorithm"] |= {"rnd_cfg": None, "symmetry_cfg": None}
         found = cls(
-            parts.learner,
+            learner,
             vec_env,
             steps,
-            num_steps=int(cfg["num_steps_per_env"]),
-            seed=seed,
+            parts.student.config,
             ranks=ranks,
             orders=parts.orders,
             switch=switch,

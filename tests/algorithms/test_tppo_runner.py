@@ -25,7 +25,7 @@ from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_config import EvaluationSettings, LoggingSettings
 from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.experiment.runner_config import RunnerConfig, TeacherSettings
-from striderl.training.rsl_rl.build_parts import load_teacher
+from striderl.training.rsl_rl.live_objects import load_teacher
 from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 SMALL = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}

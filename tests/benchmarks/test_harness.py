@@ -23,6 +23,7 @@ import learning  # noqa: E402
 import learning_defaults  # noqa: E402, F401  (its rows, while it can be found)
 import learning_trials  # noqa: E402
 import offline  # noqa: E402
+import startup  # noqa: E402
 from harness import Benchmark, main  # noqa: E402
 from harness_report import Contender, Report, Result, Table, load, paired_ratio, save  # noqa: E402
 
@@ -96,6 +97,28 @@ def test_a_table_shows_median_range_ratio_and_what_is_missing():
     assert "Ours is faster than the best of Quick and Slow in 1 of 1 rows, 2.0 times." in text
 
 
+def test_peak_memory_has_a_table_of_its_own_where_it_is_asked_for(tmp_path: Path):
+    report = make_report({"ours": result(2), "quick": result(4), "slow": result(reason="not installed")})
+    report.results["Small"]["index"]["ours"].peak = 300.0 * 2**20
+    assert "peak" not in harness_markdown.to_markdown(report)
+    report.tables[0] = Table(title="Small", rows=("index",), contenders=("ours", "quick", "slow"), memory=True)
+    assert "| index | 300 | – | not installed |" in harness_markdown.to_markdown(report)
+    save(report, tmp_path / "small.json")
+    assert load(tmp_path / "small.json") == report
+
+
+@pytest.mark.skipif(not harness_clock.reset_peak_memory(), reason="this system does not count peaks from a moment on")
+def test_peak_memory_is_that_since_the_row_was_prepared():
+    block = bytearray(64 * 2**20)
+    high = harness_clock.peak_memory()
+    del block
+    harness_clock.reset_peak_memory()
+    assert 0.0 < harness_clock.peak_memory() < high - 32 * 2**20
+    block = bytearray(64 * 2**20)
+    assert harness_clock.peak_memory() > high - 32 * 2**20
+    del block
+
+
 def test_the_sentence_names_rows_in_which_we_are_not_faster():
     report = make_report({"ours": result(2), "quick": result(8)}, rows=("a", "b", "c"))
     report.results["Small"]["b"] = {"ours": result(100), "quick": result(98)}
@@ -152,7 +175,7 @@ def rendered(path: Path) -> str:
     if path.stem == "learning_defaults":
         return learning_trials.to_markdown(learning.load_runs(path))
     found = json.loads(path.read_text(encoding="utf-8"))
-    of_rows = {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy, "gpu_learning": gpu_learning}
+    of_rows = {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy, "gpu_learning": gpu_learning, "startup": startup}
     if path.stem in of_rows:
         return of_rows[path.stem].to_markdown(found["rows"])
     return offline.to_markdown(found) if path.stem == "offline" else harness_markdown.to_markdown(load(path))
@@ -167,6 +190,19 @@ def test_the_readme_has_a_place_for_every_result():
         assert harness_markdown.splice(readme, path.stem, rendered(path)) == readme, (
             f"README.md does not show {path.name}; run the benchmark's command with --render-only"
         )
+
+
+def test_a_speed_is_reached_when_three_iterations_in_a_row_have_it():
+    # the first iteration ends after 5 s; then 10, 10, 50, 10, 60, 60, 100, 100, 100, 100 steps per second
+    speeds = [10, 10, 50, 10, 60, 60, 100, 100, 100, 100]
+    ends = [5.0]
+    for speed in speeds:
+        ends.append(ends[-1] + 600 / speed)
+    found = startup.reached(ends, [600] * len(ends))
+    assert found["speed"] == pytest.approx(100.0) and found["first"] == 5.0
+    assert found["half"] == pytest.approx(ends[4])  # the single 50 does not count
+    assert found["full"] == pytest.approx(ends[6])
+    assert "Not measured" in startup.to_markdown([])
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
@@ -261,6 +297,7 @@ def test_a_run_gives_every_contender_its_process_and_reports_what_failed(tmp_pat
     report = load(tmp_path / "tiny.json")
     found = report.results["T"]["sum"]
     assert found["ours"].cpu == [1e-6] * 6  # three rounds, two starts
+    assert (found["ours"].peak > 0.0) == harness_clock.reset_peak_memory()
     assert found["broken"] == Result("failed")
     assert found["absent"] == Result("not installed")
     assert report.ratio(report.tables[0], "sum", "cpu") == pytest.approx(3.0)

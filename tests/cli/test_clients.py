@@ -208,6 +208,27 @@ def test_the_clients_fields_are_flags(monkeypatch, tmp_path, capsys):
     assert "Did you mean 'Mjlab-Fake'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "num_envs", "shown"),
+    [
+        (["--device", "cuda"], 8192, "8192 envs, rollouts of 2 steps"),  # the config has 4
+        (["--device", "cuda", "--num-envs", "4096"], 4096, ""),
+        ([], 64, ""),
+    ],
+)
+def test_mjlab_on_a_gpu_gets_more_envs_and_shorter_rollouts(words, num_envs, shown, monkeypatch, capsys):
+    task, asked = mjlab(monkeypatch), []
+
+    def make_nothing(name, *, num_envs, device, settings):
+        asked.append(num_envs)
+        raise ValueError("there is no such device here")
+
+    monkeypatch.setattr("striderl.envs.tasks.make", make_nothing)
+    assert main(["train", task, *words]) == 2
+    assert asked == [num_envs]
+    assert shown in capsys.readouterr().out
+
+
 def test_an_absent_simulator_is_named(capsys):
     assert main(["train", "genesis:surely_not_there"]) == 2
     assert "wants the package 'genesis' installed" in capsys.readouterr().err

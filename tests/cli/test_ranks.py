@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,14 @@ from typing import Any
 import pytest
 import torch
 
+from striderl.algorithms.terms.estimation import Estimation, EstimatorConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.cli.main import main
 from striderl.data import tree
+from striderl.datasets.offline import replay_of, save_dataset
+from striderl.envs.tasks import make
 from striderl.recipes.table import recipe
 from striderl.training.callbacks.ranks import pooled_numbers
-from striderl.training.distributed import states_of_ranks
 from striderl.training.experiment.assembly import check_ranks
 from striderl.training.experiment.run_config import read_run_config
 
@@ -52,13 +56,23 @@ def take_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def start_ranks(*words: str) -> list[subprocess.Popen[str]]:
+HERE = Path(__file__).resolve().parent
+KILLS_ITSELF, WITHOUT_DATASET = HERE / "killed_rank.py", HERE / "rank_without_dataset.py"
+"""Programs that run `striderl`: the first kills rank 1 once, in the second rank 1 finds no folder called 'gone'."""
+REPLAY = [
+    *("--env.num-envs", "4", "--plan.num-steps-per-env", "8", "--plan.learning-starts", "64", "--plan.batch-size", "8"),
+    *("--plan.total-steps", str(64 + 8 * 32), "--policy.actor-hidden-dims", "8", "--evaluation.every", "0"),
+    *("--evaluation.at-end", "False", "--stop.metric", ""),
+]
+
+
+def start_ranks(*words: str, program: Sequence[str] = ("-m", "striderl")) -> list[subprocess.Popen[str]]:
     """Start both processes without torchrun, which keeps their exit codes to itself and is a third process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [sys.executable, "-m", "striderl", *words]
+    command = [sys.executable, *program, *words]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [
         subprocess.Popen(
@@ -192,12 +206,66 @@ def test_a_signal_in_an_evaluation_stops_both(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_is_not_resumed_by_one(whole, capsys):
-    assert main(["resume", str(whole), "--plan.total-steps", "9999"]) == 2
-    error = capsys.readouterr().err
-    assert "it was trained by 2 processes, found 1; resume it with torchrun --nproc-per-node 2" in error
-    with pytest.raises(ValueError, match="trained by 1 processes, found 2; resume it without torchrun"):
-        states_of_ranks({"algorithm": {}}, 2)
+def test_a_run_of_two_processes_is_resumed_by_one_with_what_was_learned(whole, tmp_path, caplog):
+    copied = shutil.copytree(whole, tmp_path / "cartpole" / "copied")
+    before = state_of(copied)
+    assert main(["resume", str(copied), "--plan.total-steps", str(STEPS + 128), "--logging.console", "off"]) == 0
+    assert "was trained by 2 processes and goes on with 1" in caplog.text
+    state = state_of(copied)
+    assert state["iteration"] == before["iteration"] + 1 and "ranks" not in state
+    kept = [path for path, leaf in tree.items(state["algorithm"]) if path.endswith("running_return")]
+    assert kept and all(len(dict(tree.items(state["algorithm"]))[path]) == 8 for path in kept)  # the envs of both
+
+
+# -- lost processes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_named_and_rank_0_saves_what_was_learned(tmp_path):
+    never = ["--checkpoints.every", "0", "--plan.total-steps", "0"]
+    processes = start_ranks(*WITH_RND, *never, "--runs", str(tmp_path))
+    wait_for_rows(tmp_path, 3)
+    processes[1].kill()
+    killed = time.monotonic()
+    codes, _, errors = ends_of(processes)
+    assert codes == [1, -signal.SIGKILL] and time.monotonic() - killed < 60.0
+    assert "rank 1 of 2 no longer answers, says rank 0" in errors[0] and "Traceback" not in errors[0]
+    folder = the_run(tmp_path)
+    assert state_of(folder)["iteration"] >= 3
+    steps = str(int(state_of(folder)["env_steps"]) + 256)
+    codes, _, errors = ends_of(start_ranks("resume", str(folder), "--plan.total-steps", steps))
+    assert codes == [0, 0], errors
+    assert "was trained by 1 processes and goes on with 2" in errors[0]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_a_killed_run_again_from_its_last_checkpoint(tmp_path):
+    words = ["train", "cartpole", "--algorithm", "dqn", "--runs", str(tmp_path), *REPLAY, "--checkpoints.every", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command += ["--monitor-interval", "0.1", str(KILLS_ITSELF), str(tmp_path / "once"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 of 2 no longer answers, says rank 0" in done.stderr
+    folder = the_run(tmp_path)  # one folder, and the note is gone
+    assert [row["step"] for row in rows_of(folder)] == [64 + 32 * count for count in range(1, 9)]
+    assert len(state_of(folder)["ranks"]) == 1 and not list(tmp_path.glob(".torchrun*"))
+
+
+@pytest.mark.slow
+def test_a_dataset_that_one_process_lacks_is_named_by_rank_0(tmp_path):
+    env, count = make("pendulum", num_envs=1), 8
+    obs = {name: torch.zeros(count, 1, *part.shape) for name, part in env.obs_spec.items()}
+    ended = torch.zeros(count, 1, dtype=torch.bool)
+    steps = {"obs": obs, "act": torch.zeros(count, 1, 1), "rew": torch.zeros(count, 1), "terminated": ended}
+    replay = replay_of({**steps, "obs_next": obs}, env.obs_spec, env.action_spec)
+    save_dataset(tmp_path / "gone", replay, env.obs_spec, env.action_spec)
+    words = ["train", "pendulum", "--algorithm", "iql", "--dataset", str(tmp_path / "gone")]
+    processes = start_ranks(*words, "--runs", str(tmp_path / "runs"), program=[str(WITHOUT_DATASET)])
+    codes, outputs, errors = ends_of(processes)
+    assert codes == [2, 2] and outputs == ["", ""] and not list((tmp_path / "runs").glob("*/*"))
+    said = errors[0].strip().splitlines()[-1]
+    assert said.startswith(f"striderl: rank 1 on {socket.gethostname()}: there is no dataset '{tmp_path / 'gone'}'")
+    assert "striderl:" not in errors[1] and "Traceback" not in "".join(errors)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -205,19 +273,24 @@ def test_a_run_of_two_processes_is_not_resumed_by_one(whole, capsys):
 
 @pytest.mark.slow
 def test_what_cannot_learn_in_ranks_is_refused_by_all_before_a_folder_is_made(tmp_path):
-    processes = start_ranks("train", "cartpole", "--algorithm", "dqn", "--runs", str(tmp_path / "runs"))
+    processes = start_ranks("train", "cartpole", "--mode", "graphed", "--runs", str(tmp_path / "runs"))
     codes, outputs, errors = ends_of(processes)
     assert codes == [2, 2] and outputs == ["", ""] and not (tmp_path / "runs").exists()
-    assert errors[0].strip().splitlines()[-1].startswith("striderl: dqn cannot learn in 2 processes yet, only ppo, a2c")
+    assert errors[0].strip().splitlines()[-1].startswith("striderl: mode='graphed' cannot learn in 2 processes yet")
     assert "striderl:" not in errors[1] and "Traceback" not in "".join(errors)
 
 
-def test_every_refusal_is_one_sentence():
+def test_every_refusal_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(Estimation, "learns_in_ranks", False)  # as of a term of one's own
     config = recipe("cartpole", "ppo")
     check_ranks(config, 2)
-    check_ranks(recipe("cartpole", "dqn"), 1)
+    check_ranks(recipe("pendulum", "sac"), 1)
+    sac = replace(recipe("pendulum", "sac"), env=replace(config.env, task="pendulum", num_envs=4))
+    check_ranks(sac, 2)
     for wrong, said in (
-        (recipe("pendulum", "sac"), "sac cannot learn in 2 processes yet"),
+        (replace(config, terms={"estimation": EstimatorConfig()}), "estimation does not set learns_in_ranks, so it"),
+        (replace(sac, env=replace(sac.env, num_envs=3)), "3 envs cannot be shared evenly by 2 processes"),
+        (replace(sac, plan=replace(sac.plan, batch_size=7)), "plan.batch_size 7 cannot be shared evenly"),
         (replace(config, mode="graphed"), "mode='graphed' cannot learn in 2 processes yet"),
         (replace(config, device="cuda:1"), "write --device cuda, found 'cuda:1'"),
         (replace(config, env=replace(config.env, num_envs=1)), "1 envs cannot be shared by 2 processes"),

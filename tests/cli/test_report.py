@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from striderl.checkpoint.folder import sealed, unsealed
 from striderl.cli.main import main
 from striderl.cli.report import page_of
+from striderl.cli.report_run import seconds_of
 from striderl.cli.runs import find_run
 from striderl.cli.train_flags import command_of, overridden, take
 from striderl.collect.trace import SUFFIX, EnvTrace, read_trace, write_trace
@@ -24,6 +26,7 @@ from striderl.loggers.console_logger import short_number
 from striderl.loggers.plots import read_metrics
 from striderl.recipes.table import recipe
 from striderl.training.experiment.run_config import RunConfig, term_config
+from striderl.training.experiment.seal import write_sealed
 
 TINY = [
     *("--env.num-envs", "4", "--plan.num-steps-per-env", "8", "--plan.total-steps", "128", "--stop.metric", ""),
@@ -268,6 +271,107 @@ def test_the_newest_run_of_a_folder_and_no_run(runs, tmp_path, capsys):
     assert find_run(runs[0].parent).name in (tmp_path / "deep" / "page.html").read_text()
     assert main(["report"]) == 2
     assert main(["report", str(tmp_path / "nothing")]) == 2
+
+
+def test_a_folder_of_seeds_is_one_page_beside_them(runs, tmp_path, capsys):
+    group = tmp_path / "cartpole" / "group"
+    for seed in range(2):
+        shutil.copytree(runs[seed], group / f"seed_{seed}")
+    assert main(["report", str(group)]) == 0
+    assert capsys.readouterr().out.strip() == str(group / "report.html")
+    assert "2 runs: cartpole" in check_alone((group / "report.html").read_text()).text
+    assert main(["report", str(group / "seed_1")]) == 0  # one that is named is one
+    assert capsys.readouterr().out.strip() == str(group / "seed_1" / "report.html")
+    assert "2 runs" not in (group / "seed_1" / "report.html").read_text()
+
+
+def test_a_page_of_several_runs_replaces_none_of_theirs(runs, tmp_path, capsys):
+    both = [shutil.copytree(run, tmp_path / run.name) for run in runs[:2]]
+    before = [(run / "report.html").read_text() for run in both]
+    assert main(["report", *map(str, both)]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
+    assert [(run / "report.html").read_text() for run in both] == before
+
+
+def test_the_parts_of_the_time_are_the_whole(runs):
+    metrics = read_metrics(runs[0])
+    found = seconds_of(metrics)
+    assert list(found) == ["collecting", "learning", "evaluating", "videos", "saving, logging and the rest"]
+    assert sum(found.values()) == pytest.approx(metrics.curve("time/iteration_seconds")[1].sum())
+    assert found["videos"] > 0.0 and found["evaluating"] > 0.0
+
+
+def test_an_old_log_without_whole_iterations_shows_what_it_has(tmp_path):
+    row = {"step": 1, "time/collection_seconds": 2.0, "time/learning_seconds": 1.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert seconds_of(read_metrics(tmp_path)) == {"collecting": 2.0, "learning": 1.0}
+
+
+def test_a_run_without_a_video_shows_an_episode_of_its_evaluation(runs):
+    trace = read_trace(runs[1] / f"evaluation{SUFFIX}")
+    assert trace.obs["obs"].shape == (len(trace.reward), 4) and trace.done.tolist()[-1] and trace.done.sum() == 1
+    page = check_alone(page_of([runs[1]]))
+    length = len(trace.reward)
+    assert f"the first episode of the last evaluation: {length} steps, return {length}" in page.text
+
+
+def test_the_page_is_made_again_when_a_command_adds_to_the_folder(copy, capsys):
+    assert main(["record", str(copy), "--seconds", "0.1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"report: {copy / 'report.html'}"
+    (video,) = (copy / "videos").glob("record_*.mp4")
+    assert video.name in Page((copy / "report.html").read_text()).text
+
+
+def newer_config(folder):
+    content = json.loads((folder / "config.json").read_text())
+    write_sealed(folder, "config.json", {**content, "schema": 99, "from_the_future": {"x": 1}})
+
+
+def newer_checkpoints(folder):
+    for manifest in (folder / "checkpoints").glob("*/manifest.json"):
+        content = unsealed(manifest.read_bytes(), manifest)
+        manifest.write_bytes(sealed({**content, "version": 99, "striderl": "9.9"}))
+
+
+def damaged_config(folder):
+    (folder / "config.json").write_text('{"schema": 2, "env')
+
+
+def no_checkpoints(folder):
+    shutil.rmtree(folder / "checkpoints")
+
+
+def no_log(folder):
+    for name in ("metrics.csv", "metrics.jsonl"):
+        (folder / name).unlink()
+
+
+def deleted(folder):
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason", "whole"),
+    [
+        (newer_config, "the config has schema 99, this striderl reads up to 2; update it", True),
+        (newer_checkpoints, "format 99, written by striderl 9.9", True),
+        (damaged_config, "config.json' is refused", True),
+        (no_checkpoints, "there is no checkpoint", True),
+        (no_log, "", True),
+        (deleted, "does not exist", False),
+    ],
+)
+def test_a_run_that_is_newer_damaged_or_gone(copy, spoil, reason, whole, capsys):
+    spoil(copy)
+    code = main(["evaluate", str(copy), "--episodes", "1"])
+    said = capsys.readouterr().err
+    assert (code, "Traceback" in said) == ((2, False) if reason else (0, False)) and reason in said
+    assert main(["report", str(copy)]) == (0 if whole else 2)
+    assert "Traceback" not in capsys.readouterr().err
+    if whole:
+        page = check_alone((copy / "report.html").read_text())
+        assert "Versions" in page.text and "started as: striderl train cartpole" in page.text
+        assert not reason or (reason in page.text) == (spoil in (newer_config, damaged_config))
 
 
 def test_long_logs_are_thinned_and_keep_their_evaluations(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from striderl.cli.main import main
-from striderl.cli.terminal import CommandProgress, progress_text, showing_progress
+from striderl.cli.terminal import CommandProgress, progress_text, showing_progress, with_bar
 from striderl.collect.actors.base import RandomActor
 from striderl.envs.tasks import make
 from striderl.recipes.offline import record_steps
@@ -56,7 +56,17 @@ def test_on_a_terminal_a_line_is_redrawn_after_two_seconds_and_taken_away(monkey
         progress(share)
     progress.close()
     drawn = stream.getvalue().split("\r\x1b[K")
-    assert drawn == ["", "work: 25 %, 0:02, 0:08 to go", "work: 50 %, 0:04, 0:04 to go", ""]
+    quarter, half = "#" * 6 + "-" * 18, "#" * 12 + "-" * 12  # a stream without an encoding gets plain characters
+    assert drawn == ["", f"{quarter} work: 25 %, 0:02, 0:08 to go", f"{half} work: 50 %, 0:04, 0:04 to go", ""]
+
+
+@pytest.mark.parametrize("columns", [10, 36, 40, 80, 200])
+def test_the_bar_fits_the_terminal_and_gives_way_to_the_words(columns):
+    text = progress_text("evaluate", 0.5, 6.0)  # 32 characters
+    line = with_bar(text, 0.5, columns)
+    assert len(line) <= columns and line.endswith(text if columns >= 32 else text[:columns])
+    assert len(line) == {10: 10, 36: 32, 40: 32}.get(columns, 57)
+    assert with_bar("evaluate: 0:05", 0.0, 80) == "evaluate: 0:05"
 
 
 def test_in_a_log_there_is_a_line_now_and_then(monkeypatch):

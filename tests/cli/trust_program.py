@@ -187,6 +187,7 @@ def command_cases(run, files, out):
         "resume": ([run, "--plan.total-steps", "24"], True),
         "play": ([run, "--seconds", "0.2", "--output", f"{out}.gif"], True),
         "evaluate": ([run, "--episodes", "1"], True),
+        "view": ([run, "--port", "0", "--duration", "0.2"], True),
         "record": ([run, "--seconds", "0.2", "--output", f"{out}.gif"], True),
         "export": ([run, "--output", out, "--formats", "torch"], None),  # builds no env: nothing to import
         "plot": ([run], False),

@@ -188,3 +188,27 @@ def test_distillation(tmp_path):
     again.learn(1)
     theirs.save(str(tmp_path / "theirs.pt"))
     again.load(str(tmp_path / "theirs.pt"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_classes_of_the_facade_learn_the_same_weights(model):
+    """`striderl.compat.rsl_rl` with the same seed: the same keys, the same weights, files that go both ways."""
+    from striderl.compat.rsl_rl.runners import OnPolicyRunner as FacadeRunner
+
+    cfg = config(model)
+    cfg["algorithm"]["class_name"] = "PPO"
+    runners = []
+    for kind in (OnPolicyRunner, FacadeRunner):
+        torch.manual_seed(3)
+        runner = kind(point_env(model), copy.deepcopy(cfg), None, "cpu")
+        runner.learn(3)
+        runners.append(runner)
+    theirs, ours = (runner.alg.save() for runner in runners)
+    assert list(theirs) == list(ours)
+    for part in ("actor_state_dict", "critic_state_dict"):
+        assert list(theirs[part]) == list(ours[part])
+        for name, value in theirs[part].items():
+            torch.testing.assert_close(ours[part][name], value, atol=1e-5, rtol=1e-4)
+    assert runners[0].alg.learning_rate == pytest.approx(runners[1].alg.learning_rate)
+    runners[0].alg.load(ours, None, True)
+    runners[1].alg.load(theirs, None, True)

@@ -130,7 +130,7 @@ def test_alternating_overlaps_simulation_and_inference():
 
     def watch(schedule, order):
         launch, land = schedule.launch, schedule.land
-        schedule.launch = lambda group, actions: (order.append("act"), launch(group, actions))
+        schedule.launch = lambda group, actions, **how: (order.append("act"), launch(group, actions, **how))
         schedule.land = lambda: (order.append("wait"), land())[1]
 
     for schedule in ("together", "alternating"):

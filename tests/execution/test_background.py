@@ -17,7 +17,7 @@ from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.collector import Collector
 from striderl.envs import make
 from striderl.execution import background
-from striderl.execution.background import MOST_PROGRAMS, Switch, built_with, cache_folder, graph_key
+from striderl.execution.background import MOST_PROGRAMS, ProgramRequest, Switch, built_with, cache_folder, graph_key
 from striderl.execution.modes import Eager, Switching, mode_of
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.training.experiment.assembly import switch_iteration
@@ -90,6 +90,66 @@ def test_a_run_that_is_resumed_before_or_after_the_switch_has_the_same_bits(prog
     other.load_state_dict(one.state_dict())
     assert same(before + weights(other, 6 - saved_at), found)
     assert other.switch.at == 3
+
+
+def kill_at(place, monkeypatch):
+    """End this process by SIGKILL at a place of the switch, as often as it comes there."""
+
+    def killed(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if place == "requested":  # one function is traced and sent to the compiler, the other is not
+        monkeypatch.setattr(ProgramRequest, "start", killed)
+    elif place == "waiting":  # it is iteration 3, and the compiler is at work
+        monkeypatch.setattr(ProgramRequest, "wait", killed)
+    elif place == "half loaded":  # acting is a program already, the update is not
+        load, loaded = background.load_program, []
+
+        def load_one(path):
+            if loaded:
+                killed()
+            loaded.append(path)
+            return load(path)
+
+        monkeypatch.setattr(background, "load_program", load_one)
+
+
+def drive_killed(folder, saved, place, monkeypatch):
+    """Run six iterations in a process of its own, saved after each; return its exit status."""
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1]
+    try:
+        if place:
+            kill_at(place, monkeypatch)
+        made, found = trainer(Switch(3, folder)), []
+        if saved.exists():
+            state, found = torch.load(saved)
+            made.load_state_dict(state)
+        while len(found) < 6:
+            found += weights(made, 1)
+            if place == "switched" and made.switch.on:
+                os.kill(os.getpid(), signal.SIGKILL)  # compiled, and not saved
+            torch.save((made.state_dict(), found), saved.with_suffix(".new"))
+            saved.with_suffix(".new").replace(saved)
+        made.close()
+    except BaseException:  # noqa: BLE001  a child must not go on as another pytest
+        os._exit(1)
+    os._exit(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["requested", "waiting", "half loaded", "switched"])
+def test_a_run_killed_in_the_middle_of_the_switch_resumes_to_the_same_bits(programs, place, tmp_path, monkeypatch):
+    folder, found = programs
+    own, saved = tmp_path / "programs", tmp_path / "state"
+    shutil.copytree(folder, own)
+    if place == "waiting":  # one program is still to be compiled
+        max(own.glob("*.pt2")).unlink()
+    assert os.WTERMSIG(drive_killed(own, saved, place, monkeypatch)) == signal.SIGKILL
+    assert len(torch.load(saved)[1]) == {"requested": 1}.get(place, 3)  # iterations that were saved before
+    assert drive_killed(own, saved, "", monkeypatch) == 0
+    assert same(torch.load(saved)[1], found)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A run of the command line gives every tracker its curves, its config and the report; clients are stood in for."""
+"""A run of the command line gives every tracker its curves, videos, config and report; clients are stood in for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from striderl.loggers.trackers import WandbLogger
 TINY = [
     *("--env.num-envs", "4", "--plan.num-steps-per-env", "8", "--plan.total-steps", "64", "--stop.metric", ""),
     *("--evaluation.num-episodes", "1", "--policy.actor-hidden-dims", "8", "--algorithm.num-mini-batches", "2"),
-    *("--logging.console", "off"),
+    *("--logging.console", "off", "--logging.video-every", "99", "--logging.video-seconds", "0.1"),
 ]
 
 
@@ -24,6 +24,7 @@ class Calls:
 
     def __init__(self):
         self.rows, self.config, self.files, self.opened, self.closed = {}, {}, [], {}, 0
+        self.videos = []
 
 
 def fake_wandb(calls):
@@ -36,6 +37,7 @@ def fake_wandb(calls):
         finish=lambda: setattr(calls, "closed", calls.closed + 1),
     )
     module.Settings = lambda **values: values
+    module.Video = lambda path: calls.videos.append(path) or path
     module.init = lambda **values: calls.opened.update(values) or run
     return {"wandb": module}
 
@@ -49,6 +51,7 @@ def fake_trackio(calls):
         finish=lambda: setattr(calls, "closed", calls.closed + 1),
     )
     module.Markdown = str
+    module.Video = lambda path, caption: calls.videos.append(path) or path
 
     def init(**values):
         calls.opened.update(values)
@@ -95,7 +98,7 @@ def fake_mlflow(calls):
             pass
 
         def log_artifact(self, run_id, path, folder):
-            calls.files.append(path)
+            (calls.videos if folder == "videos" else calls.files).append(path)
 
         def set_terminated(self, run_id):
             calls.closed += 1
@@ -108,7 +111,7 @@ FAKES = {"wandb": fake_wandb, "trackio": fake_trackio, "mlflow": fake_mlflow}
 
 
 @pytest.mark.parametrize("name", FAKES)
-def test_curves_config_and_report_reach_the_tracker(tmp_path, monkeypatch, name):
+def test_curves_videos_config_and_report_reach_the_tracker(tmp_path, monkeypatch, name):
     calls = Calls()
     for module, fake in FAKES[name](calls).items():
         monkeypatch.setitem(sys.modules, module, fake)
@@ -123,6 +126,27 @@ def test_curves_config_and_report_reach_the_tracker(tmp_path, monkeypatch, name)
     settings = json.dumps(calls.config, default=str)
     assert "cartpole" in settings and "64" in settings
     assert calls.files == [str(folder / "report.html")] and calls.closed == 1
+    assert calls.videos == [str(folder / "videos" / "step_64.mp4")]
+
+
+def test_curves_videos_config_and_report_reach_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = ["train", "cartpole", *TINY, "--runs", str(tmp_path), "--name", "x", "--logging.trackers", "tensorboard"]
+    threads = torch.get_num_threads()
+    assert main(words) == 0
+    torch.set_num_threads(threads)
+    folder = tmp_path / "cartpole" / "x"
+    (events,) = folder.rglob("events.out.tfevents.*")
+    found = EventAccumulator(str(events.parent), size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
+    wanted = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    curve = [(each.step, each.value) for each in found.Scalars("evaluate/return_mean")]
+    assert curve == [(64, pytest.approx(wanted[-1]["evaluate/return_mean"]))]
+    assert [each.step for each in found.Images("video/episode")] == [64]
+    texts = {name: found.Tensors(name)[0].tensor_proto.string_val[0].decode() for name in found.Tags()["tensors"]}
+    assert any("cartpole" in text for text in texts.values()), texts
+    assert any(str(folder / "report.html") in text for text in texts.values()), texts
 
 
 @pytest.mark.parametrize(

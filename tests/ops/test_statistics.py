@@ -113,3 +113,36 @@ def test_equal_candidates_are_seldom_told_apart():
     random = np.random.default_rng(1)
     found = [rank_test({"": random.normal(size=5)}, {"": random.normal(size=5)}) <= 0.05 for _ in range(400)]
     assert np.mean(found) < 0.07
+
+
+# rows: seeds; columns: tasks
+ONE = ((12.0, 55.0, 3.0), (18.0, 40.0, 9.0), (25.0, 61.0, 7.0), (9.0, 58.0, 2.0), (31.0, 35.0, 8.0))
+OTHER = ((10.0, 50.0, 5.0), (16.0, 44.0, 4.0), (11.0, 39.0, 6.0), (8.0, 52.0, 1.0), (20.0, 30.0, 10.0))
+
+
+def by_task(rows, *tasks):
+    return {str(task): [row[task] for row in rows] for task in tasks}
+
+
+# The wanted numbers are those of rliable 1.2.0, taken once by hand (it wants an older pandas than ours):
+#   get_interval_estimates({"x": scores}, lambda s: np.array([aggregate_iqm(s)]), reps=20000), random_state 0
+#   get_interval_estimates({"x": (one, other)}, lambda s, t: np.array([probability_of_improvement(s, t)]), reps=1000)
+@pytest.mark.parametrize(
+    ("rows", "point", "low", "high"),
+    [(ONE, 20.77777778, 16.99722222, 26.55555556), (OTHER, 16.66666667, 14.0, 20.22222222)],
+)
+def test_the_interquartile_mean_is_that_of_rliable(rows, point, low, high):
+    found = interquartile_mean_interval(by_task(rows, 0, 1, 2))
+    assert found.point == pytest.approx(point, rel=1e-8)
+    # two bootstraps of other random numbers: the ends move by about 2 % of the width
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.03 * (high - low))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "point", "low", "high"),
+    [((0, 1, 2), 0.66666667, 0.453, 0.86666667), ((0,), 0.72, 0.36, 1.0)],
+)
+def test_the_probability_of_improvement_is_that_of_rliable(tasks, point, low, high):
+    found = improvement_interval(by_task(ONE, *tasks), by_task(OTHER, *tasks))
+    assert found.point == pytest.approx(point, rel=1e-7)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.03)

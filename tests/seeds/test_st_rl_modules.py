@@ -353,12 +353,13 @@ def test_networks() -> None:
 
 
 @pytest.mark.described("st_rl", 2043, "get_activation_Cls returns the class of an activation.",
-                       difference="an unknown name raises; crelu too, which newer libraries read as celu")  # fmt: skip
+                       difference="an unknown name raises in place of a printed warning and None")  # fmt: skip
 @pytest.mark.described("st_rl", 2050, "conv2d_output_shape computes the output height and width.")
 def test_module_functions() -> None:
     act_cls = get_activation_Cls("relu")
     activation = act_cls()
     assert isinstance(activation, nn.ReLU) and get_activation_Cls("lrelu") is nn.LeakyReLU
+    assert modules.get_activation_Cls("crelu") is nn.ReLU, "as the document describes"
     with pytest.raises(ValueError, match="'crelu' is ambiguous"):
         get_activation_Cls("crelu")
     h, w = conv2d_output_shape(64, 64, kernel_size=3, stride=2, padding=1)
@@ -394,8 +395,7 @@ def test_empirical_normalization_learns_in_train_mode() -> None:
 @pytest.mark.described(
     "st_rl",
     1801,
-    "Normalizer clips normalised observations, of numpy and of torch.",
-    difference="normalize_torch reads statistics and does not update them: every read would count again",
+    "Normalizer clips normalised observations, of numpy and of torch, which it learns from.",
 )
 def test_the_other_normalizers() -> None:
     assert torch.allclose(Normalize()(torch.randn(N, 4)).norm(dim=-1), torch.ones(N))
@@ -407,6 +407,11 @@ def test_the_other_normalizers() -> None:
     normalizer.update(data)
     assert float(normalizer.normalize_torch(data, "cpu").abs().max()) <= 1.5
     assert normalizer.normalize(data.numpy()).shape == (50, 4)
+    learning = modules.Normalizer(4, clip_obs=5.0)
+    for _ in range(3):
+        normalised = learning.normalize_torch(data)
+    torch.testing.assert_close(learning.mean.float(), data.mean(0), atol=1e-2, rtol=1e-2)
+    assert float(normalised.mean().abs()) < 0.05
 
 
 @pytest.mark.described("st_rl", 1440, "load_misaligned_state_dict loads a model of other observations.",

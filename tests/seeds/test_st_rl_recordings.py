@@ -151,8 +151,7 @@ def test_recordings_are_written_back_as_pickles_and_read_again(mapped: bool, tmp
 # -- DAgger ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.described("st_rl", 2439, "The example records by the calls of its loop, with a student out of its folder.",
-                       difference="the teacher is given as policy; the example leaves it out")  # fmt: skip
+@pytest.mark.described("st_rl", 2439, "The example records by the calls of its loop, with a student out of its folder.")
 @pytest.mark.described("st_rl", 2385, "get_transition mixes actions; the teacher's always label the trajectory.")
 @pytest.mark.described("st_rl", 2395, "add_transition saves episode infos, policy_reset resets policies.")
 def test_the_dagger_example(tmp_path: Path) -> None:

@@ -198,8 +198,7 @@ AMP_CONFIG: dict[str, Any] = {
 }
 
 
-@pytest.mark.described("st_rl", 2257, "The example builds env, algorithm and AmpPolicyRunner, and trains.",
-                       difference="a config may stand in the place of the algorithm")  # fmt: skip
+@pytest.mark.described("st_rl", 2257, "The example builds env, algorithm and AmpPolicyRunner, and trains.")
 @pytest.mark.described("st_rl", 2185, "learn collects rollouts, computes returns, updates, evaluates, logs and saves.")
 def test_the_amp_example(tmp_path: Path) -> None:
     env = MotionEnv()

@@ -29,6 +29,10 @@ class InitFailedError(RayActorError):
     actor_init_failed = True
 
 
+class ActorUnavailableError(RayActorError):
+    pass
+
+
 class ObjectStoreFullError(RayError):
     pass
 
@@ -41,6 +45,7 @@ EXCEPTIONS = SimpleNamespace(
     RayError=RayError,
     RayTaskError=RayTaskError,
     RayActorError=RayActorError,
+    ActorUnavailableError=ActorUnavailableError,
     ObjectStoreFullError=ObjectStoreFullError,
     ObjectLostError=ObjectLostError,
     OutOfMemoryError=type("OutOfMemoryError", (RayError,), {}),
@@ -51,8 +56,8 @@ EXCEPTIONS = SimpleNamespace(
 class Ref:
     """The result of a call that is run when it is needed."""
 
-    def __init__(self, work):
-        self.work, self.done, self.value, self.error = work, False, None, None
+    def __init__(self, work, actor=None):
+        self.work, self.actor, self.done, self.value, self.error = work, actor, False, None, None
 
     def result(self):
         if not self.done:
@@ -75,10 +80,10 @@ class Method:
         return Method(self.actor, self.name, num_returns)
 
     def remote(self, *arguments):
-        whole = Ref(lambda: self.actor.run(self.name, arguments))
+        whole = Ref(lambda: self.actor.run(self.name, arguments), self.actor)
         if self.num_returns == 1:
             return whole
-        return [Ref(lambda k=k: whole.result()[k]) for k in range(self.num_returns)]
+        return [Ref(lambda k=k: whole.result()[k], self.actor) for k in range(self.num_returns)]
 
 
 class FakeActor:
@@ -120,9 +125,13 @@ class FakeRay:
     def __init__(self, dies=lambda actor, name: False, order=None, cores=64):
         self.dies, self.order, self.cores = dies, order or (lambda refs: refs), cores
         self.calls, self.numbers = [], itertools.count()
+        self.lost_nodes = 0
 
     def cluster_resources(self):
         return {"CPU": float(self.cores)}
+
+    def nodes(self):
+        return [{"Alive": True}, *[{"Alive": False}] * self.lost_nodes]
 
     def remote(self, **options):
         return lambda kind: SimpleNamespace(remote=lambda *arguments: FakeActor(self, kind, arguments))

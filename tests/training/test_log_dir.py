@@ -24,12 +24,14 @@ from striderl.data import tree
 from striderl.envs.tasks import make
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.stages import NormalizeObs, NormalizeStage, Remember
+from striderl.training.experiment.assembly import build_learner
+from striderl.training.experiment.config_json import policy_from_plain, policy_to_plain
 from striderl.training.experiment.loading import load_run
-from striderl.training.experiment.log_dir import policy_from_plain, policy_to_plain
+from striderl.training.experiment.run_config import RunConfig, read_run_config
 from striderl.training.experiment.runner_checkpoints import load_state
 from striderl.training.experiment.runner_config import RunnerConfig, SymmetrySettings
 from striderl.training.rsl_rl.build import resume_runner
-from striderl.training.rsl_rl.build_parts import load_teacher
+from striderl.training.rsl_rl.live_objects import load_teacher
 from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*offers no seed:UserWarning")
@@ -74,6 +76,32 @@ def test_the_policy_of_every_generation_is_loaded_without_its_env(generation, tm
     assert tree.equal(dict(loaded.policy.state_dict()), dict(runner.alg.policy.state_dict()))
     assert load_teacher(tmp_path).policy.config == loaded.policy.config
     assert loaded.env.task.startswith("object:")
+
+
+def test_its_config_is_that_of_any_run_and_trains_to_the_same_weights(tmp_path):
+    runner = trained(tmp_path, 2)
+    config = read_run_config(tmp_path)
+    assert config == runner.run_config and config.env.task == "pendulum" and config.algorithm == runner.config.algorithm
+    assert config.plan.num_steps_per_env == 8 and config.seed == runner.seed
+    env = make(config.env.task, num_envs=config.env.num_envs, settings=config.env.settings)
+    trainer = build_learner(config, env).trainer(())
+    next(trainer), next(trainer)
+    assert tree.equal(dict(trainer.algorithm.policy.state_dict()), dict(runner.alg.policy.state_dict()))
+
+
+def test_terms_of_a_train_cfg_are_terms_of_its_run(tmp_path):
+    given = small(seed=3)
+    given["algorithm"] |= {"rnd_cfg": {"weight": 0.5, "num_outputs": 2}}
+    trained(tmp_path, 1, given)
+    terms = read_run_config(tmp_path).terms
+    assert list(terms) == ["rnd"] and terms["rnd"].weight == 0.5 and terms["rnd"].obs_components == ("obs",)
+
+
+def test_a_config_of_before_has_the_policy_and_the_env_alone(log_dir, tmp_path):
+    content = json.loads((log_dir / "config.json").read_text())
+    before = {name: content[name] for name in ("schema", "runner", "env", "policy", "train_cfg", "device")}
+    config = RunConfig.from_stored(before)
+    assert config.policy == read_run_config(log_dir).policy and config.env.task == "pendulum"
 
 
 def test_an_agent_plays_it(log_dir):

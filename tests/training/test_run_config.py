@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 
 import pytest
 from run_cases import tiny
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs"))
+from rsl_rl_fakes import GroupsFake
+
 from striderl.algorithms.on_policy.a2c import A2CConfig
 from striderl.algorithms.on_policy.ppo import PPOConfig
 from striderl.algorithms.on_policy.tppo import TPPOConfig
+from striderl.algorithms.terms.estimation import EstimatorConfig
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.envs.tasks import make
+from striderl.envs.wrap_env import wrap_env
+from striderl.policies.estimate import Estimate
+from striderl.policies.policy import PolicyConfig
 from striderl.policies.settings import EncoderSettings, PolicySettings, build_policy
+from striderl.policies.stages import NormalizeObs, Remember
 from striderl.recipes.table import RECIPES, recipe
+from striderl.training.experiment.assembly import build_learner
 from striderl.training.experiment.config_json import ConfigError
 from striderl.training.experiment.loading import build_context
 from striderl.training.experiment.run_config import (
@@ -41,6 +52,27 @@ def test_settings_of_a_task_come_back_as_they_were():
     config = tiny(env=EnvSettings(task="cartpole", settings={"max_episode_length": 7, "start_range": (0.1, 0.2)}))
     again = RunConfig.from_json(config.to_json())
     assert again.env.settings == {"max_episode_length": 7, "start_range": (0.1, 0.2)}
+
+
+def test_a_policy_stage_by_stage_and_two_terms_of_a_kind_survive_json():
+    stages = (NormalizeObs(), Estimate(obs_components=("policy",), target_components=("critic",)), Remember(type="gru"))
+    terms = {
+        "estimation": EstimatorConfig(stage="Estimate", loss="huber_loss", loss_kwargs={"delta": 0.5}),
+        "estimation_2": EstimatorConfig(stage="actor/1_Estimate", weight=0.5),
+    }
+    config = tiny(policy=PolicyConfig(actor=stages, actor_hidden_dims=(8,)), terms=terms)
+    again = RunConfig.from_json(config.to_json())
+    assert again == config and again.policy.normalize_obs
+    env = wrap_env(GroupsFake(num_envs=2))
+    algorithm = build_learner(again, env).algorithm
+    assert [(term.stage, term.weight) for term in algorithm.terms] == [("Estimate", 1.0), ("actor/1_Estimate", 0.5)]
+    assert algorithm.policy.config == config.policy
+    with pytest.raises(ValueError, match="described stage by stage"):
+        build_learner(replace(config, terms={"estimation": EstimatorConfig(targets=("critic",))}), env)
+    with pytest.raises(ValueError, match="targets have no effect"):
+        EstimatorConfig(stage="Estimate", targets=("critic",))
+    with pytest.raises(TypeError, match="sac wants PolicySettings"):
+        build_learner(tiny("sac", policy=config.policy), make("pendulum", num_envs=1))
 
 
 def changed(*places, value):

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
@@ -27,11 +28,12 @@ import torch
 
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
 from striderl.data.naming import unknown
-from striderl.data.registry import ALGORITHMS
+from striderl.data.registry import ALGORITHMS, TERMS
 from striderl.data.specs import ObsSpec
+from striderl.execution.modes import ExecutionConfig
 from striderl.ops.moments import AllReduce
 from striderl.policies.actor_policy import ActorPolicy
-from striderl.policies.policy import Policy
+from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.settings import PolicySettings, actor_config, build_policy, head_settings, q_function_config
 from striderl.policies.stage import StageRecipe
 from striderl.policies.value_functions import QFunction
@@ -65,6 +67,9 @@ class RolloutData:
     """How many of the newest rollouts are learned from."""
     takes_old: bool = False
     """Whether older rollouts may be among them: labels stay valid, ratios and returns do not."""
+    one_update_old: bool = False
+    """Whether a rollout may be one of the policy before the last update: losses take its log-probabilities as they were
+    stored, and its values need no statistics of the moment they were predicted in."""
 
 
 class BuildContext(NamedTuple):
@@ -74,15 +79,15 @@ class BuildContext(NamedTuple):
     """The observations."""
     action_spec: ActionSpec
     """The actions."""
-    policy: PolicySettings
-    """The networks."""
+    policy: PolicySettings | PolicyConfig
+    """The networks: a few settings, or stage by stage, for algorithms with actor and critic."""
     name: str = ""
     """The name of the algorithm, for errors."""
     num_envs: int = 1
     """Envs that learn together in this process."""
     device: str = "cpu"
     """The device of the networks."""
-    mode: str = "eager"
+    mode: str | ExecutionConfig = "eager"
     """How gradient steps are run."""
     seed: int = 0
     """The seed of the run."""
@@ -92,6 +97,15 @@ class BuildContext(NamedTuple):
     """Stages that terms put in front of the actor."""
     load: Callable[[str], Any] = _no_object
     """Returns the 'teacher' or the 'expert' of the run, or raises with the flag that names one."""
+    objects: Mapping[str, Any] = {}
+    """Live parts that were passed in: among others a 'policy' to learn with, or a 'discriminator'."""
+
+    @property
+    def networks(self) -> PolicySettings:
+        """The settings of the networks, for algorithms that build several from them."""
+        if isinstance(self.policy, PolicySettings):
+            return self.policy
+        raise TypeError(f"{self.name} wants PolicySettings; a PolicyConfig describes one actor and one critic")
 
     @contextmanager
     def seeded(self, role: int = POLICY_SEED) -> Iterator[None]:
@@ -103,7 +117,8 @@ class BuildContext(NamedTuple):
     def own_mode(self, config: ConfigT) -> ConfigT:
         """Return the config of an off-policy algorithm with the run's mode, unless it sets its own."""
         mode: str = vars(config)["mode"]
-        return replace(config, mode=mode or self.mode)  # type: ignore[type-var]
+        usual = self.mode if isinstance(self.mode, str) else self.mode.mode
+        return replace(config, mode=mode or usual)  # type: ignore[type-var]
 
 
 class AlgorithmFacts(NamedTuple):
@@ -155,6 +170,18 @@ def facts_of(name: str) -> AlgorithmFacts:
     return AlgorithmFacts(build=found, config=found.Config, summary=found.summary, loop=found.loop, **given)
 
 
+def term_class(name: str) -> type[Any]:
+    """Return the class of a term by name, 'rnd' or, for the second of a kind, 'rnd_2'; raise with what it lacks."""
+    found: type[Any] = TERMS.get(_NUMBERED.sub("", name))
+    missing = [each for each in ("Config", "summary", "build") if not hasattr(found, each)]
+    if missing:
+        raise TypeError(f"term {name!r} is {found!r}, which has no {', '.join(missing)}; see algorithms/terms/term.py")
+    return found
+
+
+_NUMBERED = re.compile(r"_[2-9]$")
+
+
 def kind_of_actions(spec: ActionSpec) -> str:
     """Return 'box', 'discrete' (one choice) or 'dict' (everything else)."""
     return "box" if isinstance(spec, BoxSpec) else "discrete" if isinstance(spec, DiscreteSpec) else "dict"
@@ -178,6 +205,9 @@ def check_actions(name: str, facts: AlgorithmFacts, spec: ActionSpec) -> None:
 
 def build_actor_critic(context: BuildContext, num_values: int = 1) -> Policy:
     """Build actor and critic of an on-policy algorithm; the run's seed sets their initial weights."""
+    if "policy" in context.objects:
+        given: Policy = context.objects["policy"]
+        return given
     with context.seeded():
         return build_policy(
             context.policy, context.obs_spec, context.action_spec, num_values, estimators=context.stages
@@ -186,7 +216,7 @@ def build_actor_critic(context: BuildContext, num_values: int = 1) -> Policy:
 
 def build_actor(context: BuildContext, head: str = "", *, memory: bool = False) -> ActorPolicy:
     """Build an actor without a critic; `head` is the one that the algorithm requires, if any."""
-    settings = context.policy
+    settings = context.networks
     if head and settings.head != head:
         raise ValueError(f"{context.name} learns with policy.head={head!r}, found {settings.head!r}")
     config = actor_config(settings, context.obs_spec, head_settings(settings, context.action_spec), memory=memory)
@@ -196,7 +226,7 @@ def build_actor(context: BuildContext, head: str = "", *, memory: bool = False) 
 
 def build_critics(context: BuildContext, **changes: Any) -> QFunction:
     """Build the Q-functions of an off-policy algorithm; `changes` are fields of their `QFunctionConfig`."""
-    config = replace(q_function_config(context.policy, context.obs_spec), **changes)
+    config = replace(q_function_config(context.networks, context.obs_spec), **changes)
     with context.seeded(CRITIC_SEED):
         return QFunction(context.obs_spec, context.action_spec, config).to(context.device)
 

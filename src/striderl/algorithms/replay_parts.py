@@ -21,6 +21,7 @@ from striderl.data import tree
 from striderl.data.noise import NoiseSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.networks.heads.table import DeterministicHead
+from striderl.ops.losses import valid_mean
 from striderl.policies.acting import Acting
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.storage.replay.samplers import Prioritized, Sampler, Uniform
@@ -181,4 +182,5 @@ class Temperature(nn.Module):
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return log α times 'entropy_gap', the entropy minus the target entropy."""
-        return {"temperature_loss": (1.0, self.log_value * minibatch["entropy_gap"])}, {}
+        # no sample enters it, and so the mean over processes is taken: their gradients are summed
+        return {"temperature_loss": (1.0, valid_mean(self.log_value * minibatch["entropy_gap"], None))}, {}

@@ -126,7 +126,8 @@ def read_manifest(text: bytes, path: Path) -> Manifest:
     if content["version"] != VERSION:
         raise CheckpointVersion(
             f"{str(path)!r} has the checkpoint format {content['version']}, written by striderl "
-            f"{content.get('striderl')}; this is {striderl.__version__}, which reads format {VERSION}"
+            f"{content.get('striderl')}; this is {striderl.__version__}, which reads format {VERSION}. "
+            "Update striderl to use it"
         )
     step, best, files = content.get("step"), content.get("best"), content.get("files")
     if type(step) is not int or step < 0 or type(best) is not bool or not isinstance(files, dict):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 FLAGS = ("--num-envs", "--device", "--runs", "--name", "--max-iterations")
 
+MANY_ENVS = 8192
+"""How many envs of mjlab are simulated on a GPU where the command does not say it."""
+
 HELP = """usage: striderl train {task} [--num-envs N] [--device cuda] [--max-iterations N] [--runs FOLDER] [--name NAME]
        [--env.PLACE VALUE] … [--agent.PLACE VALUE] …
 
@@ -49,6 +52,8 @@ def train_client(task: str, words: list[str], signals: StopSignals) -> int:
         train_cfg = _as_settings(configs.agent, as_dict)
         device = given.get("--device", "cpu")
         num_envs = int(given.get("--num-envs", _num_envs(configs)))
+        if task.startswith("mjlab:") and device != "cpu" and "--num-envs" not in given:
+            num_envs = _more_envs(train_cfg, of_agent)
         count = int(given.get("--max-iterations", _max_iterations(train_cfg)))
         env = make(task, num_envs=num_envs, device=device, settings=of_env)
         named = str(train_cfg.get("class_name", train_cfg.get("runner_class_name", "OnPolicyRunner")))
@@ -127,6 +132,21 @@ def _num_envs(configs: ClientConfigs) -> int:
         if isinstance(found.get(place), int):
             return int(found[place])
     return 4096
+
+
+def _more_envs(train_cfg: dict[str, Any], given: dict[str, Any]) -> int:
+    """Return how many envs to simulate on a GPU, and halve the steps of a rollout unless they were given.
+
+    mjlab's own numbers are 4,096 envs and rollouts of 24 steps. An update takes us a tenth of rsl_rl's time, so twice
+    the envs with half the steps is faster: the same samples in two thirds of the time (benchmarks/gpu_mjlab.py).
+    """
+    if "num_steps_per_env" not in given:
+        train_cfg["num_steps_per_env"] = max(1, int(train_cfg["num_steps_per_env"]) // 2)
+    say(
+        f"{MANY_ENVS} envs, rollouts of {train_cfg['num_steps_per_env']} steps; --num-envs 4096 takes mjlab's own "
+        "rollouts"
+    )
+    return MANY_ENVS
 
 
 def _max_iterations(train_cfg: dict[str, Any]) -> int:

@@ -1,4 +1,7 @@
-"""`striderl dataset SOURCE FOLDER`: record a dataset to learn from, of a task or of what a run has learned."""
+"""`striderl dataset SOURCE FOLDER`: record a dataset to learn from, of a task or of what a run has learned.
+
+`striderl import-trajectories OLD NEW` converts a recording of pickles to the format of this library.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import tyro
 
 from striderl.cli.options import Trust, parse
 from striderl.cli.runs import env_of, find_run, load
-from striderl.cli.terminal import UsageError, message_of, say, showing_progress
+from striderl.cli.terminal import UsageError, complain, message_of, say, showing_progress
 
 if TYPE_CHECKING:
     from striderl.envs.vec_env import VecEnv
@@ -177,3 +180,41 @@ def _earned(replay: Replay) -> str:
     episodes = int((steps["terminated"] | steps["truncated"]).sum())
     total = float(steps["rew"].double().sum())
     return f"reward {total / len(replay):.4g} per step, {total / max(episodes, 1):.4g} per episode"
+
+
+# -- recordings of before ----------------------------------------------------------------------------------------------
+
+
+Old = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OLD")]
+New = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NEW")]
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """From where to where."""
+
+    old: Old
+    """The folder with trajectory_0/traj_000000_000064.pickle and so on, and metadata.json."""
+    new: New
+    """The folder that is made."""
+
+
+def import_trajectories(words: list[str]) -> int:
+    """Import, and print the number of trajectories; exit code 1 where something was left out."""
+    from striderl.datasets.readers.old_pickles import import_old_trajectories
+    from striderl.datasets.trajectories.spec import TrajectoryError
+
+    options = parse(
+        ImportOptions,
+        words,
+        command="import-trajectories",
+        description="Bring trajectory_*/traj_*.pickle over; the pickles are read, and nothing in them is run.",
+    )
+    try:
+        done = import_old_trajectories(options.old, options.new)
+    except TrajectoryError as error:
+        raise UsageError(str(error)) from error
+    say(f"{options.new}: {done.num_steps} steps in {done.num_trajectories} trajectories")
+    for reason in done.left_out:
+        complain(f"left out {reason}")
+    return 1 if done.left_out else 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from striderl.cli.options import Run, Trust, parse
+from striderl.cli.report import refresh_report
 from striderl.cli.runs import load
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
@@ -42,20 +44,29 @@ def export_run(words: list[str]) -> int:
     )
     loaded = load(options.run, options.checkpoint, trust=options.trust)
     folder = Path(options.output) if options.output else loaded.folder.export
-    with showing_progress(f"export to {' and '.join(options.formats)}"):
-        bundle = export_loaded(loaded, folder, formats=options.formats, overwrite=options.overwrite)
+    with showing_progress(f"export to {' and '.join(options.formats)}") as progress:
+        bundle = export_loaded(loaded, folder, formats=options.formats, overwrite=options.overwrite, progress=progress)
     for name, path in bundle.files.items():
         say(f"{path}: differs from the policy by {max(bundle.parity[name].values()):.2g} at most ({name})")
+    if folder == loaded.folder.export:
+        refresh_report(loaded.folder)
     return 0
 
 
-def export_loaded(loaded: LoadedRun, folder: Path, *, formats: tuple[str, ...], overwrite: bool) -> Bundle:
-    """Export the policy of a loaded run."""
+def export_loaded(
+    loaded: LoadedRun,
+    folder: Path,
+    *,
+    formats: tuple[str, ...],
+    overwrite: bool,
+    progress: Callable[[float], None] | None = None,
+) -> Bundle:
+    """Export the policy of a loaded run; `progress` gets the share that is done."""
     from striderl.export.bundle import export_policy
     from striderl.export.golden_trace import ParityError
     from striderl.export.metadata import ExportMetadata
 
-    counted = "num_updates" if loaded.config is not None and loaded.config.dataset else "env_steps"
+    counted = "num_updates" if loaded.config.dataset else "env_steps"
     extra = {"task": loaded.env.task, counted: loaded.step}
     try:
         return export_policy(
@@ -64,6 +75,7 @@ def export_loaded(loaded: LoadedRun, folder: Path, *, formats: tuple[str, ...], 
             metadata=ExportMetadata(dt=loaded.step_dt or None, actuation=loaded.actuation, extra=extra),
             formats=formats,
             overwrite=overwrite,
+            progress=progress,
         )
     except FileExistsError as error:
         raise UsageError(f"{folder} exists; choose another with --output, or --overwrite it") from error

@@ -13,13 +13,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from striderl.checkpoint.safe_files import read_json, write_json
 from striderl.cli.runs import SEED
 from striderl.cli.terminal import UsageError, message_of, say
 from striderl.data.naming import missing_extra
@@ -36,6 +38,48 @@ STOPPED = 128 + signal.SIGTERM
 """The exit code of a run that was asked to stop, and has saved itself."""
 STOP_SECONDS = 80.0
 """How long a run may take to save itself; submitit has Slurm wait 90 seconds after the signal."""
+
+
+# -- torchrun that starts its processes again --------------------------------------------------------------------------
+
+
+class Relaunch:
+    """The note by which processes that torchrun has started again find the run that they were training.
+
+    torchrun starts all of its processes anew when one has died (--max-restarts) or when nodes join; rank 0 leaves the
+    folder of the run in a file in the folder of runs, and reads it when it is started again by the same torchrun.
+    """
+
+    def __init__(self, runs: Path) -> None:
+        """Find the place of the note; without torchrun there is none."""
+        name, agent = os.environ.get("TORCHELASTIC_RUN_ID", ""), f"{socket.gethostname()}_{os.getppid()}"
+        self._agent = agent
+        self._restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+        known = re.sub(r"[^\w.-]", "_", agent if name == "none" else name)
+        self._note = runs / f".torchrun_{known}.json" if name else None
+
+    def folder(self) -> str:
+        """Return the folder of the run that is under way; empty where this is the first start."""
+        if self._note is None or not self._note.exists():
+            return ""
+        try:
+            left = read_json(self._note)
+            found = str(left["folder"]) if self._restarted or left["agent"] == self._agent else ""
+        except (ValueError, KeyError, TypeError, OSError):
+            return ""
+        return found if Path(found).is_dir() else ""
+
+    def leave(self, folder: str) -> None:
+        """Leave the folder of a new run."""
+        if self._note is not None:
+            write_json(self._note, {"folder": str(Path(folder).resolve()), "agent": self._agent})
+
+    def until_over(self, work: Callable[[], int]) -> int:
+        """Do the work and return its exit code; the note goes when the run is over or was asked to stop."""
+        code = work()
+        if self._note is not None and (code == 0 or code > 128):
+            self._note.unlink(missing_ok=True)
+        return code
 
 
 def base_config(words: list[str], given: dict[str, str], *, command: str) -> tuple[list[str], RunConfig[Any, Any]]:

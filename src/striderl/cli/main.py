@@ -3,6 +3,7 @@
     striderl train TASK [--algorithm NAME] [--any.config.field VALUE] …      train; runs/<task>/<time>/ has the result
     striderl sweep TASK --space SETTING=RANGE … --trials N                   search settings; sweeps/<name>/ has them
     striderl play | evaluate | record | export | resume RUN                  use a trained policy, or resume
+    striderl view RUN                                                        a live view of a run in the browser
     striderl plot RUN …                                                      learning curves as a picture
     striderl report RUN …                                                    everything about runs on one HTML page
     striderl compare RUN …                                                   scores over seeds, with intervals
@@ -38,102 +39,7 @@ from striderl.cli.terminal import (
     say,
 )
 from striderl.data.naming import suggestion
-
-
-def _train(words: list[str]) -> int:
-    from striderl.cli.train import train
-
-    return train(words)
-
-
-def _sweep(words: list[str]) -> int:
-    from striderl.cli.sweep import sweep
-
-    return sweep(words)
-
-
-def _resume(words: list[str]) -> int:
-    from striderl.cli.train import resume
-
-    return resume(words)
-
-
-def _play(words: list[str]) -> int:
-    from striderl.cli.play import play
-
-    return play(words)
-
-
-def _record(words: list[str]) -> int:
-    from striderl.cli.play import record
-
-    return record(words)
-
-
-def _evaluate(words: list[str]) -> int:
-    from striderl.cli.evaluate import evaluate_run
-
-    return evaluate_run(words)
-
-
-def _export(words: list[str]) -> int:
-    from striderl.cli.export import export_run
-
-    return export_run(words)
-
-
-def _plot(words: list[str]) -> int:
-    from striderl.cli.plot import plot
-
-    return plot(words)
-
-
-def _report(words: list[str]) -> int:
-    from striderl.cli.report import report
-
-    return report(words)
-
-
-def _compare(words: list[str]) -> int:
-    from striderl.cli.compare import compare
-
-    return compare(words)
-
-
-def _diff(words: list[str]) -> int:
-    from striderl.cli.diff import diff
-
-    return diff(words)
-
-
-def _doctor(words: list[str]) -> int:
-    from striderl.cli.doctor import doctor
-
-    return doctor(words)
-
-
-def _dataset(words: list[str]) -> int:
-    from striderl.cli.dataset import record_dataset
-
-    return record_dataset(words)
-
-
-def _clips(words: list[str]) -> int:
-    from striderl.cli.clips import clips
-
-    return clips(words)
-
-
-def _import_trajectories(words: list[str]) -> int:
-    from striderl.cli.import_trajectories import import_trajectories
-
-    return import_trajectories(words)
-
-
-def _list(words: list[str]) -> int:
-    from striderl.cli.list_names import list_names
-
-    return list_names(words)
+from striderl.data.registry import load_reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,33 +48,60 @@ class Command:
 
     summary: str
     """What it does, in a line."""
-    run: Callable[[list[str]], int]
-    """Takes the words behind it and returns the exit code."""
+    run: str
+    """'module:function', imported when it is wanted: takes the words behind it and returns the exit code."""
 
 
 COMMANDS: dict[str, Command] = {
-    "train": Command(summary="train a policy for a task", run=_train),
-    "sweep": Command(summary="search the settings that learn best, in any number of processes", run=_sweep),
-    "resume": Command(summary="go on with a run that was stopped", run=_resume),
-    "play": Command(summary="watch a run's policy in a window, or as a video where there is no display", run=_play),
-    "evaluate": Command(summary="play whole episodes and print returns and metrics", run=_evaluate),
-    "record": Command(summary="write a video of a run's policy", run=_record),
-    "export": Command(summary="write a run's policy as ONNX and torch files that need no striderl", run=_export),
-    "plot": Command(summary="draw the learning curves of one or several runs", run=_plot),
-    "report": Command(summary="write one HTML page about one or several runs", run=_report),
+    "train": Command(summary="train a policy for a task", run="striderl.cli.train:train"),
+    "sweep": Command(
+        summary="search the settings that learn best, in any number of processes", run="striderl.cli.sweep:sweep"
+    ),
+    "resume": Command(summary="go on with a run that was stopped", run="striderl.cli.train:resume"),
+    "play": Command(
+        summary="watch a run's policy in a window, or as a video where there is no display",
+        run="striderl.cli.play:play",
+    ),
+    "view": Command(
+        summary="watch a run in the browser, also while it trains in another process",
+        run="striderl.cli.view.command:view",
+    ),
+    "evaluate": Command(
+        summary="play whole episodes and print returns and metrics", run="striderl.cli.evaluate:evaluate_run"
+    ),
+    "record": Command(summary="write a video of a run's policy", run="striderl.cli.play:record"),
+    "export": Command(
+        summary="write a run's policy as ONNX and torch files that need no striderl",
+        run="striderl.cli.export:export_run",
+    ),
+    "plot": Command(summary="draw the learning curves of one or several runs", run="striderl.cli.plot:plot"),
+    "report": Command(summary="write one HTML page about one or several runs", run="striderl.cli.report:report"),
     "compare": Command(
-        summary="compare runs over their seeds: what is better, what is not distinguishable", run=_compare
+        summary="compare runs over their seeds: what is better, what is not distinguishable",
+        run="striderl.cli.compare:compare",
     ),
-    "diff": Command(summary="find the first step and tensor at which two runs part", run=_diff),
-    "doctor": Command(summary="watch an env or a run and name what is wrong with it", run=_doctor),
-    "dataset": Command(summary="record a dataset for algorithms that learn from one", run=_dataset),
-    "clips": Command(summary="make, record, convert and look at motion clips", run=_clips),
+    "diff": Command(summary="find the first step and tensor at which two runs part", run="striderl.cli.diff:diff"),
+    "doctor": Command(summary="watch an env or a run and name what is wrong with it", run="striderl.cli.doctor:doctor"),
+    "dataset": Command(
+        summary="record a dataset for algorithms that learn from one", run="striderl.cli.dataset:record_dataset"
+    ),
+    "clips": Command(summary="make, record, convert and look at motion clips", run="striderl.cli.clips:clips"),
     "import-trajectories": Command(
-        summary="bring recordings of pickle files over, without running them", run=_import_trajectories
+        summary="bring recordings of pickle files over, without running them",
+        run="striderl.cli.dataset:import_trajectories",
     ),
-    "list": Command(summary="list tasks, algorithms or recipes", run=_list),
+    "list": Command(
+        summary="list tasks, algorithms, terms, recipes, or the runs that were trained",
+        run="striderl.cli.list_names:list_names",
+    ),
 }
 """Every command."""
+BEGINNING = (
+    "striderl train cartpole             learns in a minute, and names the page that shows it",
+    "striderl doctor my_pkg.envs:MyEnv   looks for mistakes in an env of your own, before it is trained",
+    "striderl list runs                  lists what was trained; compare, play, export take such a folder",
+)
+"""What a newcomer may type first."""
 TOGETHER = ("train", "resume")
 """The commands that the processes of torchrun do together."""
 
@@ -198,7 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"there is no command {words[0]!r}. {suggestion(words[0], [*COMMANDS, '--version', '--help'])}"
                 f"Available: {', '.join(COMMANDS)}"
             )
-        return COMMANDS[words[0]].run(words[1:])
+        run: Callable[[list[str]], int] = load_reference(COMMANDS[words[0]].run)
+        return run(words[1:])
     except UsageError as error:
         if not rank:  # all ranks raise the same
             complain(message_of(error))
@@ -226,7 +160,10 @@ def overview() -> str:
             "commands:",
             *lines,
             "",
-            "'striderl COMMAND --help' explains a command. To begin: striderl train cartpole",
+            "to begin:",
+            *(f"  {line}" for line in BEGINNING),
+            "",
+            "'striderl COMMAND --help' explains a command.",
         ]
     )
 

@@ -18,6 +18,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from typing import Annotated, TypeVar
 
 import tyro
@@ -78,7 +79,7 @@ def one_line(box: str) -> str:
         if text.startswith(title):
             wrong = text.removeprefix(title).split(", ")[0]
             kind = "flag" if wrong.startswith("-") else "argument"
-            return f"there is no {kind} {wrong}.{_meant(sections[1:])}"
+            return f"there is no {kind} {wrong}.{_meant(wrong, sections[1:])}"
     if text.startswith("Missing from") and len(first) > 1:
         names = [line.split()[0].rstrip(",") for line in first[1:] if _indent(line) == _indent(first[1])]
         return f"{first[0].strip().replace('Missing from', 'missing from')} {', '.join(names)}."
@@ -105,12 +106,13 @@ def _sections(box: str) -> list[list[str]]:
     return [section for section in found if section and "For full helptext" not in section[0]]
 
 
-def _meant(sections: list[list[str]]) -> str:
-    """Return the flag that the parser found to be nearest."""
+def _meant(wrong: str, sections: list[list[str]]) -> str:
+    """Return the nearest of the flags that the parser proposes, which it orders by the words they share."""
     for section in sections:
         if section[0].strip().startswith(("Perhaps you meant", "Similar")):
             flags = [line.split()[0].rstrip(",") for line in section[1:] if line.strip().startswith("--")]
-            return f" Did you mean {flags[0]}?" if flags else ""
+            nearest = max(flags, key=lambda flag: SequenceMatcher(None, wrong, flag).ratio(), default="")
+            return f" Did you mean {nearest}?" if nearest else ""
     return ""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from striderl.cli.options import Env, Run, Trust, parse
+from striderl.cli.report import refresh_report
 from striderl.cli.runs import env_of, load
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
@@ -90,6 +91,8 @@ def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
     except (ImportError, RuntimeError, OSError) as error:
         raise UsageError(f"no video: {message_of(error)}") from error
     say(f"{video.path}: {video.num_frames} frames, {video.num_steps} steps, sum of rewards {video.total_reward:.4g}")
+    if not options.output:
+        refresh_report(loaded.folder)
     return 0
 
 

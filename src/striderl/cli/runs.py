@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ ROOT = Path("runs")
 """Where runs are looked for when one is not found."""
 SEED = "seed_"
 """How the folders of runs that `--seeds` started begin."""
+_MOST_NAMED = 3
 CHECKPOINTS = ("best", "last")
 """Which checkpoints have a name; all have a number."""
 
@@ -46,6 +47,14 @@ def find_run(name: str | Path) -> Path:
             return found
     what = "is not the folder of a run: it has no config.json" if path.is_dir() else "does not exist"
     raise UsageError(f"the run {str(name)!r} {what}. {_near(str(name))}")
+
+
+def find_started(name: str | Path) -> list[Path]:
+    """Return the run that a name leads to, with the seeds that `--seeds` started beside it where a folder was named."""
+    run = find_run(name)
+    if Path(name).name == run.name or not run.name.startswith(SEED):
+        return [run]
+    return [each for each in known_runs(run.parent) if each.name.startswith(SEED)]
 
 
 def find_runs(name: str | Path) -> list[Path]:
@@ -109,9 +118,9 @@ def env_of(loaded: LoadedRun, env: str = "", *, num_envs: int = 1, filmed: bool 
 
 
 def _near(name: str) -> str:
-    runs: Iterable[str] = [str(run) for run in known_runs(ROOT)]
-    newest = sorted(runs)[-5:]
-    if not newest:
+    runs = sorted(known_runs(ROOT), key=lambda run: (os.lstat(run / CONFIG).st_mtime, run), reverse=True)
+    if not runs:
         return f"There are no runs in {str(ROOT)!r} yet; striderl train TASK makes one."
-    folders = {str(run.parent) for run in known_runs(ROOT)}
-    return f"{suggestion(name, [*runs, *folders])}Newest runs: {', '.join(newest)}"
+    near = suggestion(name, [str(each) for run in runs for each in (run, run.parent)])
+    more = ", …" if len(runs) > _MOST_NAMED else ""
+    return f"{near}Newest runs: {', '.join(map(str, runs[:_MOST_NAMED]))}{more} ('striderl list runs' lists all)"

@@ -9,6 +9,7 @@ not stop the others. At the end one table has the interquartile mean over the se
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from striderl.checkpoint.safe_files import open_append
-from striderl.cli.list_names import listed
+from striderl.cli.list_names import ListedRun, listed
 from striderl.cli.runs import CONFIG, SEED
 from striderl.cli.terminal import UsageError, complain, message_of, rank_of_torchrun, say
 from striderl.cli.train_flags import JOBS, SEEDS, TAGS, overridden, take
+from striderl.loggers.console_logger import clock
 from striderl.training.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -164,8 +166,15 @@ class _Processes:
     def _show(self, folder: Path, total: int, seconds: float) -> None:
         places = [folder / f"{SEED}{each.seed}" for each in self.running]
         rows = [listed(place) for place in places if (place / CONFIG).is_file()]
-        shown = "; ".join(f"seed {row.seed}: {row.steps:,.0f} steps, return {row.returned:.4g}" for row in rows)
-        say(f"{seconds:.0f} s, {len(self.ended)} of {total} ended; {shown}")
+        say(f"{clock(seconds)}, {len(self.ended)} of {total} ended{''.join(f'; {_standing(row)}' for row in rows)}")
+
+
+def _standing(row: ListedRun) -> str:
+    """Return how far a seed is; before its first iteration, that it starts."""
+    if not row.steps > 0.0:
+        return f"seed {row.seed}: starting"
+    returned = f", return {row.returned:.4g}" if math.isfinite(row.returned) else ""
+    return f"seed {row.seed}: {row.steps:,.0f} steps{returned}"
 
 
 def _last_said(log: Path) -> str:

@@ -84,12 +84,13 @@ QUIET_SECONDS = 2.0
 LINE_SECONDS = 15.0
 """Elsewhere a line is written this often, so that a log stays short."""
 _REDRAW_SECONDS = 0.2
+_BAR = 24
 
 
 class CommandProgress:
     """Show how far a command is and how long it will still take, on the standard error.
 
-    On a terminal one line is redrawn; elsewhere a line is written every 15 seconds.
+    On a terminal one line with a bar is redrawn; elsewhere a line is written every 15 seconds.
     """
 
     def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -114,7 +115,7 @@ class CommandProgress:
         self._shown = now + (_REDRAW_SECONDS if live else LINE_SECONDS)
         text = progress_text(self._title, self._share, now - self._began)
         with contextlib.suppress(OSError, ValueError):  # a closed terminal must not end the command
-            sys.stderr.write(f"\r\x1b[K{text[: _columns()]}" if live else f"{text}\n")
+            sys.stderr.write(f"\r\x1b[K{with_bar(text, self._share, _columns())}" if live else f"{text}\n")
             sys.stderr.flush()
         self._drawn = self._drawn or live
 
@@ -152,6 +153,16 @@ def progress_text(title: str, share: float, seconds: float) -> str:
         return f"{title}: {spent}"
     left = seconds * (1.0 - min(share, 1.0)) / min(share, 1.0)
     return f"{title}: {100.0 * min(share, 1.0):.0f} %, {spent}, {_minutes(left)} to go"
+
+
+def with_bar(text: str, share: float, columns: int) -> str:
+    """Return a line of at most so many columns, with a bar where the share is known and there is room for one."""
+    room = min(_BAR, columns - len(text) - 1)
+    if not share > 0.0 or room < 8:
+        return text[:columns]
+    full = round(room * min(share, 1.0))
+    done, left = ("━", "─") if "utf" in (getattr(sys.stderr, "encoding", "") or "").lower() else ("#", "-")
+    return f"{done * full}{left * (room - full)} {text}"
 
 
 def _minutes(seconds: float) -> str:

@@ -7,11 +7,13 @@ striderl train cartpole --seed 3 --algorithm.learning-rate 1e-3 --env.settings.m
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import math
 import shlex
 import shutil
+import socket
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,19 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.clients import train_client
-from striderl.cli.launch import SLURM, base_config, submit_train
+from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
 from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
-from striderl.cli.terminal import (
-    UsageError,
-    acknowledge,
-    complain,
-    leave_closed_terminal,
-    message_of,
-    rank_of_torchrun,
-    say,
-)
+from striderl.cli.terminal import UsageError, acknowledge, complain, leave_closed_terminal, message_of, say
+from striderl.cli.terminal import rank_of_torchrun as rank_of_torchrun
 from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
+from striderl.cli.view.command import VIEW, take_view, viewed
 from striderl.envs.clients import client_of
 from striderl.recipes.table import task_names
 from striderl.training.signals import StopSignals
@@ -67,6 +63,7 @@ def train(words: list[str]) -> int:
         typed = shlex.join(["striderl", "train", *words])
         words, given = take(words, *OWN_FLAGS)
         words, tags = take_list(words, TAGS)
+        words, given = take_view(words, given, alone=not {SEEDS, SLURM} & given.keys())
         for flag in (SEEDS, JOBS):
             if flag in given and ("--resume" in given or (flag == JOBS and SEEDS not in given)):
                 raise UsageError(f"{flag} has no effect here; it belongs to striderl train TASK {SEEDS} N")
@@ -79,6 +76,7 @@ def train(words: list[str]) -> int:
             say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
             return 0 if words else 2
         if words and "--algorithm" not in given and client_of(words[0]) is not None:
+            take_view([], given, alone=False)
             kept = [word for flag in ("--runs", "--name") if flag in given for word in (flag, given[flag])]
             return train_client(words[0], [*words[1:], *kept], signals)
         rest, config = base_config(words, given, command="train")
@@ -125,6 +123,7 @@ def resume(words: list[str]) -> int:
         return 0 if words else 2
     with StopSignals(acknowledge) as signals:
         words, given = take(words, _RANK_TIMEOUT)
+        words, given = take_view(words, given)
         if not words:
             raise UsageError("name the run: striderl resume RUN")
         return _resume_one(words[0], [*words[1:], *flags], given, signals)
@@ -133,7 +132,7 @@ def resume(words: list[str]) -> int:
 def _resume_one(name: str, words: list[str], given: dict[str, str], signals: StopSignals) -> int:
     if rank_of_torchrun()[1] == 1:
         find_run(name)  # before anything large is loaded: a wrong name is reported at once
-    return _together(given, signals, lambda ranks: _resume(name, words, signals, ranks))
+    return _together(given, signals, lambda ranks: _resume(name, words, signals, ranks, asked=VIEW in given))
 
 
 # -- one process, or those of torchrun ---------------------------------------------------------------------------------
@@ -186,11 +185,11 @@ def _in_all(ranks: Ranks, function: Callable[[], Result]) -> Result:
         if ranks.world_size == 1:
             raise
         problem = message_of(error)
-    problems = ranks.gather(problem)
+    problems = ranks.gather((socket.gethostname(), problem))
 
     def first() -> str:
-        found = [(rank, text) for rank, text in enumerate(problems) if text]
-        return "" if not found else found[0][1] if found[0][0] == 0 else f"rank {found[0][0]}: {found[0][1]}"
+        named = [(f"rank {rank} on {host}: " if rank else "") + text for rank, (host, text) in enumerate(problems)]
+        return next((text for text, (_, problem) in zip(named, problems) if problem), "")
 
     problem = ranks.from_main(first)
     if problem:
@@ -247,14 +246,20 @@ def _start(
         except (OSError, ValueError) as error:
             raise UsageError(f"no folder for the run: {message_of(error)}") from error
 
+    relaunch = Relaunch(Path(given.get("--runs", "runs")))
+    if path := _in_main(ranks, relaunch.folder):
+        return relaunch.until_over(lambda: _resume(path, [], signals, ranks, asked=VIEW in given))
     folder = RunFolder(_in_main(ranks, new_folder))
     try:
         run = _build(config, folder, signals, ranks)
     except UsageError:
         if ranks.is_main:
             shutil.rmtree(folder.path, ignore_errors=True)  # nothing was trained, so there is nothing to keep
+            with contextlib.suppress(OSError):  # the folder of a task without any other run
+                folder.path.parent.rmdir()
         raise
-    return _drive(run)
+    _in_main(ranks, lambda: relaunch.leave(str(folder.path)))
+    return relaunch.until_over(lambda: _drive(run, asked=VIEW in given))
 
 
 def _checked(config: RunConfig[Any, Any], ranks: Ranks) -> RunConfig[Any, Any]:
@@ -281,7 +286,7 @@ def _check_same_config(config: RunConfig[Any, Any], ranks: Ranks) -> None:
         raise UsageError(f"rank {which} has other settings than rank 0; start all with the same command line")
 
 
-def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
+def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks, *, asked: bool) -> int:
     path = _in_main(ranks, lambda: str(find_run(name)))
 
     from striderl.training.experiment.log_dir import is_log_dir
@@ -330,7 +335,7 @@ def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks) -> 
         return 0
     if config != before:
         _in_main(ranks, lambda: _write_config(run, config))
-    return _drive(run)
+    return _drive(run, asked=asked)
 
 
 def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ranks) -> int:
@@ -353,8 +358,9 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
 
     try:
         about = read_log_dir(path, trust=trust, builds_env="--env" not in given)
-        check_named(Path(path), given.get("--env", about.env.task))
-        env = make(given["--env"], num_envs=about.env.num_envs, device=about.device) if "--env" in given else None
+        check_named(Path(path), given.get("--env", about.config.env.task))
+        usual = about.config
+        env = make(given["--env"], num_envs=usual.env.num_envs, device=usual.device) if "--env" in given else None
         runner = resume_runner(path, env=env, device=given.get("--device", ""), trust=trust)
     except (CheckpointError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"{path} cannot be resumed: {message_of(error)}") from error
@@ -366,7 +372,7 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
             f"{path} has finished {runner.current_learning_iteration} iterations; more goes on: --max-iterations N"
         )
     runner.should_stop = lambda: bool(signals.received)
-    say(f"{about.env.task} with {about.runner}, from iteration {runner.current_learning_iteration}: {path}")
+    say(f"{usual.env.task} with {about.runner}, from iteration {runner.current_learning_iteration}: {path}")
     try:
         runner.learn(left)
     finally:
@@ -460,13 +466,14 @@ def _build(
     return _in_all(ranks, build)
 
 
-def _drive(run: Run) -> int:
+def _drive(run: Run, *, asked: bool) -> int:
     count = run.ranks.world_size
     processes = f" in {count} processes" if count > 1 else ""
     say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}{processes}: {run.folder.path}")
     if run.config.mode == "compiled":
         say("compiling comes first: tens of seconds, with a memory minutes, in which Ctrl-C waits")
-    outcome = run.drive()
+    with viewed(run.folder.path, asked=asked and run.ranks.is_main):
+        outcome = run.drive()
     folder = run.folder.path
     if not run.ranks.is_main:
         return outcome.exit_code or int(not outcome.saved)
@@ -474,6 +481,9 @@ def _drive(run: Run) -> int:
     if outcome.exit_code:
         saved = "saved" if outcome.saved else "the last save failed"
         complain(f"{outcome.reason}: {saved}; 'striderl resume {folder}' goes on")
+        if report is not None:
+            with contextlib.suppress(OSError):  # a terminal that was closed
+                say(f"report: {report}")
         leave_closed_terminal()
         return outcome.exit_code
     say(f"ended: {outcome.reason}")

@@ -38,6 +38,10 @@ TRAIN_HELP = """usage: striderl train TASK [--algorithm NAME] [--terms NAME …]
 
 Train a policy. The recipe of the task has settings that learn; every one of them can be changed by a flag.
 
+  striderl train cartpole                              a minute; the last line names a page that shows the run
+  striderl train quadruped --seeds 5 --name first      five seeds side by side, and one summary of them
+  striderl train gymnasium:Pendulum-v1 --algorithm sac --steps 20000 --algorithm.learning-rate 1e-3
+
   TASK                  {tasks},
                         any id of Gymnasium (gymnasium:LunarLander-v3), an env of your own (my_pkg.envs:PointRobot), or
                         a simulator's task with its own settings: mjlab:TASK, isaaclab:TASK, legged_gym:TASK,
@@ -52,6 +56,7 @@ Train a policy. The recipe of the task has settings that learn; every one of the
   --jobs 2              how many of them at a time (default: as many as there are cores)
   --name first_try      the name of the run's folder, instead of the time
   --tags WORD …         words to find the run by: 'striderl list runs --tags WORD'
+  --view                open a view of the run in the browser for as long as it trains ('striderl view' opens one later)
   --runs FOLDER         where the folder of the run is made (default: runs)
   --config FILE         settings of a file instead of a recipe's: the best of 'striderl sweep', or a run's config.json
   --slurm KEY=VALUE,…   submit a Slurm job instead, such as partition=gpu,time=4:00:00,gpus_per_node=1,cpus_per_task=8,
@@ -81,7 +86,7 @@ The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what oth
 a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on
 exactly there."""
 
-RESUME_HELP = """usage: striderl resume RUN [--trust] [--accept-changes] [--SETTING VALUE] …
+RESUME_HELP = """usage: striderl resume RUN [--trust] [--accept-changes] [--view] [--SETTING VALUE] …
 
 Go on with a run from its newest good checkpoint, as if it had never been stopped.
 
@@ -275,7 +280,7 @@ class _Flags:
         terms_kind = _table({self._keys[name]: value for name, value in config.terms.items()}, "Terms")
         terms = terms_kind()
         own = {"env": (env_kind, env), "terms": (terms_kind, terms)}
-        own |= {name: (type(vars(config)[name]), vars(config)[name]) for name in ("algorithm", "plan")}
+        own |= {name: (type(vars(config)[name]), vars(config)[name]) for name in ("algorithm", "plan", "policy")}
         self.kind = _extended(type(config), own)
         values = {each.name: vars(config)[each.name] for each in dataclasses.fields(config)}
         self.default = self.kind(**{**values, **{name: value for name, (_, value) in own.items()}})

@@ -12,6 +12,10 @@ There is one loop for every back end; the schedule decides how envs are stepped 
 
     collect(n_step=40) … KeyboardInterrupt     steps that are stored stay stored; `interrupted` is true
     resume()                                   collects the rest, bit-identical to an uninterrupted call
+
+    begin(n_step=40)    launches the first step and returns; the envs are stepped in a thread or in their workers
+    advance()           takes in a step that has ended and launches the next one; never waits
+    resume()            collects the rest: what is collected does not depend on how far it was
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,6 +37,7 @@ from striderl.collect.statistics import EpisodeStatistics
 from striderl.collect.surplus import (
     Collected,
     EpisodeQuota,
+    StepsCall,
     Storage,
     SurplusBuffer,
     quotas_of,
@@ -52,24 +56,6 @@ from striderl.execution.modes import Eager, Mode
 _log = logging.getLogger(__name__)
 
 __all__ = ["Collected", "Collector", "CollectorConfig"]
-
-
-@dataclass
-class StepsCall:
-    """The progress of a call of `collect(n_step=…)`."""
-
-    n_step: int
-    """Number of transitions requested."""
-    storage: Storage | None
-    """The storage they go to."""
-    remaining: int = 0
-    """Number of them not stored yet."""
-    unlaunched: int = 0
-    """Number of them for which no step was started yet."""
-    rounds: list[int] = field(default_factory=list)
-    """Number of steps each group may still start."""
-    whole: bool = True
-    """Whether every step is either stored or not begun; false while one is being stored."""
 
 
 class Collector:
@@ -109,7 +95,7 @@ class Collector:
         self._mode = mode
         self._compiled = compiled_acting(self.actor, mode, self.env.device)
         for group in self._groups:
-            group.compiled = self._compiled
+            group.actor, group.compiled = self.actor, self._compiled
 
     # -- what is stored ------------------------------------------------------------------------------------------------
 
@@ -252,6 +238,39 @@ class Collector:
         return self._finish_call(call, started)
 
     @torch.no_grad()
+    def begin(self, *, n_step: int, storage: Storage) -> None:
+        """Start a call of `collect(n_step=…)` and return while its first step is simulated; see `advance`, `resume`.
+
+        All actions of the call should come from one policy: how many of them are chosen by a certain time depends on
+        how fast the envs are.
+        """
+        count = whole_number("n_step", n_step)
+        if storage.balanced:
+            self._surplus.check_balance(count, self.env.num_envs, waiting_is_kept=not self._mid_episode)
+        self.ready()
+        try:
+            self._surplus.join(storage)
+            self._call = call = self._begin_steps(count, storage)
+            for number in range(len(call.rounds)):
+                self._launch_step(call, number, ahead=True)
+        except BaseException:
+            self._mid_episode = True
+            raise
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """Take in the steps of a begun call that have ended, and launch the next ones; return where one has not."""
+        call = self._call
+        if call is None or not call.whole:
+            raise RuntimeError("no call was begun; call begin(n_step=…)")
+        try:
+            while self.schedule.is_ready:
+                self._take_step(call, ahead=True)
+        except BaseException:
+            self._mid_episode = True
+            raise
+
+    @torch.no_grad()
     def launch(self, *, ahead: bool = True) -> Any:
         """Choose the next actions and start the envs' step; the next `collect(n_step=…)` finishes it first.
 
@@ -302,22 +321,26 @@ class Collector:
             if number not in self.schedule.flying:
                 self._launch_step(call, number)
         while self.schedule.busy:
-            number, step = self.schedule.land()
-            group = self._groups[number]
-            call.whole = False  # until it is stored, the call cannot be resumed
-            transition = self._settle(group, step)
-            call.remaining = self._surplus.hand_over(transition, group.rows, call.remaining, call.storage)
-            call.whole = True
-            if not interrupt_waits():  # steps in progress are finished
-                self._launch_step(call, number)
+            self._take_step(call)
         if call.unlaunched > 0:
             check_interrupt()
 
-    def _launch_step(self, call: StepsCall, number: int) -> None:
+    def _take_step(self, call: StepsCall, *, ahead: bool = False) -> None:
+        """Wait for a step, store it, and start the next one of its group."""
+        number, step = self.schedule.land()
+        group = self._groups[number]
+        call.whole = False  # until it is stored, the call cannot be resumed
+        transition = self._settle(group, step)
+        call.remaining = self._surplus.hand_over(transition, group.rows, call.remaining, call.storage)
+        call.whole = True
+        if not interrupt_waits():  # steps in progress are finished
+            self._launch_step(call, number, ahead=ahead)
+
+    def _launch_step(self, call: StepsCall, number: int, *, ahead: bool = False) -> None:
         """Start the next step of a group, if the call needs one more of it."""
         if call.rounds[number] > 0 and call.unlaunched > 0:
             actions = self._groups[number].act()
-            self.schedule.launch(number, actions)
+            self.schedule.launch(number, actions, ahead=ahead)
             call.rounds[number] -= 1
             call.unlaunched -= self._groups[number].env.num_envs
 

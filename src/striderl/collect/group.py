@@ -193,7 +193,8 @@ class EnvGroup:
             check_first_step(self.env, step)
             self._unchecked = False
         if self._recent is not None:
-            self._recent.add(TracedStep(step.obs, acted.actions, step.reward, step.terminated, step.truncated))
+            traced = (step.obs, acted.actions, step.reward, step.terminated, step.truncated)
+            self._recent.add(TracedStep(*traced, pose=self.env.pose()))
         self.quiet = self._looks and self._is_quiet(step)
         if self.quiet:
             return self._settle_quiet(step, acted)

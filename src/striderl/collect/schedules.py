@@ -64,6 +64,10 @@ class InProcess:
         actions, self._actions = self._actions, None
         return self.env.step(actions)
 
+    def is_ready(self) -> bool:
+        """Return whether the thread has finished the step; one that raised is left to `step_wait`."""
+        return self._running is not None and self._running.done() and self._running.exception() is None
+
     def take_again(self, actions: Actions) -> None:
         """Return the actions of a step that has raised, unless its thread is still running."""
         if self._running is None:
@@ -170,6 +174,12 @@ class Schedule:
     def can_retry(self) -> bool:
         """Whether each of those is one env of this process, so that the step that raised can be taken again."""
         return all(isinstance(self._steppers[group], InProcess) for group in self._failed)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `land` would return without waiting."""
+        due = self._flying if self.kind == "asynchronous" else self._flying[:1]
+        return not self._failed and any(self._steppers[group].is_ready() for group in due)
 
     def launch(self, group: int, actions: Actions, *, ahead: bool = False) -> None:
         """Start a step of one group; `ahead`: now, although it will be waited for later."""

@@ -47,6 +47,24 @@ class Cuts(Protocol):
         ...
 
 
+@dataclass
+class StepsCall:
+    """The progress of a call of `collect(n_step=…)`."""
+
+    n_step: int
+    """Number of transitions requested."""
+    storage: Storage | None
+    """The storage they go to."""
+    remaining: int = 0
+    """Number of them not stored yet."""
+    unlaunched: int = 0
+    """Number of them for which no step was started yet."""
+    rounds: list[int] = field(default_factory=list)
+    """Number of steps each group may still start."""
+    whole: bool = True
+    """Whether every step is either stored or not begun; false while one is being stored."""
+
+
 class SurplusBuffer:
     """Stores transitions and keeps those that exceed the requested number."""
 

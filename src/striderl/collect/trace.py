@@ -1,7 +1,9 @@
 """`EnvTrace`: some steps of one env on disk, to look at: the episode of a video, or the last second before a fault.
 
-    videos/step_8192.trace.npz      obs/<component> [T, …], action [T, …], reward [T], done [T]; meta.json: plain facts
+    videos/step_8192.trace.npz      obs/<component> [T, …], action [T, …], reward [T], done [T]; meta.json: plain facts;
+                                    of MuJoCo tasks pose [T, nq] before a fault
     faults/obs_env3_step128.trace.npz
+    evaluation.trace.npz            the first episode of the last evaluation
 
 `TraceRecorder` keeps references to the tensors of the last steps, which envs never change after returning them, and
 copies one env's row when a trace is asked for; so keeping them costs next to nothing.
@@ -48,6 +50,8 @@ class EnvTrace:
     """Whether an episode ended in the step. Shape: [T]."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Plain values: task, step_dt, env, and what was left out."""
+    pose: NDArray[Any] | None = None
+    """Joint positions of a MuJoCo model after each step, [T, nq], where they were kept."""
 
 
 class TracedStep(NamedTuple):
@@ -58,6 +62,22 @@ class TracedStep(NamedTuple):
     reward: Tensor
     terminated: Tensor
     truncated: Tensor
+    pose: Tensor | None = None
+
+    def row(self, env: int) -> TracedStep:
+        """Return a copy with the tensors of one env, [1, …] each."""
+
+        def of(value: Tensor) -> Tensor:
+            return value[env : env + 1].clone()
+
+        action = {name: of(part) for name, part in self.action.items()} if isinstance(self.action, Mapping) else None
+        return TracedStep(
+            obs={name: of(value) for name, value in self.obs.items()},
+            action=of(self.action) if isinstance(self.action, Tensor) else action or {},
+            reward=of(self.reward),
+            terminated=of(self.terminated),
+            truncated=of(self.truncated),
+        )
 
 
 class TraceRecorder:
@@ -94,8 +114,10 @@ class TraceRecorder:
             actions |= stacked([part[name] for part in parts], name)
         reward = np.array([float(step.reward[row]) for step in steps], np.float32)
         done = np.array([bool(step.terminated[row]) or bool(step.truncated[row]) for step in steps], bool)
+        poses = [step.pose for step in steps if step.pose is not None]
+        pose = stacked(poses, "pose").get("pose") if poses and len(poses) == len(steps) else None
         found = {**facts, "left_out": left_out} if left_out else facts
-        return EnvTrace(obs=obs, actions=actions, reward=reward, done=done, facts=found)
+        return EnvTrace(obs=obs, actions=actions, reward=reward, done=done, facts=found, pose=pose)
 
 
 def write_trace(path: str | Path, trace: EnvTrace) -> Path:
@@ -103,6 +125,7 @@ def write_trace(path: str | Path, trace: EnvTrace) -> Path:
     arrays = {f"obs/{name}": value for name, value in trace.obs.items()}
     arrays |= {f"action/{name}": value for name, value in trace.actions.items()}
     arrays |= {"reward": trace.reward, "done": trace.done}
+    arrays |= {"pose": trace.pose} if trace.pose is not None else {}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     # JSON has no infinities; a reader shows the words
     plain = {
@@ -122,10 +145,14 @@ def read_trace(path: str | Path) -> EnvTrace:
         raise FileRefused(path, "it is no trace: reward and done are wanted, of one length")
     if any(array.ndim < 1 or len(array) != len(reward) for array in arrays.values()):
         raise FileRefused(path, f"its arrays are not all of {len(reward)} steps")
+    pose = arrays.get("pose")
+    if pose is not None and pose.ndim != 2:
+        raise FileRefused(path, f"its pose wants shape [steps, positions], found {list(pose.shape)}")
     return EnvTrace(
         obs={name.removeprefix("obs/"): array for name, array in arrays.items() if name.startswith("obs/")},
         actions={name.removeprefix("action/"): array for name, array in arrays.items() if name.startswith("action/")},
         reward=reward,
         done=done.astype(bool),
         facts=facts,
+        pose=pose,
     )

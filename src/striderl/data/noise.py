@@ -41,6 +41,8 @@ class NoiseSpec:
     """The shape of one env's draw in one step."""
     kind: str = "normal"
     """'uniform' in [0, 1), 'normal', 'gumbel', 'exponential', or 'bits' (int64 in [0, 2^32))."""
+    of_batch: bool = False
+    """Whether a gradient step reads one draw for its whole batch; processes that share a batch then draw the same."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", as_shape(self.shape))

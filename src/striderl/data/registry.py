@@ -92,6 +92,12 @@ def colon_hint(name: str) -> str:
     return f" A part of your own is written 'module:name': {f'{module}:{last}'!r}" if dot and module and last else ""
 
 
+def task_hint(name: str) -> str:
+    """Return what else can be trained besides the names that an error lists."""
+    more = " Also an id of Gymnasium ('gymnasium:LunarLander-v3') and an env of your own ('my_pkg.envs:MyEnv')."
+    return colon_hint(name) or more
+
+
 def load_reference(reference: str) -> Any:
     """Import 'module:name' and return the object; modules of the working folder are found, as by `python -m`."""
     module, _, name = reference.partition(":")

@@ -27,6 +27,7 @@ from striderl.data.arena import Placement
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.data.transition import Transition, transition_columns
 from striderl.storage.replay.replay import Replay, View
+from striderl.storage.replay.resharding import dataset_shard
 from striderl.storage.replay.samplers import Sampler
 
 _WANTED = ("obs", "act", "rew", "terminated", "obs_next")
@@ -120,21 +121,24 @@ def load_dataset(
     sampler: Sampler | None = None,
     view: View | None = None,
     placement: Placement | None = None,
+    shard: tuple[int, int] = (0, 1),
 ) -> Replay:
     """Read a saved dataset; another layout of observations or actions is an error that names each difference.
 
-    Sampling restarts with `sampler`; give `sampler=algorithm.sampler(seed)` and `view=algorithm.view()`.
+    Sampling restarts with `sampler`; give `sampler=algorithm.sampler(seed)` and `view=algorithm.view()`. `shard` is
+    (rank, number of processes): each of them keeps an equal part of the steps.
     """
     saved = _saved(folder)
     check_layout(saved.layout, describe(obs_spec, action_spec), where=f"the dataset {str(folder)!r}")
     try:
         specs = (saved.config or {})["info"]
         info = {name: TensorSpec(shape=tuple(spec["shape"]), dtype=spec["dtype"]) for name, spec in specs.items()}
-        num_envs, steps_per_env = int(saved.state["num_envs"]), int(saved.state["steps_per_env"])
+        state = saved.state if shard[1] == 1 else dataset_shard(saved.state, *shard)
+        num_envs, steps_per_env = int(state["num_envs"]), int(state["steps_per_env"])
         columns = transition_columns(obs_spec, action_spec, info, {})
         capacity = num_envs * steps_per_env
         replay = Replay(columns, capacity, num_envs, sampler=sampler, view=view, placement=placement)
-        replay.load_state_dict({**saved.state, "picker": replay.sampler.state_dict()})
+        replay.load_state_dict({**state, "picker": replay.sampler.state_dict()})
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointCorrupt(folder, f"it is not one that save_dataset() made ({error})") from None
     every = torch.arange(replay.read.num_rows, device=replay.read.device)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from striderl.data.naming import unknown
-from striderl.data.registry import ENVS, GYMNASIUM, OBJECT, colon_hint, full_name, is_reference
+from striderl.data.registry import ENVS, GYMNASIUM, OBJECT, full_name, is_reference, task_hint
 from striderl.envs.clients import build_client_env, client_of
 from striderl.envs.vec_env import VecEnv
 from striderl.envs.wrap_env import config_of, configured, wrap_env
@@ -80,7 +80,7 @@ def _named(
         return RslRlEnv(made, clip_actions=settings.get("clip_actions"), device=device)
     if task not in TASKS:
         if task not in ENVS.names() and not is_reference(task):
-            raise KeyError(unknown("task", task, [*TASKS, *ENVS.names()], where="striderl") + colon_hint(task))
+            raise KeyError(unknown("task", task, [*TASKS, *ENVS.names()], where="striderl") + task_hint(task))
         return make(
             ENVS.get(task),
             num_envs=num_envs,

@@ -140,6 +140,13 @@ class VecEnv(ABC):
         """Return one env's picture as uint8 [height, width, 3]."""
         raise RuntimeError(f"{type(self).__name__} has no picture: define render(env_index), uint8 [height, width, 3]")
 
+    def pose(self) -> Tensor | None:
+        """Return the joint positions of the env's MuJoCo model on the CPU, [N, nq], a copy; None without such a model.
+
+        Traces of faults keep them, so that the last second can be shown again.
+        """
+        return None
+
     @property
     def shown_dt(self) -> float:
         """Seconds from one step to the next in a video or a window: `step_dt`, else by `render_fps`; 0 when unknown."""

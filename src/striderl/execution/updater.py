@@ -40,7 +40,7 @@ from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
 from striderl.execution.parameter_groups import gradients_of
 from striderl.execution.traced import JointPrograms, RefusedError
-from striderl.ops.moments import AllReduce, pooled
+from striderl.ops.moments import AllReduce, current_all_reduce, pooled
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,11 @@ class Updater:
         mode: str | ExecutionConfig = "eager",
         reduce: AllReduce | None = None,
     ) -> None:
-        """Create the groups by name; a parameter belongs to one of them."""
+        """Create the groups by name; a parameter belongs to one of them.
+
+        Without `reduce`, an updater that is made inside `ops.moments.pooled` takes that of the region.
+        """
+        reduce = reduce or current_all_reduce()
         self.groups = dict(groups)
         first = next(iter(self.groups.values()), None)
         device = torch.device("cpu") if first is None else first.flat.flat.device
@@ -104,6 +108,8 @@ class Updater:
             raise ValueError(
                 "mode='graphed' and several processes do not go together yet; choose 'eager' or 'compiled'"
             )
+        self.after_step: Callable[[], None] | None = None
+        """Called by `run` after every gradient step that is not captured: envs may be stepped in between."""
         self._names: dict[Any, tuple[str, ...]] = {}
         self._ends: dict[Any, Callable[[Tensor], Tensor]] = {}
         self._joint = (
@@ -152,6 +158,8 @@ class Updater:
         else:
             for minibatch in minibatches:
                 sums.add(*self.gradient_step(function, minibatch, rule))
+                if self.after_step is not None:
+                    self.after_step()
         if not sums.count:
             raise ValueError("there are no minibatches to learn from")
         mean, first = self._agreed(torch.stack([sums.total / sums.count, sums.first]))

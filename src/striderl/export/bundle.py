@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,10 @@ OTHER_BATCHES = (1, 7)
 """Numbers of envs that are checked besides the trace's own, so that none is baked in."""
 
 
+_WORK = {"onnx": 6, "torch": 1}
+"""How long a format takes to write, in checks of it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
     """What was written."""
@@ -83,13 +87,14 @@ def export_policy(
     trace_obs: Mapping[str, Tensor] | None = None,
     tolerance: float = 1e-5,
     overwrite: bool = False,
+    progress: Callable[[float], None] | None = None,
 ) -> Bundle:
     """Write the deterministic policy as a bundle, after checking every format against it over `num_steps` steps.
 
     Real-valued actions are clipped to the bounds of the action spec, in every format and in the stored trace. The
     policy itself is not changed: a copy on the CPU, in eval mode, is exported. The steps are random unless `trace_obs`
     [T, B, …] brings those of a real rollout. Raises ParityError, and writes nothing, when any output of any
-    format is further than `tolerance` from the policy's.
+    format is further than `tolerance` from the policy's. `progress` gets the share that is done, from 0 to 1.
     """
     target = Path(folder)
     _require_formats(formats)
@@ -111,7 +116,7 @@ def export_policy(
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         with torch.no_grad():
-            parity = _write(temporary, step, description, formats, observations, tolerance)
+            parity = _write(temporary, step, description, formats, observations, tolerance, progress or _unheard)
         _put_in_place(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -147,13 +152,16 @@ def _write(
     formats: Sequence[str],
     observations: Sequence[Mapping[str, Tensor]],
     tolerance: float,
+    progress: Callable[[float], None],
 ) -> dict[str, dict[str, float]]:
     """Write all files, check them over all observations and return the largest differences."""
-    layout = step.layout
+    layout, done = step.layout, 1
+    parts = 1 + sum(_WORK[name] + 1 for name in formats)  # the trace, then each format is written and checked
     traces = [golden_trace(lambda inputs: step(*inputs), layout, obs) for obs in observations]
     program = trace_program(step, [zeros(spec, EXAMPLE_ENVS) for spec in layout.input_specs])
     parity: dict[str, dict[str, float]] = {}
     for name in formats:
+        progress(done / parts)
         path = folder / FILES[name]
         if name == "onnx":
             write_onnx(program, layout, as_properties(description), path)
@@ -161,10 +169,17 @@ def _write(
         else:
             torch.export.save(program, path)
             again = torch_step(path)
+        done += _WORK[name]
+        progress(done / parts)
         parity[name] = _checked(again, layout, traces, tolerance, f"{path.name} ({name})")
+        done += 1
     write_json(folder / METADATA_FILE, {**description, "parity": parity})
     traces[0].save(folder / TRACE_FILE)
     return parity
+
+
+def _unheard(share: float) -> None:
+    """Show nothing."""
 
 
 def _checked(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import base64
 import html
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +36,9 @@ _MAGIC = {".mp4": (b"ftyp", 4), ".gif": (b"GIF8", 0), ".png": (b"\x89PNG", 0)}
 _WIDTH, _HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 34
 _HOVER = 48
+_PLACE = re.compile(r'<section id="([a-z0-9-]+)"><h2>([^<]*)</h2>')
 _MOST_POINTS = 300
+_BOTH = np.array([-1.0, 1.0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,15 @@ def section(title: str, *content: str, name: str = "") -> str:
     inner = "\n".join(part for part in content if part)
     anchor = f' id="{text(name)}"' if name else ""
     return f"<section{anchor}><h2>{text(title)}</h2>\n{inner}</section>" if inner else ""
+
+
+def contents(sections: Iterable[str], runs: Mapping[str, str]) -> str:
+    """Return links to the sections of the page, or to its runs (name of the place: title) where there are several."""
+    found = dict(_PLACE.findall("\n".join(sections)))
+    own = {place: title for place, title in found.items() if not runs or "-" not in place}
+    links = [f'<a href="#{place}">{title}</a>' for place, title in own.items()]
+    links += [f'<a href="#{text(place)}">{text(title)}</a>' for place, title in runs.items()]
+    return f"<nav>{''.join(links)}</nav>" if links else ""
 
 
 def paragraph(value: object, kind: str = "") -> str:
@@ -179,7 +191,9 @@ def chart(title: str, unit: str, lines: Sequence[ChartLine], *, x_unit: str = "e
     )
 
 
-def strips(title: str, names: Sequence[str], on: np.ndarray[Any, np.dtype[np.bool_]], seconds: float) -> str:
+def strips(
+    title: str, names: Sequence[str], on: np.ndarray[Any, np.dtype[np.bool_]], seconds: float, note: str = ""
+) -> str:
     """Return one row of bars per name, drawn while it is on; on: [T, names]. A gait as feet on the ground."""
     rows, steps = 22, len(on)
     height = rows * len(names) + 24
@@ -199,7 +213,7 @@ def strips(title: str, names: Sequence[str], on: np.ndarray[Any, np.dtype[np.boo
         shown = f"{share * seconds:.3g} s" if seconds else f"{share * steps:.0f}"
         found.append(f'<text x="{_LEFT + room * share}" y="{height - 6}" text-anchor="{anchor}">{shown}</text>')
     return (
-        f"<figure><figcaption><b>{text(title)}</b></figcaption>"
+        f"<figure><figcaption><b>{text(title)}</b> <small>{text(note)}</small></figcaption>"
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{text(title)}">{"".join(found)}</svg></figure>'
     )
 
@@ -212,6 +226,8 @@ class _Frame:
         # by the curves, not by their intervals: a wide interval must not flatten the curves
         y = np.concatenate([np.concatenate([line.y, *(thin for _, thin in line.behind)]) for line in lines])
         self.left, self.right = float(x.min()), float(x.max())
+        alone = [line for line in lines if len(line.x) == 1 and len(line.half_width)]
+        y = np.concatenate([y, *(line.y + _BOTH * line.half_width for line in alone)])
         low, high = float(y.min()), float(y.max())
         room = 0.06 * (high - low) or max(1e-9, 0.05 * abs(high)) or 1.0
         self.low, self.high = low - room, high + room
@@ -267,6 +283,10 @@ def _marks(frame: _Frame, line: ChartLine) -> str:
         found.append(f'<path class="band {kind}" d="{around}Z"/>')
     found += [f'<path class="thin {kind}" d="{frame.path(x, y)}"/>' for x, y in line.behind if len(x) > 1]
     if len(line.x) == 1:
+        if len(line.half_width):
+            found.append(
+                f'<path class="line {kind}" d="{frame.path(line.x.repeat(2), line.y + _BOTH * line.half_width)}"/>'
+            )
         found.append(
             f'<circle class="dot {kind}" cx="{frame.x(line.x[0]):.1f}" cy="{frame.y(line.y[0]):.1f}" r="3.5"/>'
         )
@@ -334,12 +354,12 @@ section{margin-top:34px}p{margin:6px 0;max-width:80ch;overflow-wrap:anywhere}
 .tiles div{background:var(--card);border-radius:10px;padding:12px 14px}
 .tiles b{display:block;font-size:20px;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 .tiles span{color:var(--soft);font-size:13px}
-.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(330px,1fr));gap:14px}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(330px,100%),1fr));gap:14px}
 figure{margin:0;background:var(--card);border-radius:10px;padding:12px 12px 6px;min-width:0}
 figcaption{font-size:13px;overflow-wrap:anywhere}figcaption b{color:var(--ink)}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:13px}
 video,img{display:block;max-width:100%;margin:0 auto;border-radius:6px}
-.media{display:grid;grid-template-columns:repeat(auto-fit,minmax(280px,520px));gap:14px}
+.media{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(280px,100%),520px));gap:14px}
 .grid{stroke:var(--rule);stroke-width:1}.line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}
 .thin{fill:none;stroke:currentColor;stroke-width:.8;opacity:.35}.band{fill:currentColor;opacity:.18}
 .dot{fill:currentColor}
@@ -360,6 +380,7 @@ overflow-wrap:anywhere}td:first-child{overflow-wrap:normal}th{color:var(--soft);
 .number{text-align:right}
 pre{background:var(--card);border-radius:8px;padding:12px 14px;overflow-x:auto;font-size:13px;white-space:pre-wrap;
 overflow-wrap:anywhere}
-details{margin:10px 0}summary{cursor:pointer}nav{margin-top:14px;font-size:14px}nav a{color:var(--c0);margin-right:16px}
+details{margin:10px 0}summary{cursor:pointer}nav{display:flex;flex-wrap:wrap;gap:4px 16px;
+margin-top:14px;font-size:14px;overflow-wrap:anywhere}
 a{color:var(--c0)}
 """

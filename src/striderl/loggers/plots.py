@@ -17,7 +17,7 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+EVALUATED = "evaluate/return_mean"
+"""The metric of evaluations whose interval over episodes is logged beside it."""
 _TITLES = {
-    "evaluate/return_mean": ("Return in evaluation", "return"),
+    EVALUATED: ("Return in evaluation", "return"),
     "collect/return_mean": ("Return in training", "return"),
     "collect/length_mean": ("Episode length", "steps"),
     "train/surrogate_loss": ("Surrogate loss", "loss"),
@@ -70,7 +72,8 @@ class SeedCurve:
     mean: Numbers
     """The mean over the seeds. Shape: [P]."""
     half_width: Numbers
-    """Half of the 95 % interval of the mean; zero for a single seed. Shape: [P]."""
+    """Half of the 95 % interval of the mean over seeds; for a single run that of its evaluation over episodes, and zero
+    for all else. Shape: [P]."""
 
 
 def plot_runs(run_dirs: Iterable[str | Path], out_png: str | Path, metrics: Sequence[str] = ()) -> list[str]:
@@ -118,7 +121,16 @@ def seed_curve(curves: Sequence[tuple[Numbers, Numbers]]) -> SeedCurve:
 def group_curve(group: RunGroup, name: str) -> SeedCurve:
     """Return the mean of a metric over the seeds of a group; of several runs of a seed, their mean counts."""
     seeds = [seed_curve([run.curve(name) for run in runs]) for runs in group.by_seed().values()]
-    return seed_curve([(seed.steps, seed.mean) for seed in seeds])
+    found = seed_curve([(seed.steps, seed.mean) for seed in seeds])
+    return found if len(group.runs) > 1 or name != EVALUATED else _with_episodes(found, group.runs[0])
+
+
+def _with_episodes(curve: SeedCurve, run: RunMetrics) -> SeedCurve:
+    """Return the curve of a run's evaluation with the interval over the episodes, as far as it was logged."""
+    (steps, low), (others, high) = run.curve("evaluate/return_low"), run.curve("evaluate/return_high")
+    if not len(steps) or not np.array_equal(steps, others):
+        return curve
+    return replace(curve, half_width=np.interp(curve.steps, steps, (high - low) / 2.0))
 
 
 def _warn_of_copies(groups: Sequence[RunGroup]) -> None:
@@ -218,7 +230,8 @@ def legend_of(group: RunGroup) -> str:
     """Return the label of a group with how many runs and seeds its curve is the mean of."""
     runs, seeds = len(group.runs), len(group.by_seed())
     if runs == 1:
-        return group.label
+        alone = len(group.runs[0].curve("evaluate/return_low")[0])
+        return f"{group.label} (evaluation: 95 % interval over its episodes)" if alone else group.label
     if seeds == 1:
         return f"{group.label} (mean of {runs} runs, all of seed {group.seeds[0]}: no interval)"
     repeated = f" in {runs} runs" if runs > seeds else ""

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.networks.mlp import Nonlinearity, as_sizes, resolve_nn_activation
+from striderl.ops.moments import current_all_reduce, sum_of_all
 
 
 class EnsembleLinear(nn.Module):
@@ -163,12 +164,15 @@ class BatchRenorm(nn.Module):
 
 def batch_moments(x: Tensor, valid: Tensor | None) -> EnsembleMoments:
     """Return mean and variance [K, F] of [K, B, F] over the batch, of valid samples only."""
-    if valid is None:
+    pools = current_all_reduce() is not None
+    if valid is None and not pools:
         mean = x.mean(dim=1)
         return EnsembleMoments(mean, (x - mean.unsqueeze(1)).square().mean(dim=1))
-    share = (valid.to(x.dtype) / valid.sum().clamp(min=1).to(x.dtype)).view(1, -1, 1)
-    mean = (x * share).sum(dim=1)
-    return EnsembleMoments(mean, ((x - mean.unsqueeze(1)).square() * share).sum(dim=1))
+    counts = x.new_ones(x.shape[1]) if valid is None else valid.to(x.dtype)
+    # of several processes, the moments of all their samples, with gradients to each of them
+    share = (counts / sum_of_all(counts.sum()).clamp(min=1)).view(1, -1, 1)
+    mean = sum_of_all((x * share).sum(dim=1))
+    return EnsembleMoments(mean, sum_of_all(((x - mean.unsqueeze(1)).square() * share).sum(dim=1)))
 
 
 class RenormEnsembleMlp(nn.Module):

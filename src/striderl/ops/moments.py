@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -114,6 +114,38 @@ def pooled(all_reduce: AllReduce | None) -> Iterator[None]:
 def current_all_reduce() -> AllReduce | None:
     """Return the all-reduce function of this region; None outside of one."""
     return _regions[-1] if _regions else None
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over processes; every process's part gets the sum of the gradients of all."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, all_reduce: AllReduce) -> Tensor:
+        ctx.all_reduce = all_reduce
+        return all_reduce(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.all_reduce(grads[0].contiguous()), None
+
+
+def sum_of_all(x: Tensor) -> Tensor:
+    """Return the sum of x over processes within a region, x itself outside of one.
+
+    Gradients pass through it to the samples of every process: for batch statistics that samples are divided by.
+    """
+    all_reduce = current_all_reduce()
+    if all_reduce is None:
+        return x
+    total: Tensor = _Sum.apply(x, all_reduce)  # type: ignore[no-untyped-call]
+    return total
+
+
+def any_of_all(condition: Tensor) -> Tensor:
+    """Return whether a condition holds for any sample of any process, bool []."""
+    all_reduce = current_all_reduce()
+    found = condition.any()
+    return found if all_reduce is None else all_reduce(found.to(torch.float32)) > 0.0
 
 
 def mean_of_all(total: Tensor, count: Tensor, all_reduce: AllReduce | None = None) -> Tensor:

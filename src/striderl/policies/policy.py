@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec
 from striderl.data.checked_fields import suggests_fields
-from striderl.data.naming import unknown
+from striderl.data.naming import saved_name, unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.networks.distributions.base import Distribution
@@ -95,6 +95,11 @@ class PolicyConfig:
         object.__setattr__(self, "critic_hidden_dims", as_sizes(self.critic_hidden_dims))
         for field_name, stages in (("trunk", self.trunk), ("actor", self.actor), ("critic", self.critic)):
             object.__setattr__(self, field_name, as_stages(stages, f"PolicyConfig.{field_name}"))
+
+    @property
+    def normalize_obs(self) -> bool:
+        """Whether a stage normalises observations."""
+        return any(saved_name(stage) == "NormalizeObs" for stage in (*self.trunk, *self.actor, *self.critic))
 
 
 class PolicyOutput(NamedTuple):

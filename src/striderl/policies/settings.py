@@ -8,7 +8,7 @@ observation ─ normalise ─ encode some components ─ remember (lstm, gru) �
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from torch import nn
@@ -141,7 +141,7 @@ class OwnNetworkStage(Stage):
 
 
 def build_policy(
-    settings: PolicySettings,
+    settings: PolicySettings | PolicyConfig,
     obs_spec: ObsSpec,
     action_spec: ActionSpec,
     num_values: int = 1,
@@ -150,8 +150,17 @@ def build_policy(
 ) -> Policy:
     """Build the policy for these observations and actions; torch's generator sets its initial weights.
 
+    settings: a few settings, or a policy stage by stage.
     estimators: stages of the actor that come first.
     """
+    if isinstance(settings, PolicyConfig):
+        if estimators:
+            raise ValueError(
+                "this policy is described stage by stage: put the estimator among its stages, and name it with "
+                "terms.estimation.stage in place of targets"
+            )
+        given = settings if num_values == 1 else replace(settings, num_values=num_values)
+        return Policy(obs_spec, action_spec, given)
     critic_obs = _critic_obs(settings, obs_spec)
     _check_encoders(settings, obs_spec.select([*settings.actor_obs, *critic_obs]))
     config = PolicyConfig(

@@ -67,9 +67,8 @@ def general(base: RunConfig[Any, Any], algorithm: str) -> RunConfig[Any, Any]:
         total = {"total_iterations": 20}
     plan = PLANS[facts.loop](**{**facts.loop_settings(num_envs), **total})
     named = {"actor_obs": base.policy.actor_obs, "critic_obs": base.policy.critic_obs}
-    policy = PolicySettings(**{**named, **facts.policy_settings})
-    if facts.loop == ON_POLICY:
-        policy = replace(base.policy, **facts.policy_settings)
+    own = facts.policy_settings
+    policy = replace(base.policy, **own) if facts.loop == ON_POLICY else PolicySettings(**{**named, **own})
     return replace(
         base,
         env=replace(base.env, num_envs=num_envs),

@@ -25,14 +25,16 @@ StudentConfig = RunConfig[TPPOConfig, OnPolicyPlan]
 
 def quadruped_ppo() -> Config:
     """Follow velocity commands on flat ground; it walks after 2.5M steps, the rest makes it exact."""
-    return _quadruped("quadruped", total_steps=10_000_000)
+    # with two threads an update of networks this small takes longer on two cores, and compiled ones more so
+    return replace(_quadruped("quadruped", total_steps=10_000_000), num_threads=1)
 
 
 def quadruped_demo() -> Config:
     """The same in 2.4M steps, about five minutes on two cores: what `make demo` trains."""
-    config = _quadruped("quadruped", total_steps=2_400_000)
+    config = quadruped_ppo()
     return replace(
         config,
+        plan=replace(config.plan, total_steps=2_400_000),
         evaluation=replace(config.evaluation, every=100),
         checkpoints=replace(config.checkpoints, every=50),
     )
@@ -42,14 +44,14 @@ def quadruped_rough_ppo() -> Config:
     """Rough ground with a height scan, which has an encoder of its own."""
     config = _quadruped("quadruped_rough", total_steps=30_000_000)
     scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
-    return replace(config, policy=replace(_wider(config.policy), encoders=(scan,)))
+    return replace(config, policy=replace(_wider(_networks(config)), encoders=(scan,)))
 
 
 def quadruped_blind_ppo() -> Config:
     """Blind on rough ground: a recurrent actor, a critic with the height scan."""
     config = _quadruped("quadruped_blind", total_steps=30_000_000)
     scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
-    policy = replace(config.policy, kind="gru", memory_size=128, encoders=(scan,))
+    policy = replace(_networks(config), kind="gru", memory_size=128, encoders=(scan,))
     return replace(config, policy=policy)
 
 
@@ -60,7 +62,7 @@ def quadruped_teacher() -> Config:
     """
     config = _quadruped("quadruped_blind", total_steps=1_500_000)
     scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
-    policy = replace(config.policy, actor_obs=("policy", "critic"), encoders=(scan,))
+    policy = replace(_networks(config), actor_obs=("policy", "critic"), encoders=(scan,))
     settings = {"rising": False, "first_levels": 3, "observe_motion": False}
     return replace(
         config,
@@ -76,7 +78,7 @@ def quadruped_blind_tppo() -> StudentConfig:
     config = quadruped_teacher()
     return RunConfig(
         env=config.env,
-        policy=replace(config.policy, kind="gru", memory_size=128, actor_obs=("policy",), init_std=0.5),
+        policy=replace(_networks(config), kind="gru", memory_size=128, actor_obs=("policy",), init_std=0.5),
         algorithm_name="tppo",
         algorithm=TPPOConfig(
             # the labels move the student further than a policy gradient should: a rate that follows the KL would stall
@@ -109,7 +111,7 @@ def quadruped_depth_ppo() -> Config:
     )
     scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
     seen = ("base_ang_vel", "projected_gravity", "command", "joint_pos", "joint_vel", "last_action", "critic")
-    policy = replace(_wider(config.policy), encoders=(image, scan), critic_obs=seen)
+    policy = replace(_wider(_networks(config)), encoders=(image, scan), critic_obs=seen)
     return replace(config, policy=policy, env=replace(config.env, num_envs=128))
 
 
@@ -119,9 +121,14 @@ def parkour_ppo() -> Config:
     scan = EncoderSettings(component="height_scan", model="mlp", hidden_sizes=(128, 64), output_size=32)
     return replace(
         config,
-        policy=replace(_wider(config.policy), encoders=(scan,)),
+        policy=replace(_wider(_networks(config)), encoders=(scan,)),
         collector=replace(config.collector, decorrelation_steps=1199),
     )
+
+
+def _networks(config: RunConfig[Any, Any]) -> PolicySettings:
+    assert isinstance(config.policy, PolicySettings)  # of a recipe
+    return config.policy
 
 
 def _wider(policy: PolicySettings) -> PolicySettings:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from striderl.data.naming import unknown
-from striderl.data.registry import ALGORITHMS, ENVS, GYMNASIUM, OBJECT, colon_hint, full_name, is_reference
+from striderl.data.registry import ALGORITHMS, ENVS, GYMNASIUM, OBJECT, colon_hint, full_name, is_reference, task_hint
 from striderl.envs.clients import client_of
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def recipe(task: str, algorithm: str = "") -> RunConfig[Any, Any]:
     found = algorithms_for(task)
     foreign = task.startswith((GYMNASIUM, OBJECT)) or client_of(task) is not None
     if not found and not foreign and not is_reference(task) and task not in ENVS.names():
-        raise KeyError(unknown("task", task, [*task_names(), *ENVS.names()], where="striderl") + colon_hint(task))
+        raise KeyError(unknown("task", task, [*task_names(), *ENVS.names()], where="striderl") + task_hint(task))
     if algorithm and algorithm not in ALGORITHMS.names() and not is_reference(algorithm):
         raise KeyError(unknown("algorithm", algorithm, ALGORITHMS.names(), where="striderl") + colon_hint(algorithm))
     key = (task, algorithm or (found[0] if found else "ppo"))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from striderl.collect.actors.base import Actor, ActorOutput, Noise, Obs, ScriptedActor
-from striderl.collect.teacher import BoundTeacher, Sight, Teacher, TeacherRouter
+from striderl.collect.teacher import BoundTeacher, Label, Sight, Teacher, TeacherRouter
 from striderl.data.arena import Columns
 from striderl.data.checked_fields import overridden
 from striderl.data.noise import NoiseSpec
@@ -118,6 +118,33 @@ class FlatActor:
         return ActorOutput(actions.detach() if isinstance(actions, Tensor) else actions, state, {})
 
 
+class FlatTeacher:
+    """An old-style policy as a teacher: an object with act, act_inference and reset, which keeps its own memory."""
+
+    policies: tuple[Any, ...] = ()
+
+    def __init__(self, policy: FlatPolicy, spec: ObsSpec, *, use_critic_obs: bool) -> None:
+        """Show the policy the vector of an env, and the critic's where it asks for it."""
+        shown, seen = flat_spec(spec, critic=use_critic_obs), flat_spec(spec, critic=True)
+        self.policy = policy
+        self._greedy, self._sampling = (FlatActor(policy, shown, sample=each, critic=seen) for each in (False, True))
+
+    def noise(self, sample: bool) -> dict[str, NoiseSpec]:
+        """Return nothing: it samples by itself."""
+        return {}
+
+    def initial_state(self, num_envs: int, device: torch.device) -> dict[str, Tensor]:
+        """Return nothing: it keeps its own memory."""
+        return {}
+
+    def label(
+        self, obs: Mapping[str, Tensor], state: Mapping[str, Tensor], noise: Mapping[str, Tensor], *, sample: bool
+    ) -> Label:
+        """Call the policy."""
+        actor = self._sampling if sample else self._greedy
+        return Label(actor.act(dict(obs), (), {}).actions, {}, {}, {})
+
+
 def demonstrator(policy: Any, env: VecEnv, *, use_critic_obs: bool, sample: bool) -> Actor:
     """Return any policy as an actor in an env.
 
@@ -151,7 +178,10 @@ def demonstrator(policy: Any, env: VecEnv, *, use_critic_obs: bool, sample: bool
 
 def bound_teacher(policy: Any, env: VecEnv, *, use_critic_obs: bool) -> BoundTeacher:
     """Find a policy's components in an env's observation."""
-    teacher = policy if isinstance(policy, (Teacher, TeacherRouter)) else Teacher(policy)
+    given: Any = policy
+    if not isinstance(policy, (*_OWN, Teacher, TeacherRouter, HasPolicy)) and isinstance(policy, FlatPolicy):
+        return FlatTeacher(policy, env.obs_spec, use_critic_obs=use_critic_obs)
+    teacher = given if isinstance(given, (Teacher, TeacherRouter)) else Teacher(given)
     visible = [name for name, part in env.obs_spec.items() if part.group != CRITIC]
     if isinstance(teacher, Teacher) and not use_critic_obs:
         hidden = [name for name in teacher.policy.actor_inputs if name in env.obs_spec and name not in visible]

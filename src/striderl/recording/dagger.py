@@ -44,7 +44,7 @@ from striderl.ops.ramps import TeacherSchedule
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.stage import inner, outer
-from striderl.recording.actors import CRITIC, as_vec_env, bound_teacher
+from striderl.recording.actors import CRITIC, FlatTeacher, as_vec_env, bound_teacher
 from striderl.recording.demonstrations import DemonstrationSaver, SaverProgress, reduced
 
 _log = logging.getLogger(__name__)
@@ -162,6 +162,12 @@ class DaggerSaver(DemonstrationSaver):
             "update_times_scale": self.teacher_act_prob.scale,
             "action_sample_std": self.action_sample_std,
         }
+
+    def policy_reset(self, dones: Tensor) -> None:
+        """Reset the student's state, and that of a teacher that keeps its own, where an episode ended."""
+        super().policy_reset(dones)
+        if isinstance(self._part.teacher, FlatTeacher):
+            self._part.teacher.policy.reset(dones)
 
     # -- the student ---------------------------------------------------------------------------------------------------
 

@@ -340,7 +340,7 @@ class DemonstrationSaver:
         try:
             if self._buffer is not None:
                 if self._transition is not None:  # interrupted after a step
-                    self.add_transition(self._buffer.count)
+                    self.add_transition(self._buffer.count, {})
                 self.save_steps()
         finally:
             self._closed = True

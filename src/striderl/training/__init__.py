@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from striderl.training.rsl_rl.build import build_actor_critic as build_actor_critic
     from striderl.training.rsl_rl.build import build_runner as build_runner
     from striderl.training.rsl_rl.build import resume_runner as resume_runner
-    from striderl.training.rsl_rl.build_parts import build_teacher as build_teacher
-    from striderl.training.rsl_rl.build_parts import load_teacher as load_teacher
     from striderl.training.rsl_rl.distillation import DistillationRunner as DistillationRunner
+    from striderl.training.rsl_rl.live_objects import build_teacher as build_teacher
+    from striderl.training.rsl_rl.live_objects import load_teacher as load_teacher
     from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner as AmpPolicyRunner
     from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner as OnPolicyRunner
     from striderl.training.rsl_rl.stepping import InferencePolicy as InferencePolicy
@@ -82,8 +82,8 @@ __getattr__, __dir__, __all__ = lazy(
         "plans": ["OffPolicyPlan", "OfflinePlan", "OnPolicyPlan"],
         "record": ["Record"],
         "rsl_rl.build": ["build_actor_critic", "build_runner", "resume_runner"],
-        "rsl_rl.build_parts": ["build_teacher", "load_teacher"],
         "rsl_rl.distillation": ["DistillationRunner"],
+        "rsl_rl.live_objects": ["build_teacher", "load_teacher"],
         "rsl_rl.on_policy_runner": ["AmpPolicyRunner", "OnPolicyRunner"],
         "rsl_rl.stepping": ["InferencePolicy"],
         "rsl_rl.two_stage_runner": ["TwoStageRunner"],

@@ -10,6 +10,7 @@ import torch
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data.naming import unknown
+from striderl.envs.vec_env import AsyncVecEnv
 from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
 from striderl.training.callbacks.callback import Callback
@@ -99,6 +100,31 @@ def check_storage(storage: RolloutStorage | QueueRolloutStorage, collector: Coll
             name for name in {*columns, *storage.arena.columns} if columns.get(name) != storage.arena.columns.get(name)
         )
         raise ValueError(f"the storage was made for other columns than the collector gives; {differing} differ")
+
+
+def check_overlap(
+    algorithm: OnPolicyAlgorithm, collector: Collector, storage: RolloutStorage | QueueRolloutStorage
+) -> None:
+    """Raise unless the next rollout can be simulated during an update, with the policy before it."""
+    name, wanted = type(algorithm).__name__, requirements_of(algorithm)
+    if not (wanted.one_update_old or wanted.takes_old) or storage.keeps_rollouts:
+        raise ValueError(
+            f"OnPolicyPlan.overlap gives rollouts of the policy before the last update, which {name} does not correct "
+            "for as it is configured; PPO does, without normalize_values"
+        )
+    actor, env = collector.actor, collector.env
+    if type(collector) is not Collector or type(actor) is not PolicyActor or actor.parts or actor.store_state:
+        raise ValueError(
+            "OnPolicyPlan.overlap acts with a copy of the policy in this process; terms that replace actions, teachers "
+            "that act, and workers of Ray do not go together with it"
+        )
+    if env.device.type != "cpu":
+        raise ValueError(f"OnPolicyPlan.overlap simulates on the CPU; the tensors of these envs are on {env.device}")
+    if isinstance(env, AsyncVecEnv) and not env.runs_ahead:
+        _log.warning(
+            "OnPolicyPlan.overlap has no effect on speed: these envs are stepped in this process, when their step is "
+            "wanted. Give them worker processes (WorkerConfig(num_workers=2))"
+        )
 
 
 def warn_about_finals(storage: RolloutStorage | QueueRolloutStorage, collector: Collector) -> None:

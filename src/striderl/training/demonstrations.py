@@ -38,12 +38,12 @@ from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
 from striderl.recording.dagger import Student, StudentPolicy
 from striderl.training.experiment.config_json import ConfigError
 from striderl.training.experiment.loading import build_run_policy
-from striderl.training.experiment.log_dir import AGENT_PARAMS, is_log_dir, read_agent_params, read_log_dir
+from striderl.training.experiment.log_dir import AGENT_PARAMS, is_log_dir, read_agent_params
 from striderl.training.experiment.run_config import CONFIG_FILE, read_run_config
 from striderl.training.experiment.run_folder import SPECS_FILE, RunFolder, read_specs
 from striderl.training.experiment.runner_checkpoints import load_state, weights_in
-from striderl.training.rsl_rl.build_parts import build_policy, component_order
 from striderl.training.rsl_rl.config_generations import read_train_config, without_functions
+from striderl.training.rsl_rl.translate import component_order, policy_config
 
 _log = logging.getLogger(__name__)
 
@@ -125,12 +125,12 @@ class RunStudents:
         """Return a student of the right shape, built once."""
         if self._policy is None and self._train_cfg is None and is_log_dir(folder):
             obs_spec, action_spec, _ = read_specs(folder)
-            with torch.random.fork_rng(devices=[]):
-                self._policy = Policy(obs_spec, action_spec, read_log_dir(folder, builds_env=False).policy)
+            self._policy = build_run_policy(read_run_config(folder, builds_env=False), obs_spec, action_spec)
         if self._policy is None:
             given = self._train_cfg if self._train_cfg is not None else without_functions(_saved_config(folder))
             config = read_train_config(given)
-            self._policy = build_policy(config, self._env, torch.device("cpu"), seed=0)
+            with torch.random.fork_rng(devices=[]):
+                self._policy = Policy(self._env.obs_spec, self._env.action_spec, policy_config(config, self._env))
             self._orders = component_order(config, self._env)
         return self._policy
 

@@ -11,16 +11,18 @@
     ranks.share(algorithm)                               # begin with rank 0's parameters
     callbacks = [PoolEpisodes(ranks), *(loggers if ranks.is_main else ()), KeepTogether(ranks, algorithm)]
 
-Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`); fingerprints of
-tensors show it, as equal bits give equal numbers on whichever process or device they are. `Run` does all of this by
-itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that is lost is
-named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own watchdog,
-and torchrun reports which one went first.
+Learners from replay have a shard of it each and sample their part of every batch there; offline learners have a shard
+of the dataset. Gradients, means, the KL, the learning rate and the normalisers then agree (`striderl.ops.moments`);
+fingerprints of tensors show it, as equal bits give equal numbers on whichever process or device they are. `Run` does
+all of this by itself when it is given ranks, and so does `striderl train` under torchrun. On the CPU (gloo) a rank that
+is lost is named by the others within the timeout; with NCCL a collective that hangs ends the process from torch's own
+watchdog, and torchrun reports which one went first.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import queue
 import threading
@@ -37,8 +39,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from striderl.data import tree
-from striderl.execution.updater import Updater
 from striderl.ops.moments import AllReduce
+from striderl.storage.replay.resharding import joined_replays, replay_of_envs
+
+_log = logging.getLogger(__name__)
 
 ALIVE_SECONDS = 5.0
 """Longest wait of the remaining ranks for the others' heartbeats before they name the missing one."""
@@ -53,10 +57,7 @@ class RankLostError(RuntimeError):
 
 
 class DistributedLearner(Protocol):
-    """An algorithm with an updater."""
-
-    updater: Updater
-    """Its parameters and optimisers."""
+    """An algorithm."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the learned state."""
@@ -185,6 +186,20 @@ class Ranks:
         found: Result = result
         return found
 
+    def scatter(self, function: Callable[[], Sequence[Result]]) -> Result:
+        """Call a function in rank 0 that returns a value for every process, and return this one's; see `from_main`."""
+        if self.world_size == 1:
+            return function()[0]
+        values: list[Sequence[Result]] = []
+        self.from_main(lambda: values.append(function()))
+        received: list[Any] = [None]
+        try:
+            dist.scatter_object_list(received, list(values[0]) if self.is_main else None, 0)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        found: Result = received[0]
+        return found
+
     def gather(self, value: Result) -> list[Result]:
         """Return every process's value, by rank, in rank 0; an empty list in the others."""
         if self.world_size == 1:
@@ -294,7 +309,16 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     rank = int(os.environ["RANK"])
     # what is not a tensor, such as a path or a part of a checkpoint, is exchanged on the CPU
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout - _alive_seconds(timeout)))
+    limit = timedelta(seconds=timeout - _alive_seconds(timeout))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun's store outlives processes that it starts again; addresses of the dead must not be read
+        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        shared = dist.TCPStore(*address, is_master=False, timeout=limit)  # type: ignore[attr-defined]
+        store = dist.PrefixStore(f"striderl/attempt_{attempt}", shared)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
+    else:
+        dist.init_process_group(backend, timeout=limit)
     ranks = Ranks(rank=rank, world_size=world_size, device=where, timeout=timeout)
     with suppress(RuntimeError):
         dist.distributed_c10d._get_default_store().delete_key(f"striderl/alive/{rank}")
@@ -318,20 +342,94 @@ def joined_state(ranks: Ranks, state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "ranks": parts[1:]} if ranks.is_main else {}
 
 
-def states_of_ranks(state: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]]:
-    """Split a joined state, one for each process; raise ValueError for another number of processes."""
+def states_of_ranks(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Split a joined state, one for each process that it was saved by."""
     main = {name: part for name, part in state.items() if name != "ranks"}
-    others = state.get("ranks", [])
-    if len(others) + 1 != num_ranks:
-        how = f"with torchrun --nproc-per-node {len(others) + 1}" if others else "without torchrun"
-        raise ValueError(f"it was trained by {len(others) + 1} processes, found {num_ranks}; resume it {how}")
-    return [main, *(_state_of_other(main, part) for part in others)]
+    return [main, *(_state_of_other(main, part) for part in state.get("ranks", []))]
 
 
 def _state_of_other(main: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     own = {path: value for path, value in part["algorithm"]}
     algorithm = tree.map_with_path(lambda path, leaf: own.get(path, leaf), main["algorithm"])
     return {**part, "algorithm": algorithm}
+
+
+_OF_ALL = ("iteration", "stop_reason", "record", "seed", "env_steps", "num_updates", "faults", "guard")
+"""The parts of a trainer's state that are the same for any number of processes."""
+
+
+_OF_A_ROLLOUT = ("prepare", "update", "absorb")
+"""The phases that read a rollout, which is not divided: it is collected again."""
+
+
+def reshared_state(
+    fresh: Mapping[str, Any], states: Sequence[Mapping[str, Any]], shard: tuple[int, int], rank: int
+) -> dict[str, Any]:
+    """Return one process's state from those of another number of processes; `shard` is (number of envs, the first).
+
+    What was learned and the replay go on; episodes, the window of returns and a rollout under way begin anew. `fresh`
+    is the state of the new trainer, whose shapes decide what is kept per env.
+    """
+    main, (count, first) = states[0], shard
+    algorithms = [dict(tree.items(state["algorithm"])) for state in states]
+
+    def leaf_of(path: str, own: Any) -> Any:
+        pieces = [leaves[path] for leaves in algorithms]
+        if not isinstance(own, Tensor) or all(piece is pieces[0] and piece.shape == own.shape for piece in pieces):
+            return pieces[0]
+        if own.dim() and own.shape[0] == count and sum(len(piece) for piece in pieces) >= first + count:
+            return torch.cat(list(pieces))[first : first + count]
+        return pieces[rank % len(pieces)]
+
+    named = main["consumers"]["consumers"]
+    found = {
+        **fresh,
+        **{name: main[name] for name in _OF_ALL},
+        "reshared": True,
+        "phase": "collect" if main["phase"] in _OF_A_ROLLOUT else main["phase"],
+        "consumers": {
+            "position": 0,
+            "consumers": {name: named.get(name, own) for name, own in fresh["consumers"]["consumers"].items()},
+        },
+        "algorithm": tree.map_with_path(leaf_of, fresh["algorithm"]),
+    }
+    if "collector" in fresh:
+        steps = [saved["step"] for saved in main["collector"]["groups"]]
+        groups = [{**group, "step": steps[0]} for group in fresh["collector"]["groups"]]
+        found["collector"] = {**fresh["collector"], "env": None, "groups": groups}
+    if "replay" in fresh:
+        found["replay"] = replay_of_envs(joined_replays([state["replay"] for state in states]), first, count)
+    if "dataset" in fresh and "leaves" not in main["picker"]:
+        found["picker"] = main["picker"]
+    return found
+
+
+def own_state(
+    ranks: Ranks,
+    load: Callable[[], list[dict[str, Any]]],
+    fresh: Callable[[], dict[str, Any]],
+    shard: tuple[int, int],
+) -> dict[str, Any]:
+    """Return this process's part of what rank 0 loads: a state for each process that saved it; {} where it has none."""
+    loaded: list[dict[str, Any]] = []
+
+    def load_all() -> int:
+        loaded.extend(load())
+        return len(loaded)
+
+    count = ranks.from_main(load_all)
+    if count == 0:
+        return {}
+    if count == ranks.world_size:
+        return ranks.scatter(lambda: loaded)
+    if ranks.is_main:
+        _log.warning(
+            "the run was trained by %d processes and goes on with %d: what was learned and the replay go on, new "
+            "episodes begin, and its bits are not those of a run that was never stopped",
+            count,
+            ranks.world_size,
+        )
+    return reshared_state(fresh(), ranks.from_main(lambda: loaded), shard, ranks.rank)
 
 
 def _on_cpu(state: Any) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from striderl.collect.actors.base import Actor, ActorOutput
 from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.trace import TracedStep, TraceRecorder
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
 from striderl.ops.statistics import confidence_interval, mean, standard_deviation
@@ -67,20 +68,20 @@ def evaluate(
     seed: int = 0,
     *,
     progress: Callable[[float], None] | None = None,
+    recorder: TraceRecorder | None = None,
 ) -> EvaluationResult:
     """Run exactly so many episodes (in all, or for each env) from the seed; the env is reset and left mid-way.
 
     Each env contributes its share, so that short episodes are not preferred; see `Collector.collect`. `progress` gets
-    the share of episodes that are over.
+    the share of episodes that are over, `recorder` the steps of the first episode of env 0.
     """
     # a new collector resets with its seed, so the result does not depend on earlier episodes
     collector = Collector(env, actor, CollectorConfig(seed=seed))
     total = n_episode if isinstance(n_episode, int) else sum(n_episode)
-    recorder = _EpisodeMetrics(env, None if progress is None else lambda count: progress(count / max(1, total)))
-    collected = collector.collect(n_episode=n_episode, storage=recorder)
-    return EvaluationResult(
-        returns=tuple(collected.returns), lengths=tuple(collected.lengths), metrics=recorder.by_name()
-    )
+    ended = None if progress is None else lambda count: progress(count / max(1, total))
+    noted = _EpisodeMetrics(env, ended, recorder)
+    collected = collector.collect(n_episode=n_episode, storage=noted)
+    return EvaluationResult(returns=tuple(collected.returns), lengths=tuple(collected.lengths), metrics=noted.by_name())
 
 
 class _EpisodeMetrics:
@@ -88,8 +89,10 @@ class _EpisodeMetrics:
 
     balanced = False
 
-    def __init__(self, env: VecEnv, ended: Callable[[int], None] | None = None) -> None:
-        self.env, self._ended = env, ended
+    def __init__(
+        self, env: VecEnv, ended: Callable[[int], None] | None = None, recorder: TraceRecorder | None = None
+    ) -> None:
+        self.env, self._ended, self._recorder = env, ended, recorder
         self._noted: list[list[dict[str, float]]] = [[] for _ in range(env.num_envs)]
         self._spoiled = [False] * env.num_envs
 
@@ -97,6 +100,12 @@ class _EpisodeMetrics:
         """Keep the metrics of episodes that have just ended; those with an invalid sample do not count."""
         assert envs is not None, "the collector names the envs"
         done, valid = transition.done.tolist(), transition.valid.tolist()
+        if self._recorder is not None and envs.start == 0:
+            step = TracedStep(
+                transition.obs, transition.act, transition.rew, transition.terminated, transition.truncated
+            )
+            self._recorder.add(step.row(0))  # one of many envs: to keep the others would fill the memory
+            self._recorder = None if done[0] else self._recorder
         numbers = {name: value.tolist() for name, value in self.env.metrics().items()} if any(done) else {}
         for offset, env in enumerate(range(envs.start, envs.stop)):
             self._spoiled[env] = self._spoiled[env] or not valid[offset]

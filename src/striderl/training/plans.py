@@ -28,6 +28,10 @@ class OnPolicyPlan:
     """The run is over when the envs have made this many steps, warm-up included; 0 means no limit."""
     warmup_steps: int = 0
     """Steps per env before the first rollout, from which only the normalisers learn."""
+    overlap: bool = False
+    """Step envs during updates: the next rollout is simulated while this one is learned from, with the policy before
+    the update. Rollouts are then one update old, which the importance ratio accounts for. On the CPU; worth it where
+    simulating takes as long as learning."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

@@ -17,7 +17,7 @@ from striderl.algorithms.sequence_learning import ReplayState
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector
 from striderl.data.arena import Columns, Placement
-from striderl.data.noise import NoiseSpec, draw_all, philox, stream_id
+from striderl.data.noise import NoiseSpec, draw, philox, stream_id
 from striderl.execution.updater import Updater
 from striderl.policies.policy import Policy
 from striderl.storage.replay.replay import Replay, View
@@ -212,12 +212,19 @@ class UpdateNoise:
     """
 
     def __init__(
-        self, specs: Mapping[str, NoiseSpec], batch_size: int, seed: int, device: torch.device, block: int = 32
+        self,
+        specs: Mapping[str, NoiseSpec],
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        block: int = 32,
+        *,
+        first: int = 0,
     ) -> None:
-        """Prepare to draw [B, …] for each of the specs."""
+        """Prepare to draw [B, …] for each of the specs; `first` is the number of the first sample in the batch."""
         # a prefix of its own: the collector draws from the same seed
         self._specs = {f"update/{name}": spec for name, spec in specs.items()}
-        self._index = torch.arange(batch_size, device=device)
+        self._index = torch.arange(first, first + batch_size, device=device)
         self._seed, self._block, self._number = seed, block, -1
         self._drawn: dict[str, Tensor] = {}
 
@@ -232,10 +239,12 @@ class UpdateNoise:
         """Return the number of the block that has this gradient step, the block [K, B, …], and the step's row in it."""
         number, row = divmod(update, self._block)
         if number != self._number:
-            drawn = draw_all(
-                self._specs, seed=self._seed, iteration=number, env_index=self._index, num_steps=self._block
-            )
-            self._drawn = {name.removeprefix("update/"): values for name, values in drawn.items()}
+            self._drawn = {}
+            for name, spec in self._specs.items():
+                # what is drawn for a whole batch is the same in the processes that share it
+                index = torch.zeros_like(self._index) if spec.of_batch else self._index
+                drawn = draw(spec, name, seed=self._seed, iteration=number, env_index=index, num_steps=self._block)
+                self._drawn[name.removeprefix("update/")] = drawn
             self._number = number
         return number, self._drawn, row
 

@@ -28,6 +28,8 @@ class Record:
     """How long collecting took."""
     learning_seconds: float = 0.0
     """How long learning took, targets included."""
+    callback_seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long callbacks took, by what they did: 'evaluation', 'video'; 'iteration' is all since the last one."""
 
     @property
     def step(self) -> int:
@@ -43,6 +45,10 @@ class Record:
         """Return the record with more metrics."""
         return replace(self, metrics={**self.metrics, **added}) if added else self
 
+    def with_seconds(self, added: Mapping[str, float]) -> Record:
+        """Return the record with the times of a callback."""
+        return replace(self, callback_seconds={**self.callback_seconds, **added}) if added else self
+
     def logs(self, log_type: str) -> dict[str, float]:
         """Return the metrics named 'log_type/…', without that prefix."""
         prefix = f"{log_type}/"
@@ -57,6 +63,7 @@ class Record:
             "progress/num_updates": float(self.num_updates),
             "time/collection_seconds": self.collection_seconds,
             "time/learning_seconds": self.learning_seconds,
+            **{f"time/{name}_seconds": value for name, value in self.callback_seconds.items()},
             "time/steps_per_second": self.steps_per_second,
             "time/collection_steps_per_second": self.num_steps / max(self.collection_seconds, 1e-9),
             "time/learning_steps_per_second": self.num_steps / max(self.learning_seconds, 1e-9),
@@ -64,7 +71,8 @@ class Record:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record as plain data."""
-        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "metrics": dict(self.metrics)}
+        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**state, "metrics": dict(self.metrics), "callback_seconds": dict(self.callback_seconds)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Record:

@@ -41,6 +41,7 @@ from striderl.execution.interrupts import check_interrupt, deferred_interrupts
 from striderl.training.callbacks.callback import Callback
 from striderl.training.callbacks.chain import CallbackList
 from striderl.training.checks import check_callbacks
+from striderl.training.distributed import Ranks
 from striderl.training.loops.choose import loop_for
 from striderl.training.loops.loop import TrainLoop
 from striderl.training.plans import Plan
@@ -62,14 +63,18 @@ class Trainer:
         seed: int = 0,
         total_envs: int = 0,
         switch: Switch | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Put the parts together, or raise naming those that do not fit; nothing is run yet.
 
         `collector` is the source of experience: a Collector, or for an OfflinePlan a filled Replay. `total_envs` is
         how many envs all processes that learn together have, 0 for one process; env steps count those of all. `switch`
-        is the one that the algorithm was built with, for programs that are compiled beside training.
+        is the one that the algorithm was built with, for programs that are compiled beside training. `ranks` are the
+        processes that learn together from their shards of a replay or a dataset.
         """
-        self.loop: TrainLoop = loop_for(algorithm, collector, plan, storage=storage, seed=seed, total_envs=total_envs)
+        self.loop: TrainLoop = loop_for(
+            algorithm, collector, plan, storage=storage, seed=seed, total_envs=total_envs, ranks=ranks
+        )
         check_callbacks(callbacks, collector)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.phase = self.loop.first_phase
@@ -149,6 +154,7 @@ class Trainer:
                 self._consume()
                 return phase
             if self.switch is not None and phase == self.loop.phases[0]:
+                self.loop.settle()  # actions of one rollout come from one program
                 self.switch.before_iteration(self.iteration)
             self.loop.run(phase, self.iteration)
         phases = self.loop.phases
@@ -212,7 +218,7 @@ class Trainer:
                 self._chain.step_back()
                 self.phase = "consume"
                 raise
-            self.record = self.record.with_metrics(reaction.metrics)
+            self.record = self.record.with_metrics(reaction.metrics).with_seconds(reaction.seconds)
             self.stop_reason = self.stop_reason or reaction.stop
             if self._chain.position:
                 check_interrupt()
@@ -274,6 +280,12 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def place_of(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a unique key of a trainer's state: several phases may have the same number of env steps."""
+    position = state["consumers"]["position"]
+    return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)
 
 
 @contextmanager

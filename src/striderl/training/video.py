@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 
 _KINDS = (".mp4", ".gif")
-_MOST_TRACED = 2000
+MOST_TRACED = 2000
+"""How many steps of an episode are kept for the report, the newest of a longer one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,7 @@ class _Film:
         self.fps = 1.0 / (env.shown_dt * self._every) if env.shown_dt else fps
         self.num_steps = self.num_frames = self.episodes = 0
         self.total_reward = 0.0
-        self.recorder = TraceRecorder(min(most_steps, _MOST_TRACED))
+        self.recorder = TraceRecorder(min(most_steps, MOST_TRACED))
         """The steps of the film, the last two thousand of a long one."""
 
     def frames(self) -> Iterator[Picture]:

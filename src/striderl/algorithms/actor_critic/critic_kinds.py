@@ -113,7 +113,7 @@ class SubsetMeans:
 
     def noise(self, num_members: int) -> Mapping[str, NoiseSpec]:
         """Return a number per member; the largest few of the first sample select the subset for the whole minibatch."""
-        return {"members": NoiseSpec(shape=(num_members,), kind="uniform")}
+        return {"members": NoiseSpec(shape=(num_members,), kind="uniform", of_batch=True)}
 
     def for_target(self, members: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Return the least of those drawn."""

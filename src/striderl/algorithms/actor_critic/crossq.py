@@ -103,6 +103,7 @@ class CrossQ:
     Config = CrossQConfig
     summary = "SAC without target networks, by batch renormalisation, for real-valued actions"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"box"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = {

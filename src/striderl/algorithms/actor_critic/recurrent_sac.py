@@ -71,6 +71,7 @@ class RecurrentSAC:
     Config: ClassVar[type[Any]] = RecurrentSACConfig
     summary = "soft actor-critic with a memory from replayed sequences, for real-valued actions"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"box"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "kind": "lstm", "head": "squashed_gaussian"}

@@ -106,6 +106,7 @@ class SAC:
     Config: ClassVar[type[Any]] = SACConfig
     summary = "soft actor-critic from replay, for real-valued actions"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"box"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "head": "squashed_gaussian"}

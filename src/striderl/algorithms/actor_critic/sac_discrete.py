@@ -106,6 +106,7 @@ class DiscreteSAC:
     Config = DiscreteSACConfig
     summary = "soft actor-critic from replay, for choices"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"discrete"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS
@@ -120,7 +121,7 @@ class DiscreteSAC:
         """Build the learner from its config."""
         policy = cls.build_policy(config, context)
         with context.seeded(CRITIC_SEED):
-            settings = q_function_config(context.policy, context.obs_spec)
+            settings = q_function_config(context.networks, context.obs_spec)
             critic = ChoiceQFunction(context.obs_spec, context.action_spec, settings).to(context.device)
         return cls(policy, critic, context.own_mode(config), terms=terms)
 

@@ -111,6 +111,7 @@ class TD3:
     Config: ClassVar[type[Any]] = TD3Config
     summary = "twin delayed deterministic policy gradient from replay, for real-valued actions"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"box"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "head": "deterministic"}

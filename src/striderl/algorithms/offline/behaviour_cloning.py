@@ -60,6 +60,7 @@ class BehaviourCloning:
     Config = BehaviourCloningConfig
     summary = "behaviour cloning of a dataset"
     loop = OFFLINE
+    learns_in_ranks = True
     policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS
 
     @classmethod

@@ -70,6 +70,7 @@ class IQL:
     Config = IQLConfig
     summary = "implicit Q-learning from a dataset"
     loop = OFFLINE
+    learns_in_ranks = True
     actions = frozenset({"box", "discrete"})
     policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS
 
@@ -83,7 +84,7 @@ class IQL:
         """Build the learner from its config; choices have critics of their own, and it takes no terms."""
         refuse_terms(context, terms)
         policy = cls.build_policy(config, context)
-        settings = q_function_config(context.policy, context.obs_spec)
+        settings = q_function_config(context.networks, context.obs_spec)
         discrete = isinstance(context.action_spec, DiscreteSpec)
         with context.seeded(CRITIC_SEED):
             make_critic = ChoiceQFunction if discrete else QFunction

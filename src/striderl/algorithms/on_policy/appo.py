@@ -54,6 +54,7 @@ class APPO:
     Config = APPOConfig
     summary = "PPO that is also rewarded for moving like an expert (adversarial motion prior), on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
     objects = ("expert",)
 
@@ -141,6 +142,7 @@ class ATPPO:
     Config = ATPPOConfig
     summary = "PPO with a teacher that is also rewarded for moving like an expert, on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
     objects = ("teacher", "expert")
 

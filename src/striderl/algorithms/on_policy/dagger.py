@@ -101,6 +101,7 @@ class DAgger:
     Config = DAggerConfig
     summary = "imitation of a teacher on the states that the student visits, on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
     objects = ("teacher",)
 
@@ -161,7 +162,7 @@ class DAgger:
 
     def storage_requirements(self) -> RolloutData:
         """Return what a storage must keep: the newest few rollouts, as labels stay valid."""
-        return RolloutData(num_rollouts=self.config.buffer_dilation_ratio, takes_old=True)
+        return RolloutData(num_rollouts=self.config.buffer_dilation_ratio, takes_old=True, one_update_old=True)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise unless rollouts of this size can be cut into minibatches; any columns are accepted."""

@@ -15,16 +15,16 @@ from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.estimation import Estimation, EstimatorConfig
 from striderl.algorithms.terms.term import Term
 from striderl.data.checked_fields import suggests_fields
+from striderl.data.naming import saved_name
 from striderl.execution.modes import ExecutionConfig
 from striderl.ops.moments import AllReduce
-from striderl.policies.estimate import PredictStage
-from striderl.policies.policy import Policy
+from striderl.policies.policy import Policy, PolicyConfig
 
 KINDS = ("Estimate", "Adapt")
 """Kinds of stages that predict."""
 
 
-def estimations(policy: Policy, estimation: Estimation | None = None) -> list[Estimation]:
+def estimations(policy: PolicyConfig, estimation: Estimation | None = None) -> list[Estimation]:
     """Return one loss for each kind of predicting stage in the policy, all with the settings of the one given.
 
     One that names a stage is returned unchanged.
@@ -32,8 +32,7 @@ def estimations(policy: Policy, estimation: Estimation | None = None) -> list[Es
     given = estimation or Estimation()
     if given.stage not in KINDS:
         return [given]
-    stages = [each for part in (policy.trunk, policy.actor, policy.critic) for each in part.named_stages()]
-    there = {name.rpartition("_")[2] for name, stage in stages if isinstance(stage, PredictStage)}
+    there = {saved_name(stage) for stage in (*policy.trunk, *policy.actor, *policy.critic)}
     found = [kind for kind in KINDS if kind in there]
     # where there is none at all, the term itself raises
     return [replace(given, stage=name) for name in found] or [given]
@@ -60,6 +59,7 @@ class EstimatorPPO:
     Config = EstimatorPPOConfig
     summary = "PPO whose policy also estimates what it cannot observe, on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
 
     def __new__(  # type: ignore[misc]
@@ -73,7 +73,7 @@ class EstimatorPPO:
         reduce: AllReduce | None = None,
     ) -> PPO:
         """Build PPO with the losses of the policy's estimators and adaptors."""
-        return PPO(policy, config, [*estimations(policy, estimation), *terms], mode=mode, reduce=reduce)
+        return PPO(policy, config, [*estimations(policy.config, estimation), *terms], mode=mode, reduce=reduce)
 
     @classmethod
     def build_policy(cls, config: EstimatorPPOConfig, context: BuildContext) -> Policy:

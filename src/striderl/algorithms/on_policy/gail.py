@@ -45,6 +45,7 @@ class GAIL:
     Config = GAILConfig
     summary = "PPO that learns to be taken for an expert by a discriminator (adversarial imitation), on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
     objects = ("expert",)
 

@@ -125,7 +125,8 @@ class PPO:
 
     def storage_requirements(self) -> RolloutData:
         """Return what a storage must keep: the components of the next observation that terms read."""
-        return RolloutData(next_components=tuple(self.terms.following()))
+        fixed_units = self.value_normalizer is None  # an update would move the units of stored values
+        return RolloutData(next_components=tuple(self.terms.following()), one_update_old=fixed_units)
 
     def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
         """Raise unless rollouts of this size, and with these columns if given, fit the config."""

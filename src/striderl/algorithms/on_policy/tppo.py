@@ -113,6 +113,7 @@ class TPPO:
     Config = TPPOConfig
     summary = "PPO and imitation of a teacher, or imitation alone (using_ppo False), on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
     objects = ("teacher",)
 
@@ -167,6 +168,7 @@ class EstimatorTPPO:
     Config = EstimatorTPPOConfig
     summary = "PPO with a teacher whose policy also estimates what it cannot observe, on-policy"
     loop = ON_POLICY
+    learns_in_ranks = True
     takes_terms = True
     objects = ("teacher",)
 
@@ -182,7 +184,7 @@ class EstimatorTPPO:
         reduce: AllReduce | None = None,
     ) -> PPO | DAgger:
         """Build teacher PPO with the losses of the policy's estimators and adaptors, all with the settings of one."""
-        added = [*estimations(policy, estimation), *terms]
+        added = [*estimations(policy.config, estimation), *terms]
         return TPPO(policy, teacher, config, added, mode=mode, reduce=reduce)
 
     @classmethod

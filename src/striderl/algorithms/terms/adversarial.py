@@ -54,7 +54,7 @@ from striderl.data.specs import TensorSpec
 from striderl.execution.updater import GroupConfig, ParameterGroup
 from striderl.ops.imitation import expert_loss, policy_loss, style_reward
 from striderl.ops.losses import valid_mean
-from striderl.ops.moments import current_all_reduce
+from striderl.ops.moments import any_of_all, current_all_reduce
 from striderl.policies.policy import PolicyOutput
 from striderl.storage.replay.replay import Replay
 
@@ -108,6 +108,7 @@ class AdversarialReward(Term):
             return AdversarialReward(features, expert, config, device=context.device)
 
     capturable = True
+    learns_in_ranks = True
 
     def __init__(
         self,
@@ -308,7 +309,7 @@ class AdversarialReward(Term):
         policy, counts = self._policy_side(minibatch, number)
         expert, there = self._expert_side(minibatch, number, len(policy))
         # if one side has no valid sample, neither side is used
-        counts, there = counts & there.any(), there & counts.any()
+        counts, there = counts & any_of_all(there), there & any_of_all(counts)
         seen_policy, seen_expert = judge.seen(policy.detach(), counts), judge.seen(expert.detach(), there)
         of_policy, of_expert = judge.score(seen_policy), judge.score(seen_expert)
         found: Losses = {

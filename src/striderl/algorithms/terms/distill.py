@@ -118,6 +118,7 @@ class Distill(Term):
     """Distillation from a teacher or from several; see the picture at the top of this module."""
 
     capturable = True
+    learns_in_ranks = True
 
     Config = DistillConfig
     summary = "imitates a teacher (--teacher.run) on the states that are visited"

@@ -63,13 +63,21 @@ class EstimatorConfig:
     """Weight of the loss."""
     loss: str = "mse_loss"
     """Which loss of torch.nn.functional."""
+    loss_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of that loss, such as {'beta': 0.5}."""
+    stage: str = ""
+    """A stage that the policy has already, 'Estimate', 'Adapt' or 'actor/1_Estimate'; then none is added for
+    `targets`."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
+        if self.stage and self.targets:
+            raise ValueError(f"targets have no effect: the stage {self.stage!r} of the policy has its own; keep one")
 
     def term(self) -> Estimation:
         """Return the loss."""
-        return Estimation(weight=self.weight, loss=self.loss)
+        stage = self.stage or Estimation.stage
+        return Estimation(weight=self.weight, loss=self.loss, loss_kwargs=self.loss_kwargs, stage=stage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +85,15 @@ class Estimation(Term):
     """Train an estimator on the truth that is observed while training."""
 
     capturable = True
+    learns_in_ranks = True
     Config: ClassVar[type[Any]] = EstimatorConfig
     summary: ClassVar[str] = "lets the policy estimate components that it cannot observe"
 
     @classmethod
     def policy_stages(cls, config: EstimatorConfig, context: BuildContext) -> tuple[StageRecipe, ...]:
-        """Return the estimator in front of the actor."""
+        """Return the estimator in front of the actor; nothing where the policy has it already."""
+        if config.stage:
+            return ()
         if not config.targets:
             raise ValueError(
                 "an estimator wants the components that it predicts: --algorithm.estimator.targets NAME … or "

@@ -65,6 +65,7 @@ class Mimic(Term):
     """The settings."""
 
     capturable = True
+    learns_in_ranks = True
 
     Config: ClassVar[type[Any]] = MimicConfig
     summary: ClassVar[str] = "rewards nearness to the reference motion that the env shows"

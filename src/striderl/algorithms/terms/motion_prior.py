@@ -211,10 +211,12 @@ class MotionPrior(AdversarialReward):
 
     @classmethod
     def build(cls, config: MotionPriorConfig, context: BuildContext) -> MotionPrior:
-        """Build the term from its config and the run's expert."""
-        expert = prior_expert(context, config)
+        """Build the term from its config, the run's expert and, where one was passed in, its discriminator."""
+        expert, network = prior_expert(context, config), context.objects.get("discriminator")
+        if network is not None:
+            config = config.of_discriminator(network)
         with context.seeded(DISCRIMINATOR_SEED):
-            return cls(context.obs_spec, expert, config, device=context.device)
+            return cls(context.obs_spec, expert, config, network=network, device=context.device)
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ class ResampleMemory(Term):
     """Replace the actor's memory before the first step by random numbers, with some probability."""
 
     capturable = True
+    learns_in_ranks = True
     changes_memory = True
 
     probability: float

@@ -127,6 +127,7 @@ class RandomNetworkDistillation(Term):
     """Reward novelty, and train the predictor."""
 
     capturable = True
+    learns_in_ranks = True
 
     Config = RNDConfig
     summary = "rewards novelty: random network distillation"

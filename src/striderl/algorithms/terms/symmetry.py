@@ -92,6 +92,7 @@ class Symmetry(Term):
     """Learn from mirrored samples, or train the policy to be equivariant under mirroring."""
 
     capturable = True
+    learns_in_ranks = True
     Config: ClassVar[type[Any]] = SymmetryConfig
     summary: ClassVar[str] = "learns from mirrored samples, or with a mirror loss"
 

@@ -46,6 +46,10 @@ class Term(ABC):
     capturable: bool = False
     """Whether `extend` and `losses` may run inside a captured region: `check_capture` has passed on them."""
 
+    learns_in_ranks: bool = False
+    """Whether its losses and statistics are means of `ops.losses` and `ops.moments`, which count the samples of all
+    processes."""
+
     changes_memory: bool = False
     """Whether `memory` may begin trajectories with another memory; minibatches are then made of trajectories."""
 

@@ -173,8 +173,8 @@ def q_policy(
 
 def build_q_network(context: BuildContext, kind: QKind, *, memory: bool = False) -> ActorPolicy:
     """Build the Q-network of a run; its seed sets the initial weights."""
-    head_settings(context.policy, context.action_spec)  # raises for a setting of a head that is not used
-    config = actor_config(context.policy, context.obs_spec, {}, memory=memory)
+    head_settings(context.networks, context.action_spec)  # raises for a setting of a head that is not used
+    config = actor_config(context.networks, context.obs_spec, {}, memory=memory)
     with context.seeded():
         return q_policy(context.obs_spec, context.action_spec, config, kind).to(context.device)
 
@@ -185,6 +185,7 @@ class DQN:
     Config: ClassVar[type[Any]] = DQNConfig
     summary = "deep Q-learning from replay, for choices"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"discrete"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = REPLAY_NETWORKS

@@ -217,6 +217,7 @@ class R2D2(RecurrentDQN):
     Config: ClassVar[type[Any]] = R2D2Config
     summary = "deep Q-learning with a memory from replayed sequences, for choices"
     loop = OFF_POLICY
+    learns_in_ranks = True
     actions = frozenset({"discrete"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "kind": "lstm"}

@@ -485,9 +485,8 @@ def run_experiments(
         log_dir.mkdir(parents=True, exist_ok=True)
         slot = _free_slot(slots)
         args = (*(common_args or ()), *run_args)
-        slots[slot] = launch_experiment(
-            script, slot, affinity_code, log_dir, variant, run_ID, args, set_egl_device=set_egl_device
-        )
+        run = (script, slot, affinity_code, log_dir, variant, run_ID, args)
+        slots[slot] = launch_experiment(*run, set_egl_device=set_egl_device)
         log_num_launched(exp_dir, number, len(runs))
     for process in filter(None, slots):
         process.wait()

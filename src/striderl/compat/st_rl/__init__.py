@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     from striderl.compat.st_rl.modules import AmpActorCriticRecurrent as AmpActorCriticRecurrent
     from striderl.compat.st_rl.modules import AmpMixin as AmpMixin
     from striderl.compat.st_rl.modules import DeterministicPolicyMixin as DeterministicPolicyMixin
-    from striderl.compat.st_rl.modules import (
+    from striderl.compat.st_rl.modules import Memory as Memory
+    from striderl.compat.st_rl.modules import get_activation_Cls as get_activation_Cls
+    from striderl.compat.st_rl.modules import unpad_trajectories as unpad_trajectories
+    from striderl.compat.st_rl.normalizers import (
         EmpiricalDiscountedVariationNormalization as EmpiricalDiscountedVariationNormalization,
     )
-    from striderl.compat.st_rl.modules import EmpiricalNormalization as EmpiricalNormalization
-    from striderl.compat.st_rl.modules import Memory as Memory
-    from striderl.compat.st_rl.modules import unpad_trajectories as unpad_trajectories
+    from striderl.compat.st_rl.normalizers import EmpiricalNormalization as EmpiricalNormalization
+    from striderl.compat.st_rl.normalizers import Normalizer as Normalizer
     from striderl.compat.st_rl.recordings import DaggerSaver as DaggerSaver
     from striderl.compat.st_rl.recordings import export_old_trajectories as export_old_trajectories
     from striderl.compat.st_rl.relatives import APPO as APPO
@@ -93,11 +95,11 @@ __getattr__, __dir__, __all__ = lazy(
             "AmpActorCriticRecurrent",
             "AmpMixin",
             "DeterministicPolicyMixin",
-            "EmpiricalDiscountedVariationNormalization",
-            "EmpiricalNormalization",
             "Memory",
+            "get_activation_Cls",
             "unpad_trajectories",
         ],
+        "normalizers": ["EmpiricalDiscountedVariationNormalization", "EmpiricalNormalization", "Normalizer"],
         "recordings": ["DaggerSaver", "export_old_trajectories"],
         "relatives": [
             "APPO",

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor, nn, optim
 
 from striderl.compat.st_rl import build
-from striderl.compat.st_rl.modules import ActorCritic, EmpiricalNormalization, argument_names
+from striderl.compat.st_rl.modules import ActorCritic, argument_names
+from striderl.compat.st_rl.normalizers import EmpiricalNormalization
 from striderl.compat.st_rl.storage import RolloutStorage
 from striderl.data.naming import unknown
 
@@ -99,13 +100,14 @@ class PPO(metaclass=_FromConfig):
         self.obs_normalizer: nn.Module = nn.Identity()
         self.critic_obs_normalizer: nn.Module = nn.Identity()
         self.current_learning_iteration = 0
+        self.rnd: Any = None
+        """A reward for novelty, of a subclass that has one."""
         self.num_skipped_updates = 0
         """Gradient steps that were skipped because the gradient was not finite."""
 
     def policy_parameters(self) -> list[nn.Parameter]:
-        """Return what `optimizer` learns: all parameters of the actor-critic but a discriminator's."""
-        named = self.actor_critic.named_parameters()
-        return [each for name, each in named if not name.startswith("discriminator.")]
+        """Return what `optimizer` learns: all parameters of the actor-critic."""
+        return list(self.actor_critic.parameters())
 
     # -- the calls of a loop -------------------------------------------------------------------------------------------
 
@@ -392,6 +394,9 @@ def _optimizer(name: str) -> Callable[..., optim.Optimizer]:
 
 
 def _gaussian_kl(old_mu: Tensor, old_sigma: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
-    """Return KL(old ‖ new) [..] of diagonal Gaussians."""
+    """Return KL(old ‖ new) [..] of diagonal Gaussians, with st_rl's small number inside the logarithm.
+
+    It gives equal policies a KL just above zero, by which an adaptive schedule begins to raise the learning rate.
+    """
     spread = (old_sigma.square() + (old_mu - mu).square()) / (2.0 * sigma.square())
-    return (torch.log(sigma / old_sigma) + spread - 0.5).sum(-1).detach()
+    return (torch.log(sigma / old_sigma + 1e-5) + spread - 0.5).sum(-1).detach()

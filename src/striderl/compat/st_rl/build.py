@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from striderl.checkpoint.foreign import read_torch_archive
 from striderl.checkpoint.safe_files import read_json
-from striderl.compat.st_rl import encoders, estimators, modules
+from striderl.compat.st_rl import encoders, estimators, modules, normalizers
 from striderl.data.naming import unknown
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy
@@ -48,6 +48,10 @@ CLASSES: Mapping[str, Any] = {
     )
 }
 """Every actor-critic that a config may name."""
+
+
+MOTIONS = ("ref_obs", "ref_motion")
+"""Components of recordings that a discriminator reads, and no policy."""
 
 
 class AlgorithmParts(NamedTuple):
@@ -117,11 +121,12 @@ def actor_and_critic(found: Any, extras: Mapping[str, Any]) -> tuple[Tensor, Ten
 
 
 def flat(observation: Any) -> Tensor:
-    """Return a vector [N, …] as it is, and components by name side by side in their order."""
+    """Return a vector [N, …] as it is, and components by name side by side in their order, without motions."""
     if not isinstance(observation, Mapping):
         vector: Tensor = observation
         return vector
-    return torch.cat([value.flatten(1).float() for value in observation.values()], dim=1)
+    seen = [value for name, value in observation.items() if name not in MOTIONS]
+    return torch.cat([value.flatten(1).float() for value in seen], dim=1)
 
 
 def build_teacher(teacher_policy: Any, class_name: str = "ActorCritic", path: str | None = None) -> LoadedPolicy:
@@ -157,7 +162,7 @@ def load_policy(model: nn.Module, path: str | Path) -> LoadedPolicy:
     statistics = state.get("obs_norm_state_dict")
     normalizer: nn.Module = nn.Identity()
     if statistics:
-        normalizer = modules.EmpiricalNormalization(tuple(statistics["_mean"].shape[1:]))
+        normalizer = normalizers.EmpiricalNormalization(tuple(statistics["_mean"].shape[1:]))
         normalizer.load_state_dict(statistics)
     return LoadedPolicy(model.eval(), normalizer.eval())
 

@@ -139,28 +139,37 @@ class EncoderActorCriticMixin:
         self.num_actor_obs, self.num_critic_obs = outside
         self.encoder_component_names, self.critic_encoder_component_names = names, critic_names
         self.encoder_output_size, self.critic_encoders_shared = size, shared
-        self.encoders = self.build_encoders(names, encoder_class_name, obs_segments, encoder_kwargs or {}, size)
+        self.encoder_obs_slices: list[ObsSlice] = []
+        self.critic_encoder_obs_slices: list[ObsSlice] = []
+        self.latents_order: list[int] = []
+        self.critic_latents_order: list[int] = []
+        self.prepare_obs_slices()
+        self.encoders = self.build_encoders(
+            names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs or {}, size
+        )
         if critic_names and not shared:
             self.critic_encoders = self.build_encoders(
                 critic_names,
                 critic_encoder_class_name or encoder_class_name,
-                critic_segments,
+                self.critic_encoder_obs_slices,
                 critic_encoder_kwargs if critic_encoder_kwargs is not None else (encoder_kwargs or {}),
                 size,
             )
 
     def prepare_obs_slices(self) -> None:
-        """Set `encoder_obs_slices` and `critic_encoder_obs_slices`: where each encoded component is."""
+        """Set where each encoded component is, and `latents_order`: the encoders in the order of the observation."""
         self.encoder_obs_slices = [get_obs_slice(self._own(False), name) for name in self.encoder_component_names]
         self.critic_encoder_obs_slices = [
             get_obs_slice(self._own(True), name) for name in self.critic_encoder_component_names
         ]
+        self.latents_order = _order(self.encoder_obs_slices)
+        self.critic_latents_order = _order(self.critic_encoder_obs_slices)
 
     def build_encoders(
         self,
         component_names: Sequence[str],
         class_name: str | Sequence[str],
-        segments: Segments | None,
+        obs_slices: Sequence[ObsSlice],
         kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         encoder_output_size: int,
     ) -> nn.ModuleList:
@@ -174,34 +183,51 @@ class EncoderActorCriticMixin:
                 f"{len(classes)} and {len(settings)}"
             )
         return nn.ModuleList(
-            _encoder(kind, get_obs_slice(segments, name).shape, given, encoder_output_size)
-            for name, kind, given in zip(component_names, classes, settings)
+            _encoder(kind, place.shape, given, encoder_output_size)
+            for place, kind, given in zip(obs_slices, classes, settings)
         )
 
-    def embed_encoders_latent(self, observations: Tensor, critic: bool = False) -> Tensor:
-        """Return the vector with latents in the place of the encoded components."""
-        names = self.critic_encoder_component_names if critic else self.encoder_component_names
-        pieces = []
-        for name in self._own(critic) or {}:
-            part = observations[..., get_obs_slice(self._own(critic), name).slice]
-            pieces.append(self.get_encoder_latent(observations, name, critic) if name in names else part)
-        return torch.cat(pieces, dim=-1) if names else observations
+    def embed_encoders_latent(
+        self,
+        observations: Tensor,
+        obs_slices: Sequence[ObsSlice] | None = None,
+        encoders: Sequence[nn.Module] | None = None,
+        latents_order: Sequence[int] | None = None,
+        *,
+        critic: bool = False,
+    ) -> Tensor:
+        """Return the vector with latents in the place of the encoded components, in the order of the observation.
+
+        Without slices, encoders and order those of the actor are taken, or those of the critic.
+        """
+        parts = self._latent_parts(critic)
+        places = parts[0] if obs_slices is None else obs_slices
+        networks = parts[1] if encoders is None else encoders
+        pieces, start = [], 0
+        for index in parts[2] if latents_order is None else latents_order:
+            place = places[index]
+            pieces += [observations[..., start : place.slice.start], _encode(networks[index], observations, place)]
+            start = place.slice.stop
+        return torch.cat([*pieces, observations[..., start:]], dim=-1) if pieces else observations
+
+    def _latent_parts(self, critic: bool) -> tuple[list[ObsSlice], list[nn.Module], list[int]]:
+        """Return slices, encoders and order of the actor's or the critic's observation."""
+        if critic:
+            return self.critic_encoder_obs_slices, _modules(self._critic_encoders()), self.critic_latents_order
+        return self.encoder_obs_slices, _modules(self.encoders), self.latents_order
+
+    def _critic_encoders(self) -> nn.ModuleList:
+        own = bool(self.critic_encoder_component_names) and not self.critic_encoders_shared
+        return self.critic_encoders if own else self.encoders
 
     def get_encoder_latent(self, observations: Tensor, obs_component: str, critic: bool = False) -> Tensor:
         """Return the latent [.., size] of one component."""
         names = self.critic_encoder_component_names if critic else self.encoder_component_names
         if obs_component not in names:
             raise KeyError(unknown("encoder of component", obs_component, names, where=type(self).__name__))
-        own = critic and not self.critic_encoders_shared
-        encoder = (self.critic_encoders if own else self.encoders)[names.index(obs_component)]
-        place = get_obs_slice(self._own(critic), obs_component)
-        part = observations[..., place.slice]
-        if isinstance(encoder, Conv2dHeadModel):
-            lead = part.shape[:-1]
-            latent: Tensor = encoder(part.reshape(-1, *place.shape)).reshape(*lead, -1)
-            return latent
-        flat: Tensor = encoder(part)
-        return flat
+        index = names.index(obs_component)
+        places = self.critic_encoder_obs_slices if critic else self.encoder_obs_slices
+        return _encode((self._critic_encoders() if critic else self.encoders)[index], observations, places[index])
 
     def input_size_of(self, name: str, size: int, critic: bool) -> int:
         """Return how many inputs of the network a component takes: a latent's where it is encoded."""
@@ -213,25 +239,43 @@ class EncoderActorCriticMixin:
     ) -> Tensor:
         """Embed the observation and act."""
         more = {"masks": masks, "hidden_states": hidden_states, **kwargs}
-        actions: Tensor = super().act(self.embed_encoders_latent(observations), **more)  # type: ignore[misc]
+        actions: Tensor = super().act(self.embed_encoders_latent(observations, *self._latent_parts(False)), **more)  # type: ignore[misc]
         return actions
 
     def act_inference(self, observations: Tensor) -> Tensor:
         """Embed the observation and return the mean."""
-        mean: Tensor = super().act_inference(self.embed_encoders_latent(observations))  # type: ignore[misc]
+        mean: Tensor = super().act_inference(self.embed_encoders_latent(observations, *self._latent_parts(False)))  # type: ignore[misc]
         return mean
 
     def evaluate(
         self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
     ) -> Tensor:
         """Embed the critic's observation where it has encoders, and return values."""
-        embedded = self.embed_encoders_latent(critic_observations, critic=True)
+        embedded = self.embed_encoders_latent(critic_observations, *self._latent_parts(True))
         values: Tensor = super().evaluate(embedded, masks=masks, hidden_states=hidden_states, **kwargs)  # type: ignore[misc]
         return values
 
     def _own(self, critic: bool) -> Any:
         model: Any = self
         return model.critic_obs_segments if critic else model.obs_segments
+
+
+def _order(places: Sequence[ObsSlice]) -> list[int]:
+    return sorted(range(len(places)), key=lambda index: places[index].slice.start)
+
+
+def _modules(encoders: nn.ModuleList) -> list[nn.Module]:
+    return list(encoders)
+
+
+def _encode(encoder: nn.Module, observations: Tensor, place: ObsSlice) -> Tensor:
+    """Return the latent [.., size] of a component of observations [.., D]; an image is given its shape."""
+    part = observations[..., place.slice]
+    if not isinstance(encoder, Conv2dHeadModel):
+        flat: Tensor = encoder(part)
+        return flat
+    latent: Tensor = encoder(part.reshape(-1, *place.shape)).reshape(*part.shape[:-1], -1)
+    return latent
 
 
 def _size(segments: Segments | None, name: str) -> int:

@@ -58,21 +58,13 @@ class EstimatorMixin:
 
     def build_estimator(self) -> None:
         """Set `state_estimator`, and `memory_s` where it has a memory of its own."""
-        model: Any = self
-        size = get_subobs_size(model.obs_segments, self.estimator_obs_components)
-        if model.is_recurrent:
-            rnn = model.memory_a.rnn
-            if not self.use_actor_rnn:
-                self.memory_s = Memory(
-                    size, "gru" if isinstance(rnn, nn.GRU) else "lstm", rnn.num_layers, rnn.hidden_size
-                )
-            size = rnn.hidden_size
-        elif self.use_actor_rnn:
+        if self.use_actor_rnn and not _any(self).is_recurrent:
             raise ValueError("use_actor_rnn=True wants a recurrent policy, such as StateAcRecurrent")
-        targets = _target_size(model, self.estimator_target_components)
-        self.state_estimator = MlpModel(
-            size, output_size=targets, **{"hidden_sizes": [256, 128], **self.estimator_kwargs}
-        )
+        memory = _memory_for(self, self.estimator_obs_components)
+        if memory is not None and not self.use_actor_rnn:
+            self.memory_s = memory
+        names = (self.estimator_obs_components, self.estimator_target_components)
+        self.state_estimator = _network_for(self, *names, memory, self.estimator_kwargs)
 
     def act(
         self,
@@ -84,29 +76,15 @@ class EstimatorMixin:
     ) -> Tensor:
         """Estimate, replace, and act; with `inference` return the mean."""
         own, inner = _split(hidden_states, getattr(self, "memory_s", None), EstimatorActorHiddenState, "estimator")
+        segments = _any(self).obs_segments
+        if not self.use_actor_rnn:
+            seen = get_subobs_by_components(observations, self.estimator_obs_components, segments)
+            self.estimated_state = _predict(self.state_estimator, getattr(self, "memory_s", None), seen, own)
+            names, probability = self.estimator_target_components, self.replace_state_prob
+            observations = _replaced(observations, self.estimated_state, names, segments, probability, inference)
+        actions = _act(super(), observations, masks, inner, inference, **kwargs)
         if self.use_actor_rnn:
-            actions = self._forward(observations, masks, inner, inference, **kwargs)
-            model: Any = self
-            self.estimated_state = self.state_estimator(model.memory_a.output)
-            return actions
-        seen = get_subobs_by_components(observations, self.estimator_obs_components, self._obs_segments())
-        self.estimated_state = _predict(self.state_estimator, getattr(self, "memory_s", None), seen, own)
-        replaced = _replaced(
-            observations,
-            self.estimated_state,
-            self.estimator_target_components,
-            self._obs_segments(),
-            self.replace_state_prob,
-            inference,
-        )
-        return self._forward(replaced, masks, inner, inference, **kwargs)
-
-    def _forward(self, observations: Tensor, masks: Any, hidden_states: Any, inference: bool, **kwargs: Any) -> Tensor:
-        above: Any = super()
-        if inference:
-            mean: Tensor = above.act_inference(observations)
-            return mean
-        actions: Tensor = above.act(observations, masks=masks, hidden_states=hidden_states, **kwargs)
+            self.estimated_state = self.state_estimator(_any(self).memory_a.output)
         return actions
 
     def act_inference(self, observations: Tensor) -> Tensor:
@@ -132,16 +110,8 @@ class EstimatorMixin:
 
     def set_hidden_states(self, hidden_states: Any) -> None:
         """Restore what `get_hidden_states` returned."""
-        above: Any = super()
-        if hasattr(self, "memory_s"):
-            self.memory_s.hidden_states, actor = hidden_states.actor
-            hidden_states = hidden_states._replace(actor=actor)
-        above.set_hidden_states(hidden_states)
-
-    def _obs_segments(self) -> Segments:
-        model: Any = self
-        segments: Segments = model.obs_segments
-        return segments
+        rest = _without_own(hidden_states, getattr(self, "memory_s", None))
+        super().set_hidden_states(rest)  # type: ignore[misc]
 
 
 class PrivilegeEstimatorMixin:
@@ -167,16 +137,11 @@ class PrivilegeEstimatorMixin:
 
     def build_adaptor(self) -> None:
         """Set `state_adaptor`, and `memory_adaptor` where the policy is recurrent."""
-        model: Any = self
-        size = get_subobs_size(model.obs_segments, self.adaptor_obs_components)
-        if model.is_recurrent:
-            rnn = model.memory_a.rnn
-            self.memory_adaptor = Memory(
-                size, "gru" if isinstance(rnn, nn.GRU) else "lstm", rnn.num_layers, rnn.hidden_size
-            )
-            size = rnn.hidden_size
-        targets = _target_size(model, self.adaptor_target_components)
-        self.state_adaptor = MlpModel(size, output_size=targets, **{"hidden_sizes": [256, 128], **self.adaptor_kwargs})
+        memory = _memory_for(self, self.adaptor_obs_components)
+        if memory is not None:
+            self.memory_adaptor = memory
+        names = (self.adaptor_obs_components, self.adaptor_target_components)
+        self.state_adaptor = _network_for(self, *names, memory, self.adaptor_kwargs)
 
     def act(
         self,
@@ -187,24 +152,13 @@ class PrivilegeEstimatorMixin:
         **kwargs: Any,
     ) -> Tensor:
         """Adapt, replace, and act; with `inference` return the mean."""
-        model, above = _any(self), _any(super())
-        memory = getattr(self, "memory_adaptor", None)
+        memory, segments = getattr(self, "memory_adaptor", None), _any(self).obs_segments
         own, inner = _split(hidden_states, memory, AdaptorActorHiddenState, "adaptor")
-        seen = get_subobs_by_components(observations, self.adaptor_obs_components, model.obs_segments)
+        seen = get_subobs_by_components(observations, self.adaptor_obs_components, segments)
         self.adapted_state = _predict(self.state_adaptor, memory, seen, own)
-        replaced = _replaced(
-            observations,
-            self.adapted_state,
-            self.adaptor_target_components,
-            model.obs_segments,
-            self.privilege_replace_state_prob,
-            inference,
-        )
-        if inference:
-            mean: Tensor = above.act_inference(replaced)
-            return mean
-        actions: Tensor = above.act(replaced, masks=masks, hidden_states=inner, **kwargs)
-        return actions
+        names, probability = self.adaptor_target_components, self.privilege_replace_state_prob
+        replaced = _replaced(observations, self.adapted_state, names, segments, probability, inference)
+        return _act(super(), replaced, masks, inner, inference, **kwargs)
 
     def act_inference(self, observations: Tensor) -> Tensor:
         """Adapt, replace, and return the mean."""
@@ -234,11 +188,8 @@ class PrivilegeEstimatorMixin:
 
     def set_hidden_states(self, hidden_states: Any) -> None:
         """Restore what `get_hidden_states` returned."""
-        above: Any = super()
-        if hasattr(self, "memory_adaptor"):
-            self.memory_adaptor.hidden_states, actor = hidden_states.actor
-            hidden_states = hidden_states._replace(actor=actor)
-        above.set_hidden_states(hidden_states)
+        rest = _without_own(hidden_states, getattr(self, "memory_adaptor", None))
+        super().set_hidden_states(rest)  # type: ignore[misc]
 
 
 def _any(value: Any) -> Any:
@@ -255,6 +206,32 @@ def _target_size(model: Any, names: Sequence[str]) -> int:
     if any(name not in segments for name in names):
         segments = model.critic_obs_segments
     return get_subobs_size(segments, names)
+
+
+def _memory_for(model: Any, names: Sequence[str]) -> Memory | None:
+    """Return a memory of these components, of the kind and size of the actor's; None where the policy has none."""
+    if not model.is_recurrent:
+        return None
+    rnn, size = model.memory_a.rnn, get_subobs_size(model.obs_segments, names)
+    return Memory(size, "gru" if isinstance(rnn, nn.GRU) else "lstm", rnn.num_layers, rnn.hidden_size)
+
+
+def _network_for(
+    model: Any, names: Sequence[str], targets: Sequence[str], memory: Memory | None, settings: Mapping[str, Any]
+) -> MlpModel:
+    """Return the network from components, or from the output of a memory, to the targets."""
+    size = get_subobs_size(model.obs_segments, names) if memory is None else memory.rnn.hidden_size
+    return MlpModel(size, output_size=_target_size(model, targets), **{"hidden_sizes": [256, 128], **settings})
+
+
+def _act(above: Any, observations: Tensor, masks: Any, hidden_states: Any, inference: bool, **kwargs: Any) -> Tensor:
+    """Let the next class act, or return its mean."""
+    actions: Tensor = (
+        above.act_inference(observations)
+        if inference
+        else above.act(observations, masks=masks, hidden_states=hidden_states, **kwargs)
+    )
+    return actions
 
 
 def _predict(network: nn.Module, memory: Memory | None, seen: Tensor, hidden: Any) -> Tensor:
@@ -280,6 +257,14 @@ def _with_own(hidden_states: Any, memory: Memory | None, kind: Any) -> Any:
     if memory is None:
         return hidden_states
     return hidden_states._replace(actor=kind(memory.hidden_states, hidden_states.actor))
+
+
+def _without_own(hidden_states: Any, memory: Memory | None) -> Any:
+    """Give a memory its part of the actor's hidden states, and return the others."""
+    if memory is None:
+        return hidden_states
+    memory.hidden_states, actor = hidden_states.actor
+    return hidden_states._replace(actor=actor)
 
 
 def _replaced(

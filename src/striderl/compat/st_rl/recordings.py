@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint import safe_files
+from striderl.compat.st_rl.build import LoadedPolicy, build_teacher
 from striderl.datasets.trajectories.codecs import compress_normalized_image
 from striderl.datasets.trajectories.spec import TrajectoryError
 from striderl.datasets.trajectories.store import TrajectoryStore
@@ -40,14 +41,21 @@ class DaggerSaver(CoreDaggerSaver):
     def __init__(
         self,
         env: Any,
-        policy: Any,
-        save_dir: str | Path,
+        policy: Any = None,
+        save_dir: str | Path | None = None,
         *args: Any,
         training_policy_logdir: str | Path,
         load_student: LoadStudent | None = None,
         **settings: Any,
     ) -> None:
-        """Take the arguments of `striderl.recording.DaggerSaver`; an env of any rsl_rl generation is wrapped."""
+        """Take the arguments of `striderl.recording.DaggerSaver`; an env of any rsl_rl generation is wrapped.
+
+        policy: the teacher; without one it is the teacher that the student's config.json names,
+            config["algorithm"]["teacher_policy"].
+        """
+        if save_dir is None:
+            raise TypeError("DaggerSaver wants save_dir, the folder of its recordings")
+        policy = teacher_of_run(training_policy_logdir) if policy is None else policy
         wrapped = env if isinstance(env, VecEnv) else wrap_env(env, device=getattr(env, "device", None) or "cpu")
         super().__init__(
             wrapped,
@@ -58,6 +66,46 @@ class DaggerSaver(CoreDaggerSaver):
             load_student=RunStudents(wrapped) if load_student is None else load_student,
             **settings,
         )
+
+
+class RunTeacher:
+    """The teacher of a student's run: it labels by the critic's observation, or by the actor's."""
+
+    def __init__(self, found: LoadedPolicy, *, sees_critic: bool) -> None:
+        """Take a model and the normaliser of its observations."""
+        self.model, self.normalizer, self.sees_critic = found.model.eval(), found.normalizer.eval(), sees_critic
+
+    def _seen(self, obs: Tensor, critic_obs: Tensor | None) -> Tensor:
+        seen: Tensor = self.normalizer(critic_obs if self.sees_critic and critic_obs is not None else obs)
+        return seen
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, critic_obs: Tensor | None = None) -> Any:
+        """Return sampled actions."""
+        return self.model.act(self._seen(obs, critic_obs))
+
+    @torch.no_grad()
+    def act_inference(self, obs: Tensor, critic_obs: Tensor | None = None) -> Any:
+        """Return the mean."""
+        return self.model.act_inference(self._seen(obs, critic_obs))
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Reset the memory where an episode ended."""
+        self.model.reset(dones)
+
+
+def teacher_of_run(folder: str | Path) -> RunTeacher:
+    """Build the teacher that the config.json of a student's run folder names, with its weights."""
+    algorithm = safe_files.read_json(Path(folder) / "config.json").get("algorithm", {})
+    teacher = algorithm.get("teacher_policy")
+    if not teacher:
+        raise ValueError(
+            f"DaggerSaver wants a teacher: give policy, or a student whose config.json in {str(folder)!r} has "
+            "algorithm.teacher_policy"
+        )
+    name = algorithm.get("teacher_policy_class_name", "ActorCritic")
+    found = build_teacher(teacher, name, algorithm.get("teacher_ac_path"))
+    return RunTeacher(found, sees_critic=bool(algorithm.get("label_action_with_critic_obs", True)))
 
 
 def export_old_trajectories(folder: str | Path, save_dir: str | Path, *, chunk_length: int = 64) -> int:

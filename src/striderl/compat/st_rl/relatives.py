@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 from torch.nn import functional
 
 from striderl.compat.st_rl import build
 from striderl.compat.st_rl.algorithms import PPO, Losses, outside_autograd
 from striderl.compat.st_rl.encoders import get_subobs_by_components
-from striderl.compat.st_rl.modules import EmpiricalNormalization, unpad_trajectories
+from striderl.compat.st_rl.modules import unpad_trajectories
+from striderl.compat.st_rl.normalizers import EmpiricalNormalization
 from striderl.compat.st_rl.storage import MINI_BATCH_FIELDS, ActionLabelRollout, AmpRolloutStorage
 from striderl.data import tree
 from striderl.data.named_tuples import namedarraytuple
@@ -164,8 +165,9 @@ class TPPO(PPO):
 
     def in_surrogate(self, minibatch: Any) -> Tensor | None:
         """Leave out what the teacher did: the ratio compares the policy with itself."""
-        acted: Tensor = minibatch.teacher_acted
-        return ~acted
+        # a subclass may store its rollouts in an ActionLabelRollout, which does not note who acted
+        acted: Tensor | None = getattr(minibatch, "teacher_acted", None)
+        return None if acted is None else ~acted
 
     def mini_batches(self) -> Iterator[Any]:
         """Return minibatches; with `hidden_state_resample_prob` some trajectories begin with a random memory."""
@@ -260,6 +262,11 @@ class APPOAlgoMixin:
         self.reward_sums: dict[str, Tensor] = {}
         """Mean style and task rewards of the rollout, summed over its steps."""
 
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """Return what PPO's optimiser learns: everything but the discriminator, which has its own."""
+        named = _any(self).actor_critic.named_parameters()
+        return [each for name, each in named if not name.startswith("discriminator.")]
+
     def init_storage(self, *args: Any, **kwargs: Any) -> None:
         """Make room for rollouts with motions; with a teacher, its labels are columns of their own."""
         owner = _any(self)
@@ -336,6 +343,11 @@ class APPOAlgoMixin:
             losses["discriminator_grad_pen_loss"] = self.discriminator.compute_grad_pen(minibatch.ref_motion)
         distance = (minibatch.ref_obs - minibatch.ref_motion).norm(dim=-1).mean()
         stats["mimic_distance"] = distance.detach()
+        if self.mimic_loss_coef:
+            losses["mimic_loss"] = distance
+        if getattr(self, "dagger_loss_coef", 0.0):
+            mean = _any(self).actor_critic.action_mean
+            losses["dagger_loss"] = (mean - minibatch.action_labels).norm(dim=-1).mean()
         return losses, inter_vars, stats
 
     def loss_weight(self, name: str) -> float:

@@ -11,7 +11,7 @@ Checkpoints are single files that `torch.load` reads: `alg.state_dict()` with 'i
 
 from __future__ import annotations
 
-import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -27,9 +27,7 @@ from striderl.compat.st_rl.storage import follow_aliases
 from striderl.data.naming import unknown
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.training.experiment.runner_config import RunnerConfig
-from striderl.training.rsl_rl.reporting import as_lines, make_writer, report_to_trial, store_code_state
-
-_log = logging.getLogger(__name__)
+from striderl.training.rsl_rl.reporting import as_lines, make_writer, memory_tags, report_to_trial, store_code_state
 
 ALGORITHMS: Mapping[str, Any] = {
     kind.__name__: kind
@@ -98,14 +96,17 @@ class OnPolicyRunner:
         rewbuffer: deque[float] = deque(maxlen=100)
         lenbuffer: deque[float] = deque(maxlen=100)
         ep_infos: list[Mapping[str, Any]] = []
+        rframebuffer: deque[float] = deque(maxlen=2000)
         sums, lengths = (torch.zeros(self.env.num_envs, device=self.device) for _ in range(2))
         start_iter = self.current_learning_iteration
-        for it in range(start_iter, start_iter + num_learning_iterations):
+        tot_iter = start_iter + num_learning_iterations
+        for it in range(start_iter, tot_iter):
             began = time.perf_counter()
             with torch.inference_mode(bool(self.cfg.get("inference_mode_rollout", True))):
                 for _ in range(self.num_steps_per_env):
                     obs, critic_obs, rewards, dones, infos = self.rollout_step(obs, critic_obs)
                     ep_infos += [infos[key] for key in ("episode", "log") if infos.get(key)]
+                    rframebuffer.append(float(rewards.mean()))
                     sums, lengths = sums + rewards, lengths + 1
                     ended = dones.bool()
                     rewbuffer.extend(sums[ended].tolist())
@@ -125,9 +126,11 @@ class OnPolicyRunner:
                 reported = reward if self.metrics_velrmsd is None else self.metrics_velrmsd
                 pruned = report_to_trial(trial, reported, self.current_learning_iteration)
             if self.current_learning_iteration % self.log_interval == 0:
-                locs = {"losses": losses, "stats": stats, "rewbuffer": rewbuffer, "lenbuffer": lenbuffer}
+                counters = {"it": it, "start_iter": start_iter, "tot_iter": tot_iter}
+                episodes = {"ep_infos": ep_infos, "rewbuffer": rewbuffer, "lenbuffer": lenbuffer}
+                running = {"rframebuffer": rframebuffer, "cur_reward_sum": sums, "cur_episode_length": lengths}
                 times = {"collection_time": collected - began, "learn_time": seconds - (collected - began)}
-                self.log({**locs, **times, "ep_infos": ep_infos})
+                self.log({"losses": losses, "stats": stats, **counters, **episodes, **running, **times})
             ep_infos = []
             if self.log_dir is not None and self.current_learning_iteration % self.save_interval == 0:
                 self.save(self.log_dir / f"model_{self.current_learning_iteration}.pt")
@@ -169,15 +172,20 @@ class OnPolicyRunner:
         self.metrics_CoT = None if cost is None else float(torch.as_tensor(cost).float().mean())
 
     def log(self, locs: Mapping[str, Any], width: int = 80, pad: int = 35) -> None:
-        """Write losses, stats, rewards, speeds and metrics to the writer and to the logging module."""
+        """Write losses, stats, rewards, speeds, memory and metrics to the writer, and print them.
+
+        locs: what `learn` has at hand: 'losses', 'stats', 'ep_infos', 'rewbuffer', 'lenbuffer', 'it', 'tot_iter', …
+        """
         tags = {f"Loss/{name}": float(value) for name, value in locs["losses"].items()}
         tags |= {f"Train/{name}": float(value) for name, value in locs["stats"].items()}
-        tags |= {f"Episode/{name}": value for name, value in _means(locs["ep_infos"]).items()}
+        for name, value in _means(locs["ep_infos"]).items():
+            tags[name if "/" in name else f"Episode/{name}"] = value
         tags["Loss/learning_rate"] = float(self.alg.learning_rate)
         tags["Policy/mean_noise_std"] = float(self.alg.actor_critic.action_std.detach().mean())
         tags |= {f"Perf/{name}": float(locs[name]) for name in ("collection_time", "learn_time")}
         steps = self.num_steps_per_env * self.env.num_envs
         tags["Perf/total_fps"] = steps / max(tags["Perf/collection_time"] + tags["Perf/learn_time"], 1e-9)
+        tags |= memory_tags(self.device)
         for name, values in (("mean_reward", locs["rewbuffer"]), ("mean_episode_length", locs["lenbuffer"])):
             if values:
                 tags[f"Train/{name}"] = sum(values) / len(values)
@@ -186,8 +194,10 @@ class OnPolicyRunner:
         self.logged = tags
         if self.writer is not None:
             self.writer.log(self.current_learning_iteration, tags)
-        if _log.isEnabledFor(logging.INFO):
-            _log.info("%s", as_lines(f"Learning iteration {self.current_learning_iteration}", tags, width, pad))
+        done = self.current_learning_iteration
+        title = f" Learning iteration {done}/{locs.get('tot_iter', done)} "
+        sys.stdout.write(as_lines(title, tags, width, pad) + "\n")
+        sys.stdout.flush()
 
     def add_git_repo_to_log(self, repo_file_path: str | Path) -> None:
         """Store the state of the repository of a file with the run, when `learn` begins."""

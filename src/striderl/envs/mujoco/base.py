@@ -314,6 +314,10 @@ class MujocoEnv(VecEnv):
             self._renderer = FrameRenderer(self.model, size=size, camera=self.config.camera)
         return self._renderer.frame(self.simulation.batch, env_index)
 
+    def pose(self) -> Tensor:
+        """Return the joint positions as they are now, float64 [N, nq] on the CPU; a copy."""
+        return torch.from_numpy(self.qpos.copy())
+
     def close(self) -> None:
         """Free the rendering context, if there is one; later calls raise."""
         self._obs, self._closed = {}, True

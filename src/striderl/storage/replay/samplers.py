@@ -3,6 +3,12 @@
 Random numbers come from `Draws`: float64 in [0, 1) that depend on (seed, name, number of the draw, batch size) alone,
 so there is one number to save, and a GPU uses the same numbers as a CPU. They are made on the host by numpy's Philox in
 blocks and moved over a block at a time; no call waits for the device.
+
+Several processes that learn together have a shard of the experience each, and sample their part of every batch from it:
+
+    numbers of the draw   u0 u1 u2 u3 ┃ u4 u5 u6 u7      those of one process with the whole batch
+    rank 0, envs 0 … 3    ▲▲▲▲▲▲▲▲▲▲▲ ┃                  rows of its own ring
+    rank 1, envs 4 … 7                ┃ ▲▲▲▲▲▲▲▲▲▲▲
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from striderl.data.noise import stream_id
+from striderl.ops.moments import AllReduce
 from striderl.storage.replay.reader import ReplayReader
 from striderl.storage.replay.ring import RingCursor
 from striderl.storage.replay.sum_tree import SumTree
@@ -72,6 +79,36 @@ class Draws:
 
 class NothingValidError(ValueError):
     """There are steps in a replay, and none of them is valid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchShare:
+    """The part of every batch that one of several processes samples."""
+
+    rank: int = 0
+    """The number of the process."""
+    num_ranks: int = 1
+    """How many there are."""
+    batch_size: int
+    """Samples of a batch, over all processes."""
+    reduce: AllReduce | None = None
+    """Sums a tensor over the processes."""
+
+    @property
+    def count(self) -> int:
+        """How many samples of a batch are this process's."""
+        return self.batch_size // self.num_ranks
+
+    @property
+    def first(self) -> int:
+        """The number of its first sample in the batch."""
+        return self.rank * self.count
+
+    def gathered(self, number: Tensor) -> Tensor:
+        """Return a 0-d tensor of every process, [num_ranks]."""
+        table = torch.zeros(self.num_ranks, dtype=torch.float64, device=number.device)
+        table[self.rank] = number
+        return table if self.reduce is None else self.reduce(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +192,8 @@ class Uniform:
     def __init__(self, *, seed: int = 0) -> None:
         """Use a random stream of its own."""
         self.seed = seed
+        self.share: BatchShare | None = None
+        """The part of every batch that is sampled here; None for all of it."""
         self._draw = 0
         self._draws = Draws("replay uniform", seed=seed)
 
@@ -170,9 +209,10 @@ class Uniform:
 
     def sample_index(self, read: ReplayReader, count: int) -> SampledRows:
         """Sample rows with replacement."""
-        numbers = self._draws.host(self._draw, count) if read.on_cpu else self._draws.at(self._draw, count)
+        whole, part = _part(self.share, count)
+        numbers = self._draws.host(self._draw, whole) if read.on_cpu else self._draws.at(self._draw, whole)
         self._draw += 1
-        return SampledRows(read.row_of(numbers), None)
+        return SampledRows(read.row_of(numbers[part]), None)
 
     def block(self, count: int) -> tuple[Any, Tensor, int]:
         """Return the block of numbers that has the next draw, see `Draws.block`: for sampling on the device."""
@@ -209,6 +249,10 @@ class Prioritized:
     New steps get the largest priority seen so far, so each is sampled soon. The weight (p_min / p_i)^(alpha · beta),
     with the smallest priority of the batch as p_min, corrects the bias at beta = 1; set `beta` between updates,
     or give `beta_steps` and it goes linearly from its first value to 1 over that many samples.
+
+    Of several processes each samples an equal part of the batch from its own shard, so step i of shard r has the
+    probability p_i^alpha / (num_ranks · sum of shard r); weights are computed from these, with the smallest of all
+    processes. New steps get the largest priority that any of them has seen.
     """
 
     capturable = False
@@ -224,6 +268,8 @@ class Prioritized:
             )
         self.seed, self.alpha, self.beta, self.beta_steps, self.epsilon = seed, alpha, beta, beta_steps, epsilon
         self._first_beta = beta
+        self.share: BatchShare | None = None
+        """The part of every batch that is sampled here; None for all of it."""
         self._draw = 0
         self._draws = Draws("replay prioritized", seed=seed)
         self.tree = SumTree(1)
@@ -248,25 +294,42 @@ class Prioritized:
 
     def sample_index(self, read: ReplayReader, count: int) -> SampledRows:
         """Sample rows with replacement; steps without a priority are never sampled."""
-        if read.on_cpu and self.tree.is_empty():
+        empty = read.on_cpu and self.tree.is_empty()
+        if self.share is not None:  # all processes sample, or none of them
+            empty = bool(self.share.gathered(torch.full((), float(empty), device=read.device)).max())
+        if empty:
             raise NothingValidError(
                 "no step of the replay counts (`valid` is false in all of them), so none can be picked"
             )
+        whole, part = _part(self.share, count)
         if self._on_cpu:
-            rows, array = self.tree.pick_on_cpu(self._draws.host(self._draw, count))
-            array /= np.minimum.reduce(array)
+            rows, array = self.tree.pick_on_cpu(self._draws.host(self._draw, whole)[part])
+            array /= np.minimum.reduce(array) if self.share is None else self._least_likely(torch.from_numpy(array))
             index, weight = torch.from_numpy(rows), torch.from_numpy((array**-self.beta).astype(np.float32))
         else:
-            index, priority = self.tree.sample_index(self._draws.at(self._draw, count))
-            weight = (priority / priority.min()).pow_(-self.beta).float()
+            index, priority = self.tree.sample_index(self._draws.at(self._draw, whole)[part])
+            least = priority.min() if self.share is None else self._least_likely(priority)
+            weight = (priority / least).pow_(-self.beta).float()
         self._draw += 1
         if self.beta_steps:
             done = min(1.0, self._draw / self.beta_steps)
             self.beta = self._first_beta + done * (1.0 - self._first_beta)
         return SampledRows(index, weight)
 
+    def _least_likely(self, priority: Tensor) -> Any:
+        """Return the priority that the least likely sample of all processes would have in this shard."""
+        assert self.share is not None
+        total = self.tree.total().to(torch.float64)
+        least = self.share.gathered(priority.min() / total).min() * total
+        return float(least) if self._on_cpu else least
+
     def update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
         """Set the priorities of these rows to |error| + epsilon; on the CPU, errors that are not finite raise."""
+        self._update(index, alive, error)
+        if self.share is not None:
+            self._largest.copy_(self.share.gathered(self._largest).max())
+
+    def _update(self, index: Tensor, alive: Tensor | None, error: Tensor) -> None:
         if self._on_cpu and alive is None and error.dtype is torch.float32:
             self._update_on_cpu(index, error)
             return
@@ -325,6 +388,11 @@ class Prioritized:
     def keep(self, alive: Tensor) -> None:
         """Set the priorities of all other rows to 0; the largest seen stays."""
         self.tree.load(self.tree.leaves * alive)
+
+
+def _part(share: BatchShare | None, count: int) -> tuple[int, slice]:
+    """Return how many numbers a draw has over all processes, and which of them are this one's."""
+    return (count, slice(None)) if share is None else (share.batch_size, slice(share.first, share.first + count))
 
 
 def _check_kind(state: Mapping[str, Any], kind: str) -> None:

@@ -24,6 +24,8 @@ class Reaction(NamedTuple):
     """Metrics that are added to the record for later callbacks and for the user."""
     stop: str = ""
     """Why training should end after this iteration; empty to go on."""
+    seconds: Mapping[str, float] = NO_METRICS
+    """How long the callback took, by what it did: logged as 'time/evaluation_seconds' and so on."""
 
 
 NOTHING = Reaction()

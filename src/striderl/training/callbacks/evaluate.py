@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+from striderl.checkpoint.errors import FileRefused
 from striderl.collect.actors.base import Actor
+from striderl.collect.trace import TraceRecorder, write_trace
 from striderl.envs.vec_env import VecEnv
 from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, is_due
 from striderl.training.evaluation import EvaluationResult, evaluate
 from striderl.training.record import Record
+from striderl.training.video import MOST_TRACED
+
+_log = logging.getLogger(__name__)
 
 
 class Evaluate:
@@ -31,10 +39,12 @@ class Evaluate:
         n_episode: int = 10,
         seed: int = 0,
         at_end: bool = True,
+        trace: Path | None = None,
     ) -> None:
         """Evaluate every `every` iterations (0: never), and after the last one unless disabled.
 
-        With `every_steps`, evaluate instead after each iteration in which that many more env steps are complete.
+        With `every_steps`, evaluate instead after each iteration in which that many more env steps are complete. The
+        first episode of the last evaluation is written to the file `trace`, for the report.
         """
         if not isinstance(env, VecEnv):
             raise TypeError(f"Evaluate wants a VecEnv of its own, found {type(env).__name__}")
@@ -45,7 +55,7 @@ class Evaluate:
             )
         self.env, self.actor = env, actor
         self.every, self.every_steps, self.n_episode = every, every_steps, n_episode
-        self.seed, self.at_end = seed, at_end
+        self.seed, self.at_end, self.trace = seed, at_end, trace
         self.result: EvaluationResult | None = None
         """Result of this process's last evaluation, episode by episode."""
 
@@ -53,12 +63,24 @@ class Evaluate:
         """Evaluate, if it is time."""
         if not self._due(record) and not (self.at_end and run.ending):
             return NOTHING
-        self.result = self.play()
-        return Reaction(metrics={f"evaluate/{name}": value for name, value in self.result.numbers().items()})
+        began = time.perf_counter()
+        self.result = self.play() if self.trace is None or not run.ending else self._play_and_trace(self.trace)
+        metrics = {f"evaluate/{name}": value for name, value in self.result.numbers().items()}
+        return Reaction(metrics=metrics, seconds={"evaluation": time.perf_counter() - began})
 
     def play(self) -> EvaluationResult:
         """Play the episodes and return their returns and metrics."""
         return evaluate(self.env, self.actor, self.n_episode, self.seed)
+
+    def _play_and_trace(self, path: Path) -> EvaluationResult:
+        """Play the episodes, and write the steps of the first one."""
+        recorder = TraceRecorder(MOST_TRACED)
+        result = evaluate(self.env, self.actor, self.n_episode, self.seed, recorder=recorder)
+        try:
+            write_trace(path, recorder.trace(0, seed=self.seed, step_dt=self.env.step_dt))
+        except (OSError, FileRefused) as error:  # a full disk must not end a run for the sake of a picture
+            _log.warning("no trace of the evaluation: %s", error)
+        return result
 
     def _due(self, record: Record) -> bool:
         if not self.every_steps:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from striderl.loggers.guarded import guard_all
 from striderl.loggers.logger import Logger
-from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, is_due
+from striderl.training.callbacks.callback import Reaction, RunningTrainer, is_due
 from striderl.training.record import Record
 
 
@@ -15,13 +16,14 @@ class Log:
     """Log the metrics of every n-th record to one or several loggers; the step is the record's own.
 
     Each logger is guarded: one that raises, hangs or fills the disk costs a warning and its own rows, nothing else. The
-    step of the last record is part of the state; in a resumed run the loggers drop rows beyond it.
+    step of the last record is part of the state; in a resumed run the loggers drop rows beyond it. It adds
+    'time/iteration_seconds', all the time since the record before, callbacks included (or since it was built).
     """
 
     SAVED_NAME: ClassVar[str] = "Log"
 
-    def __init__(self, *loggers: Logger, every: int = 1) -> None:
-        """Log every `every` iterations, and at the end."""
+    def __init__(self, *loggers: Logger, every: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Log every `every` iterations, and at the end; `clock` returns seconds."""
         for logger in loggers:
             if not isinstance(logger, Logger):
                 raise TypeError(
@@ -33,15 +35,19 @@ class Log:
         """The loggers, guarded; give these to `Video` as well."""
         self.step = 0
         """The step of the last record, logged or not."""
+        self._clock, self._before = clock, clock()
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Log, if it is time."""
+        now = self._clock()
+        seconds, self._before = now - self._before, now
+        reaction = Reaction(seconds={"iteration": seconds})
         if is_due(record.iteration, self.every) or run.ending:
-            numbers = record.numbers()
+            numbers = record.with_seconds(reaction.seconds).numbers()
             for logger in self.loggers:
                 logger.log(record.step, numbers)
         self.step = record.step
-        return NOTHING
+        return reaction
 
     def resume_at(self, step: int) -> None:
         """Drop rows of the loggers beyond a step; 0 for a run that restarts in an old folder."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from striderl.execution.updater import Updater
 from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, RunningTrainer, is_due
 from striderl.training.callbacks.save import Save
 from striderl.training.distributed import DistributedLearner, Ranks
@@ -103,8 +104,7 @@ class KeepTogether:
         if of_main is None:
             raise Interrupted("in rank 0")  # by a signal, in an evaluation or a video; see `RunningTrainer`
         if self.every and (record.iteration == 1 or is_due(record.iteration, self.every)):
-            groups = self.algorithm.updater.groups
-            self.ranks.require_equal({name: group.flat.flat for name, group in groups.items()})
+            self.ranks.require_equal(learned_tensors(self.algorithm))
         if self.ranks.is_main:
             return NOTHING
         ending, metrics = of_main
@@ -119,6 +119,12 @@ class KeepTogether:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def learned_tensors(algorithm: DistributedLearner) -> dict[str, torch.Tensor]:
+    """Return the parameters of all updaters of an algorithm by the name of their group."""
+    updaters = [part for part in vars(algorithm).values() if isinstance(part, Updater)]
+    return {name: group.flat.flat for updater in updaters for name, group in updater.groups.items()}
 
 
 def together(ranks: Ranks, algorithm: DistributedLearner, callbacks: Sequence[Callback]) -> Sequence[Callback]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -56,9 +57,11 @@ class Video:
 
     def on_iteration(self, record: Record, run: RunningTrainer) -> Reaction:
         """Record a video, if it is time."""
-        if is_due(record.iteration, self.every) or (self.at_end and run.ending):
-            self._film(record.step)
-        return NOTHING
+        if not is_due(record.iteration, self.every) and not (self.at_end and run.ending):
+            return NOTHING
+        began = time.perf_counter()
+        self._film(record.step)
+        return Reaction(seconds={"video": time.perf_counter() - began})
 
     def _film(self, step: int) -> None:
         path = self.folder / f"step_{step}.mp4"

@@ -21,7 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.algorithms.building import OFFLINE, ON_POLICY, AlgorithmFacts, BuildContext, check_actions, facts_of
+from striderl.algorithms.building import (
+    OFF_POLICY,
+    OFFLINE,
+    ON_POLICY,
+    AlgorithmFacts,
+    BuildContext,
+    check_actions,
+    facts_of,
+    term_class,
+)
 from striderl.algorithms.terms.expert import ClipFiles, EnvExpert
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.base import Actor
@@ -30,12 +39,12 @@ from striderl.collect.collector import Collector
 from striderl.data import tree
 from striderl.data.arena import Placement
 from striderl.data.naming import unknown
-from striderl.data.registry import TERMS
 from striderl.datasets.offline import load_dataset
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
 from striderl.execution.background import Switch, built_with
 from striderl.execution.modes import ExecutionConfig
+from striderl.ops.moments import pooled
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.policy import Policy
 from striderl.storage.replay.replay import Replay
@@ -53,6 +62,8 @@ from striderl.training.trainer import Trainer
 class Learner:
     """The parts of a run without its callbacks."""
 
+    algorithm: Any
+    """The algorithm, with its terms."""
     policy: Policy | ActorPolicy
     """The policy."""
     greedy: Actor
@@ -75,39 +86,52 @@ def build_learner(
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
     switch = Switch(None) if _may_switch(config, ranks) else None
-    with built_with(switch):
+    with built_with(switch), pooled(ranks.reduce):  # updaters sum their gradients over processes
         algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
-        source: Any = _dataset(config, env, algorithm)
+        source: Any = _dataset(config, env, algorithm, ranks)
     elif collector is not None:
         source = collector(env, algorithm.actor())
     else:
         source = Collector(env, algorithm.actor(), replace(config.collector, seed=config.seed))
-    total_envs = config.env.num_envs if facts.loop == ON_POLICY and collector is None else 0
+    counted = facts.loop == ON_POLICY or (facts.loop == OFF_POLICY and ranks.world_size > 1)
+    total_envs = config.env.num_envs if counted and collector is None else 0
 
     def trainer(callbacks: Sequence[Callback]) -> Trainer:
-        called = together(ranks, algorithm, callbacks) if facts.loop == ON_POLICY else callbacks
         with built_with(switch):
             made = Trainer(
-                algorithm, source, config.plan, callbacks=called, seed=config.seed, total_envs=total_envs, switch=switch
+                algorithm,
+                source,
+                config.plan,
+                callbacks=together(ranks, algorithm, callbacks),
+                seed=config.seed,
+                total_envs=total_envs,
+                switch=switch,
+                ranks=ranks,
             )
         if switch is not None:
             set_switch(switch, config, algorithm, made.remaining_iterations)
         return made
 
-    return Learner(policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
+    return Learner(algorithm=algorithm, policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
 
 
 def build_algorithm(
-    config: RunConfig[Any, Any], env: VecEnv, ranks: Ranks, objects: Mapping[str, Any] | None = None
+    config: RunConfig[Any, Any],
+    env: VecEnv,
+    ranks: Ranks,
+    objects: Mapping[str, Any] | None = None,
+    execution: ExecutionConfig | None = None,
 ) -> Any:
-    """Build the algorithm with its policy and terms."""
+    """Build the algorithm with its policy and terms; `execution` replaces the config's mode."""
     facts = facts_of(config.algorithm_name)
     check_actions(config.algorithm_name, facts, env.action_spec)
     context = build_context(config, env.obs_spec, env.action_spec)._replace(
         num_envs=env.num_envs,
         reduce=ranks.reduce,
+        mode=execution or config.mode,
         load=lambda what: load_object(what, config, env, objects or {}),
+        objects=objects or {},
     )
     if facts.loop == OFFLINE:
         _check_offline(config)
@@ -241,7 +265,7 @@ def build_terms(config: RunConfig[Any, Any], facts: AlgorithmFacts, context: Bui
     """Build the terms, in the config's order."""
     if config.terms and not facts.takes_terms:
         raise ValueError(f"{config.algorithm_name} takes no terms, found {list(config.terms)}; ppo does")
-    return [TERMS.get(name).build(settings, context) for name, settings in config.terms.items()]
+    return [term_class(name).build(settings, context) for name, settings in config.terms.items()]
 
 
 class ConfigCheck:
@@ -318,8 +342,8 @@ def _expert(config: RunConfig[Any, Any], env: VecEnv) -> Any:
     return ClipFiles(files=files, fields=settings.fields, step_dt=env.step_dt, device=config.device)
 
 
-def _dataset(config: RunConfig[Any, Any], env: VecEnv, algorithm: ReplayAlgorithm) -> Replay:
-    """Load the run's dataset for an algorithm, or raise with what is wrong with its folder."""
+def _dataset(config: RunConfig[Any, Any], env: VecEnv, algorithm: ReplayAlgorithm, ranks: Ranks) -> Replay:
+    """Load the run's dataset for an algorithm, of several processes its shard, or raise with what is wrong with it."""
     how = f"'striderl dataset {config.env.task} FOLDER' makes one"
     if not config.dataset:
         raise ValueError(f"{config.algorithm_name} learns from a dataset: add --dataset FOLDER; {how}")
@@ -332,6 +356,7 @@ def _dataset(config: RunConfig[Any, Any], env: VecEnv, algorithm: ReplayAlgorith
         sampler=algorithm.sampler(config.seed),
         view=algorithm.view(),
         placement=Placement(device=config.device),
+        shard=(ranks.rank, ranks.world_size),
     )
 
 
@@ -346,23 +371,43 @@ def _check_offline(config: RunConfig[Any, Any]) -> None:
         raise ValueError(f"{what}: these settings have no effect with {config.algorithm_name}: nothing is collected")
 
 
+def env_shard(config: RunConfig[Any, Any], ranks: Ranks) -> tuple[int, int]:
+    """Return (how many of the run's envs are this process's, the first of them); of an offline run, all are."""
+    if facts_of(config.algorithm_name).loop == OFFLINE:
+        return config.env.num_envs, 0
+    return ranks.shard(config.env.num_envs)
+
+
 def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
     """Raise unless this config can be trained by so many processes."""
     if num_ranks == 1:
         return
-    name = config.algorithm_name
-    if not facts_of(name).learns_in_ranks or set(config.terms) - RANK_TERMS:
-        wanted = f"{name} with terms {list(config.terms)}" if config.terms else name
-        raise ValueError(
-            f"{wanted} cannot learn in {num_ranks} processes yet, only ppo, a2c, reinforce and impala with the "
-            f"terms {', '.join(sorted(RANK_TERMS))}; start it without torchrun"
-        )
+    facts, num_envs = facts_of(config.algorithm_name), config.env.num_envs
+    parts = {config.algorithm_name: facts.build, **{name: term_class(name) for name in config.terms}}
+    for name, part in parts.items():
+        if not getattr(part, "learns_in_ranks", False):
+            raise ValueError(
+                f"{name} does not set learns_in_ranks, so it cannot learn in {num_ranks} processes; start it without "
+                "torchrun, or set it where every mean is one of striderl.ops"
+            )
     if config.mode == "graphed":
         raise ValueError(f"mode='graphed' cannot learn in {num_ranks} processes yet; choose 'eager' or 'compiled'")
     if config.device.startswith("cuda:"):
         raise ValueError(f"{num_ranks} processes have a GPU each: write --device cuda, found {config.device!r}")
-    if config.env.num_envs < num_ranks:
-        raise ValueError(f"{config.env.num_envs} envs cannot be shared by {num_ranks} processes; use more envs")
+    if facts.loop != OFFLINE and num_envs < num_ranks:
+        raise ValueError(f"{num_envs} envs cannot be shared by {num_ranks} processes; use more envs")
+    if facts.loop == ON_POLICY:
+        return
+    if facts.loop == OFF_POLICY and num_envs % num_ranks:
+        raise ValueError(
+            f"{num_envs} envs cannot be shared evenly by {num_ranks} processes, and the steps of all shards of a "
+            f"replay are to be as likely; use a multiple of {num_ranks}"
+        )
+    if config.plan.batch_size % num_ranks:
+        raise ValueError(
+            f"plan.batch_size {config.plan.batch_size} cannot be shared evenly by {num_ranks} processes; use a "
+            f"multiple of {num_ranks}"
+        )
 
 
 def check_workers(config: RunConfig[Any, Any], num_ranks: int, objects: Mapping[str, Any]) -> None:
@@ -396,7 +441,3 @@ def check_workers(config: RunConfig[Any, Any], num_ranks: int, objects: Mapping[
             "with workers, collector.schedule is 'together', plan.overlap is off, plan.warmup_steps is 0 and no videos "
             "are made during training"
         )
-
-
-RANK_TERMS = frozenset({"rnd"})
-"""Terms that are proved equal in several processes and in one."""

@@ -11,13 +11,37 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from striderl.data.checked_fields import check_finite
-from striderl.data.naming import unknown
+from striderl.data.naming import saved_name, unknown
+from striderl.data.registry import is_reference, load_reference
+from striderl.envs.tasks import modules_named
+from striderl.policies.encode import Encode
+from striderl.policies.estimate import Adapt, Estimate
+from striderl.policies.policy import PolicyConfig
+from striderl.policies.settings import OwnNetwork, PolicySettings
+from striderl.policies.stages import NormalizeObs, OneHot, Override, Remember
 
 ConfigT = TypeVar("ConfigT")
+
+STAGES: Mapping[str, type[Any]] = {
+    "NormalizeObs": NormalizeObs,
+    "OneHot": OneHot,
+    "Remember": Remember,
+    "Override": Override,
+    "Encode": Encode,
+    "Estimate": Estimate,
+    "Adapt": Adapt,
+    "OwnNetwork": OwnNetwork,
+}
+"""The stages of this library, by the name under which they are saved; others are 'module:Class'."""
+
+RUNNER, TRAIN_CFG = "runner", "train_cfg"
+"""What a runner's config.json has besides: its class, and the config that was translated."""
+STAGE_LISTS = ("trunk", "actor", "critic")
+"""The fields of a policy that are lists of stages."""
 
 _PLAIN = (bool, int, float, str)
 
@@ -28,6 +52,8 @@ class ConfigError(ValueError):
 
 def to_plain(value: Any) -> Any:
     """Return a config, or a part of one, as dicts, lists, numbers and strings that JSON can hold."""
+    if isinstance(value, PolicyConfig):
+        return policy_to_plain(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -130,3 +156,86 @@ def _frozen(value: Any) -> Any:
 
 def _wrong(where: str, wanted: str, value: Any) -> ConfigError:
     return ConfigError(f"{where}: wanted {wanted}, found {type(value).__name__} {value!r}")
+
+
+# -- the policy as data ------------------------------------------------------------------------------------------------
+
+
+def policy_to_plain(config: PolicyConfig) -> dict[str, Any]:
+    """Return a policy's config as plain data, each stage with its name."""
+    plain = {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
+    for name in STAGE_LISTS:
+        plain[name] = [{"stage": _stage_name(stage), **to_plain(stage)} for stage in plain[name]]
+    return {name: to_plain(value) for name, value in plain.items()}
+
+
+def policy_from_plain(data: Mapping[str, Any]) -> PolicySettings | PolicyConfig:
+    """Return the config of a policy from plain data: a few settings, or stage by stage where it has lists of them."""
+    if not any(name in data for name in STAGE_LISTS):
+        return from_plain(PolicySettings, data, "config.policy")
+    stages = {name: tuple(_stage(part, f"policy.{name}") for part in data.get(name, ())) for name in STAGE_LISTS}
+    return from_plain(PolicyConfig, data, "policy", stages)
+
+
+def _stage_name(stage: Any) -> str:
+    name = saved_name(stage)
+    if type(stage) is STAGES.get(name):
+        return name
+    if not dataclasses.is_dataclass(stage) or "<" in type(stage).__qualname__:
+        raise ConfigError(f"the stage {type(stage).__name__} is no dataclass of a module, so no file can name it")
+    return f"{type(stage).__module__}:{type(stage).__qualname__}"
+
+
+def _stage(part: Any, where: str) -> Any:
+    if not isinstance(part, Mapping) or not isinstance(part.get("stage"), str):
+        raise ConfigError(f"{where}: wanted a stage with its name, found {part!r}")
+    name = part["stage"]
+    if name not in STAGES and not is_reference(name):
+        raise ConfigError(unknown("stage", name, STAGES, where=where))
+    kind = STAGES[name] if name in STAGES else load_reference(name)
+    return from_plain(kind, {key: value for key, value in part.items() if key != "stage"}, where)
+
+
+# -- what a config imports ---------------------------------------------------------------------------------------------
+
+
+def modules_in(data: Mapping[str, Any], *, env: bool = True) -> list[str]:
+    """Return the modules that building a stored config would import, beyond the library and what is installed.
+
+    env: whether its env is built as well; a policy alone needs none.
+    """
+    parts = {name: data.get(name) for name in ("policy", "terms", "logging", "env")}
+    tables = {name: part for name, part in parts.items() if isinstance(part, Mapping)}
+    policy = tables.get("policy", {})
+    stages = [part for name in STAGE_LISTS for part in (policy.get(name) or ()) if isinstance(part, Mapping)]
+    named = [
+        data.get("algorithm_name"),
+        *(part.get(name) for part in [policy, *stages] for name in ("network", "stage")),
+    ]
+    named += [*tables.get("terms", {}), *_texts(list(tables.get("terms", {}).values()))]
+    if env:
+        named += _functions(data.get(TRAIN_CFG))
+        named += [*_texts(tables.get("logging", {}).get("trackers", ())), *_texts(data.get("callbacks", ()))]
+    found = [name.partition(":")[0] for name in named if isinstance(name, str) and is_reference(name)]
+    task = tables.get("env", {}).get("task")
+    if env and isinstance(task, str):
+        found += modules_named(task, tables["env"].get("settings") or {})
+    return found
+
+
+def _functions(value: Any) -> Iterator[str]:
+    """Yield the names of functions that reading a train_cfg imports."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _texts(part) if name == "data_augmentation_func" else _functions(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _functions(part)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)

@@ -15,20 +15,19 @@ from typing import Any
 
 import torch
 
-from striderl.algorithms.building import BuildContext, facts_of
+from striderl.algorithms.building import BuildContext, facts_of, term_class
 from striderl.checkpoint.errors import CheckpointError, CheckpointMissing
 from striderl.checkpoint.layout import check_layout
 from striderl.checkpoint.store import Checkpoint, CheckpointStore
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import ActionSpec, ActuationSpec
-from striderl.data.registry import TERMS
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.mutex.runs import SubPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.load import load_exactly
-from striderl.training.experiment.log_dir import checkpoint_of, is_log_dir, read_log_dir
+from striderl.training.experiment.log_dir import checkpoint_of, is_log_dir
 from striderl.training.experiment.run_config import (
     EnvSettings,
     RunConfig,
@@ -52,10 +51,8 @@ from striderl.training.experiment.seal import check_digest
 class LoadedRun:
     """A policy and where it comes from."""
 
-    env: EnvSettings
-    """Its task."""
-    config: RunConfig[Any, Any] | None = None
-    """All settings of the run; None for the log_dir of a runner."""
+    config: RunConfig[Any, Any]
+    """All settings of the run."""
     folder: RunFolder
     """Its folder."""
     policy: Policy | ActorPolicy
@@ -69,10 +66,14 @@ class LoadedRun:
     actuation: ActuationSpec | None = None
     """How its env processes actions; None where that is unknown."""
 
+    @property
+    def env(self) -> EnvSettings:
+        """Its task."""
+        return self.config.env
+
     def check_env(self, env: VecEnv) -> None:
         """Raise LayoutMismatch, with every difference by name, for an env with other observations or actions."""
-        normalized = self.config is not None and self.config.policy.normalize_obs
-        now = run_layout(env.obs_spec, env.action_spec, normalize_obs=normalized)
+        now = run_layout(env.obs_spec, env.action_spec, normalize_obs=self.config.policy.normalize_obs)
         check_layout(self.layout, now, where=f"the run {self.folder.path}")
 
 
@@ -99,7 +100,7 @@ def build_context(config: RunConfig[Any, Any], obs_spec: ObsSpec, action_spec: A
     )
     stages: list[Any] = []
     for name, settings in config.terms.items():
-        make = getattr(TERMS.get(name), "policy_stages", None)
+        make = getattr(term_class(name), "policy_stages", None)
         stages += make(settings, context) if make is not None else ()
     return context._replace(stages=tuple(stages))
 
@@ -131,48 +132,57 @@ def load_run(
     The log_dir of a runner is a run as well: its checkpoints are numbered by iterations, and the best is the last.
     """
     root = RunFolder(folder)
-    if is_log_dir(root.path):
-        return _load_log_dir(root, which, device=device, trust=trust, builds_env=builds_env)
     config = read_run_config(root.path, trust=trust, builds_env=builds_env)
     specs = read_plain_specs(root.path)
     obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
-    checkpoint = _checkpoint(root, which)
     layout = run_layout(obs_spec, action_spec, normalize_obs=config.policy.normalize_obs)
-    check_layout(checkpoint.layout, layout, where=str(checkpoint.path))
-    check_digest(root.path / SPECS_FILE, specs, checkpoint.seal, checkpoint.path)
-    if checkpoint.seal:
-        check_same_parts(RunConfig.from_stored(checkpoint.config), config, where=str(root.path))
+    if is_log_dir(root.path):
+        state = load_state(checkpoint_of(root.path, which))
+        weights, step = weights_in(state), int(state["trainer"]["env_steps"]) if "trainer" in state else 0
+    else:
+        checkpoint = _checkpoint(root, which)
+        check_layout(checkpoint.layout, layout, where=str(checkpoint.path))
+        check_digest(root.path / SPECS_FILE, specs, checkpoint.seal, checkpoint.path)
+        if checkpoint.seal:
+            check_same_parts(RunConfig.from_stored(checkpoint.config), config, where=str(root.path))
+        weights, step = checkpoint.state["algorithm"]["policy"], checkpoint.step
     policy = build_run_policy(config, obs_spec, action_spec, device=device)
-    policy.load_state_dict(checkpoint.state["algorithm"]["policy"])
+    if isinstance(policy, Policy):
+        load_exactly(policy, weights)  # names all that differs
+    else:
+        policy.load_state_dict(weights)
     policy.eval()
     return LoadedRun(
-        env=config.env,
         config=config,
         folder=root,
         policy=policy,
-        step=checkpoint.step,
+        step=step,
         step_dt=step_dt,
         layout=layout,
         actuation=actuation_of(specs),
     )
 
 
-def _load_log_dir(root: RunFolder, which: str | int, *, device: str, trust: bool, builds_env: bool) -> LoadedRun:
-    about = read_log_dir(root.path, trust=trust, builds_env=builds_env)
+def load_untrained(folder: str | Path, *, device: str = "cpu", trust: bool = False) -> LoadedRun:
+    """Build the policy of a run that has no checkpoint yet, with the weights that its seed gives a policy built alone.
+
+    Modules that the config names are checked as by `load_run`. A log_dir has no settings before its first checkpoint.
+    """
+    root = RunFolder(folder)
+    config = read_run_config(root.path, trust=trust)
     specs = read_plain_specs(root.path)
     obs_spec, action_spec, step_dt = specs_of(specs, root.path / SPECS_FILE)
-    state = load_state(checkpoint_of(root.path, which))
     with torch.random.fork_rng(devices=[]):
-        policy = Policy(obs_spec, action_spec, about.policy)
-    load_exactly(policy, weights_in(state))
-    policy.to(device).eval()
+        torch.default_generator.manual_seed(config.seed)
+        policy = build_run_policy(config, obs_spec, action_spec, device=device)
+    policy.eval()
     return LoadedRun(
-        env=about.env,
+        config=config,
         folder=root,
         policy=policy,
-        step=int(state["trainer"]["env_steps"]) if "trainer" in state else 0,
+        step=0,
         step_dt=step_dt,
-        layout=run_layout(obs_spec, action_spec, normalize_obs=False),
+        layout=run_layout(obs_spec, action_spec, normalize_obs=config.policy.normalize_obs),
         actuation=actuation_of(specs),
     )
 
@@ -198,8 +208,8 @@ def load_sub_policy(folder: str | Path, which: str | int = "best") -> SubPolicy:
     """Return the policy of a run: the 'best', the 'last', or that of a number of env steps."""
     run = load_run(folder, which, builds_env=False)
     if not isinstance(run.policy, Policy):
-        learned = "" if run.config is None else f" learned with {run.config.algorithm_name}"
-        raise TypeError(f"the run {str(folder)!r}{learned} has no critic; a mutex joins on-policy runs")
+        learned = f"learned with {run.config.algorithm_name}"
+        raise TypeError(f"the run {str(folder)!r} {learned} has no critic; a mutex joins on-policy runs")
     spec = run.policy.obs_spec
     cmd_scale = float(spec[COMMAND].scale) if COMMAND in spec else None
     return SubPolicy(run.policy, _action_scale(run.env), cmd_scale)

@@ -1,7 +1,7 @@
 """A runner's log_dir as the folder of a run, which `striderl evaluate`, `play`, `export`, `plot` and `resume` read.
 
     logs/walk/
-      config.json            the runner and its train_cfg, its env by name, its policy's config
+      config.json            the settings of any run, with the runner's class and its train_cfg
       specs.json             observation and action specs
       metrics.jsonl          the metrics of every logged iteration, with the names that `striderl plot` uses
       model_50.pt  model_100.pt   the checkpoints; of earlier versions model_50/
@@ -26,18 +26,20 @@ import torch
 
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import read_text
-from striderl.checkpoint.trust import remember, require_trust
-from striderl.data.naming import saved_name, unknown
-from striderl.data.registry import GYMNASIUM, OBJECT, is_reference, load_reference
-from striderl.envs.tasks import modules_named
+from striderl.checkpoint.trust import remember
+from striderl.data.registry import GYMNASIUM, OBJECT
 from striderl.envs.vec_env import VecEnv
-from striderl.policies.encode import Encode
-from striderl.policies.estimate import Adapt, Estimate
 from striderl.policies.policy import PolicyConfig
-from striderl.policies.settings import OwnNetwork
-from striderl.policies.stages import NormalizeObs, OneHot, Override, Remember
-from striderl.training.experiment.config_json import ConfigError, from_plain, to_plain
-from striderl.training.experiment.run_config import CONFIG_FILE, EnvSettings
+from striderl.training.experiment.config_json import (
+    RUNNER,
+    TRAIN_CFG,
+    ConfigError,
+    from_plain,
+    modules_in,
+    policy_from_plain,
+    policy_to_plain,
+)
+from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig, read_run_config
 from striderl.training.experiment.run_folder import write_specs
 from striderl.training.experiment.runner_checkpoints import checkpoint_path
 from striderl.training.experiment.runner_config import ModelPair, PresetSettings, RunnerConfig
@@ -45,24 +47,10 @@ from striderl.training.experiment.seal import accepted_content, read_plain, read
 
 _log = logging.getLogger(__name__)
 
-RUNNER, TRAIN_CFG, NO_OBJECT = "runner", "train_cfg", "object that no file can hold"
+NO_OBJECT = "object that no file can hold"
 OWN_CONFIG = "RunnerConfig"
 """The only key of a stored train_cfg that was a `RunnerConfig` and not a dict."""
-SCHEMA = 2
-STAGES: Mapping[str, type[Any]] = {
-    "NormalizeObs": NormalizeObs,
-    "OneHot": OneHot,
-    "Remember": Remember,
-    "Override": Override,
-    "Encode": Encode,
-    "Estimate": Estimate,
-    "Adapt": Adapt,
-    "OwnNetwork": OwnNetwork,
-}
-"""The stages of this library, by the name under which they are saved; others are 'module:Class'."""
-
 _POLICY_KINDS: Mapping[str, type[Any]] = {"PresetSettings": PresetSettings, "ModelPair": ModelPair}
-_LISTS = ("trunk", "actor", "critic")
 _MODEL = re.compile(r"model_(\d+)(\.pt)?")
 
 
@@ -70,35 +58,24 @@ _MODEL = re.compile(r"model_(\d+)(\.pt)?")
 class LogDir:
     """The content of a log_dir's config.json."""
 
+    config: RunConfig[Any, Any]
+    """The settings, as of any run; the task is 'object:CLASS' where no file can name the env."""
     runner: str
     """The runner's class."""
-    env: EnvSettings
-    """The env, by name; 'object:CLASS' where no file can name it."""
-    policy: PolicyConfig
-    """The policy's config."""
     train_cfg: Mapping[str, Any] | RunnerConfig
     """The runner's train_cfg; a dict as plain data."""
-    device: str
-    """The training device."""
     objects: tuple[str, ...]
     """The places of objects in train_cfg that no file can hold; train_cfg is then empty."""
 
 
-def write_log_dir(
-    folder: Path, *, runner: str, env: VecEnv, user_env: Any, policy: PolicyConfig, train_cfg: Any, device: Any
-) -> None:
+def write_log_dir(folder: Path, config: RunConfig[Any, Any], env: VecEnv, *, runner: str, train_cfg: Any) -> None:
     """Write config.json and specs.json; another program's config.json is left unchanged, with a warning."""
-    task, settings = name_of_env(user_env)
+    own = isinstance(train_cfg, RunnerConfig)
     try:
         content = {
-            "schema": SCHEMA,
+            **config.to_dict(),
             RUNNER: runner,
-            "env": {"task": task, "num_envs": env.num_envs, "settings": to_plain(settings)},
-            "policy": policy_to_plain(policy),
-            TRAIN_CFG: _config_to_plain(train_cfg)
-            if isinstance(train_cfg, RunnerConfig)
-            else plain_settings(train_cfg),
-            "device": str(device),
+            TRAIN_CFG: _config_to_plain(train_cfg) if own else plain_settings(train_cfg),
         }
     except ConfigError as error:
         _log.warning("%s: not readable by 'striderl evaluate' and the like: %s", folder, error)
@@ -107,7 +84,7 @@ def write_log_dir(
         _log.warning("%s is not of this runner and stays; 'striderl evaluate' does not read this folder", CONFIG_FILE)
         return
     if accepted_content(folder, CONFIG_FILE) != content:
-        if _modules(content, env=True):
+        if modules_in(content):
             remember(folder / CONFIG_FILE, content)
         write_sealed(folder, CONFIG_FILE, content)
     write_specs(folder, env.obs_spec, env.action_spec, env.step_dt, env.actuation)
@@ -124,27 +101,15 @@ def is_log_dir(folder: str | Path) -> bool:
 
 def read_log_dir(folder: str | Path, *, trust: bool = False, builds_env: bool = True) -> LogDir:
     """Read config.json of a log_dir as the runner left it; see `read_run_config` for the arguments."""
-    folder = Path(folder)
-    content = read_sealed(folder, CONFIG_FILE)
-    if content.get("schema") != SCHEMA:
-        raise ConfigError(
-            f"{folder / CONFIG_FILE} has schema {content.get('schema')!r}; this version reads schema {SCHEMA}"
-        )
-    require_trust(folder / CONFIG_FILE, content, _modules(content, env=builds_env), trust=trust)
+    config = read_run_config(folder, trust=trust, builds_env=builds_env)
+    content = read_sealed(Path(folder), CONFIG_FILE)
     missing = tuple(_objects(content[TRAIN_CFG]))
-    try:
-        return LogDir(
-            runner=content[RUNNER],
-            env=from_plain(EnvSettings, content["env"], "env"),
-            policy=policy_from_plain(content["policy"]),
-            train_cfg={} if missing else _config_from_plain(content[TRAIN_CFG]),
-            device=str(content["device"]),
-            objects=missing,
-        )
-    except KeyError as error:
-        raise ConfigError(f"{folder / CONFIG_FILE}: there is no {error}") from error
-    except ConfigError as error:
-        raise ConfigError(f"{folder / CONFIG_FILE}: {error}") from error
+    return LogDir(
+        config=config,
+        runner=content[RUNNER],
+        train_cfg={} if missing else _config_from_plain(content[TRAIN_CFG]),
+        objects=missing,
+    )
 
 
 def checkpoint_of(folder: Path, which: str | int) -> Path:
@@ -196,42 +161,6 @@ def name_of_env(env: Any) -> tuple[str, Mapping[str, Any]]:
     return f"{OBJECT}{type(env).__name__}", {}
 
 
-# -- the policy as data ------------------------------------------------------------------------------------------------
-
-
-def policy_to_plain(config: PolicyConfig) -> dict[str, Any]:
-    """Return a policy's config as plain data, each stage with its name."""
-    plain = {each.name: getattr(config, each.name) for each in fields(config)}
-    for name in _LISTS:
-        plain[name] = [{"stage": _stage_name(stage), **to_plain(stage)} for stage in plain[name]]
-    return {name: to_plain(value) for name, value in plain.items()}
-
-
-def policy_from_plain(data: Mapping[str, Any]) -> PolicyConfig:
-    """Return the config of a policy from plain data."""
-    stages = {name: tuple(_stage(part, f"policy.{name}") for part in data.get(name, ())) for name in _LISTS}
-    return from_plain(PolicyConfig, data, "policy", stages)
-
-
-def _stage_name(stage: Any) -> str:
-    name = saved_name(stage)
-    if type(stage) is STAGES.get(name):
-        return name
-    if not is_dataclass(stage) or "<" in type(stage).__qualname__:
-        raise ConfigError(f"the stage {type(stage).__name__} is no dataclass of a module, so no file can name it")
-    return f"{type(stage).__module__}:{type(stage).__qualname__}"
-
-
-def _stage(part: Any, where: str) -> Any:
-    if not isinstance(part, Mapping) or not isinstance(part.get("stage"), str):
-        raise ConfigError(f"{where}: wanted a stage with its name, found {part!r}")
-    name = part["stage"]
-    if name not in STAGES and not is_reference(name):
-        raise ConfigError(unknown("stage", name, STAGES, where=where))
-    kind = STAGES[name] if name in STAGES else load_reference(name)
-    return from_plain(kind, {key: value for key, value in part.items() if key != "stage"}, where)
-
-
 # -- the train_cfg as data ---------------------------------------------------------------------------------------------
 
 
@@ -267,11 +196,15 @@ def _config_from_plain(data: Mapping[str, Any]) -> Mapping[str, Any] | RunnerCon
         return data
     ((kind, described),) = data[OWN_CONFIG]["policy"].items()
     policy = (
-        policy_from_plain(described)
+        _stages_of(described)
         if kind == PolicyConfig.__name__
         else from_plain(_POLICY_KINDS[kind], described, "train_cfg.policy")
     )
     return from_plain(RunnerConfig, data[OWN_CONFIG], TRAIN_CFG, {"policy": policy})
+
+
+def _stages_of(data: Any) -> PolicyConfig:
+    return policy_from_plain({"actor": [], **data})  # type: ignore[return-value]
 
 
 def _importable(part: Any) -> bool:
@@ -287,30 +220,3 @@ def _objects(value: Any, place: str = TRAIN_CFG) -> Iterator[str]:
     elif isinstance(value, list):
         for number, part in enumerate(value):
             yield from _objects(part, f"{place}[{number}]")
-
-
-def _modules(content: Mapping[str, Any], *, env: bool) -> list[str]:
-    """Return the modules that building the parts would import: of own stages and networks, of functions, of the env."""
-    policy = content.get("policy")
-    stages = [part for name in _LISTS for part in (policy.get(name) or ())] if isinstance(policy, Mapping) else []
-    named = [text for part in stages if isinstance(part, Mapping) for text in (part.get("stage"), part.get("network"))]
-    found = [text for text in named if isinstance(text, str) and is_reference(text)]
-    if env:
-        found += [text for text in _functions(content.get(TRAIN_CFG)) if is_reference(text)]
-        about = content.get("env")
-        if isinstance(about, Mapping) and isinstance(about.get("task"), str):
-            found += [f"{name}:" for name in modules_named(about["task"], about.get("settings") or {})]
-    return [text.partition(":")[0] for text in found]
-
-
-def _functions(value: Any) -> Iterator[str]:
-    """Return the names of functions that reading a train_cfg imports."""
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            if name == "data_augmentation_func" and isinstance(part, str):
-                yield part
-            else:
-                yield from _functions(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _functions(part)

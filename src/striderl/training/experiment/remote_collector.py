@@ -211,23 +211,36 @@ class RemoteCollector(Collector):
         self._hand_over(batch, places, storage)
 
     def _hand_over(self, batch: list[tuple[int, Shipment]], places: Sequence[slice | None], storage: Any) -> None:
-        """Store the steps of workers in order of time, and repeat the updates of their statistics."""
+        """Store the steps of workers in order of time, and repeat the updates of their statistics.
+
+        Several workers are side by side, so their rollouts are joined and moved to the device once.
+        """
         events = [iter(shipment.events) for _, shipment in batch]
         num_steps = int(batch[0][1].transitions[2].shape[0])
         for (number, shipment), place in zip(batch, places, strict=True):
             if shipment.start != self._expected[number] and isinstance(storage, Replay):
                 storage.cut(place)  # it began new episodes: what is stored there is not followed by these steps
             self._expected[number] = shipment.start + num_steps
+        joined = tree.cat([shipment.transitions for _, shipment in batch], axis=1)
+        joined = tree.map(lambda leaf: leaf.to(self.env.device), joined)
+        first, last = places[0], places[-1]
+        whole = None if first is None or last is None else slice(first.start, last.stop)
         for step in range(num_steps):
-            for (number, shipment), place, noted in zip(batch, places, events, strict=True):
-                transition = Transition(*tree.map(lambda x, t=step: x[t].to(self.env.device), shipment.transitions))
-                self._repeat(self.fleet.rows[number], transition, noted)
-                if storage is not None:
-                    storage.add(transition, place)
+            transition = Transition(*tree.map(lambda leaf, t=step: leaf[t], joined))
+            start = 0
+            for (number, _), noted in zip(batch, events, strict=True):
+                rows = self.fleet.rows[number]
+                columns = slice(start, start := start + rows.stop - rows.start)
+                updated = (transition.rew[columns], transition.done[columns], transition.valid[columns])
+                self._repeat(rows, updated, noted)
+            if storage is not None:
+                storage.add(transition, whole)
         for (number, _), noted in zip(batch, events, strict=True):
             self._repeat(self.fleet.rows[number], None, noted)
 
-    def _repeat(self, rows: slice, transition: Transition | None, events: Iterator[tuple[str, Any]]) -> None:
+    def _repeat(
+        self, rows: slice, updated: tuple[Tensor, Tensor, Tensor] | None, events: Iterator[tuple[str, Any]]
+    ) -> None:
         """Update the statistics with the events up to the next step and with it, or with those that are left."""
         for kind, value in events:
             if kind == "log":
@@ -236,9 +249,9 @@ class RemoteCollector(Collector):
                 mask = torch.zeros_like(self.statistics.spoiled)
                 mask[rows] = value.to(mask.device)
                 self.statistics.restart(mask)
-            elif transition is not None:
-                cut = value.to(self.env.device)
-                return self.statistics.update(rows, transition.rew, transition.done, transition.valid, cut)
+            elif updated is not None:
+                reward, done, valid = updated
+                return self.statistics.update(rows, reward, done, valid, value.to(self.env.device))
         return None
 
     # -- saving --------------------------------------------------------------------------------------------------------
@@ -298,7 +311,7 @@ class WorkerStatistics(EpisodeStatistics):
 
 
 class RemoteEvaluate(Evaluate):
-    """An evaluation that the first worker plays: the learner has no simulator."""
+    """An evaluation that a worker plays, the first that is there: the learner has no simulator."""
 
     def __init__(self, env: VecEnv, policy: Any, settings: EvaluationSettings) -> None:
         """Take the env of the workers and the policy that learns."""
@@ -312,8 +325,8 @@ class RemoteEvaluate(Evaluate):
     def play(self) -> EvaluationResult:
         """Play the episodes in the worker, after the rollout that it may be collecting."""
         weights, num_envs = self.fleet.publish(self.actor), self.env.num_envs
-        found: EvaluationResult = self.fleet.call(
-            0, lambda worker: worker.evaluate.remote(weights, num_envs, self.n_episode, self.seed)
+        found: EvaluationResult = self.fleet.call_any(
+            lambda worker: worker.evaluate.remote(weights, num_envs, self.n_episode, self.seed)
         )
         return found
 

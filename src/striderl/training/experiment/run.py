@@ -48,12 +48,13 @@ from striderl.training.callbacks.save import Save
 from striderl.training.callbacks.stop import Budget, Stop, Threshold, UnknownMetricError, WantedMetrics
 from striderl.training.callbacks.video import Video
 from striderl.training.checks import require_device, use_tf32
-from striderl.training.distributed import Ranks, joined_state, states_of_ranks
+from striderl.training.distributed import RankLostError, Ranks, joined_state, own_state, states_of_ranks
 from striderl.training.evaluation import EVALUATED, Stoppable
 from striderl.training.experiment.assembly import (
     build_learner,
     check_ranks,
     check_workers,
+    env_shard,
     rescale_learning_rates,
     state_on_device,
 )
@@ -64,10 +65,10 @@ from striderl.training.experiment.run_lock import FolderLock, FolderLockedError
 from striderl.training.experiment.seal import accepted_content, write_sealed
 from striderl.training.experiment.worker_fleet import WorkersError
 from striderl.training.guard import FAULTS_FILE, DivergedError, FaultReport
-from striderl.training.plans import OnPolicyPlan
+from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.record import Record
 from striderl.training.signals import Interrupted, StopSignals
-from striderl.training.trainer import Trainer
+from striderl.training.trainer import Trainer, place_of
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class Run:
 
             self.env, self.learner = build_with_workers(config)
         else:
-            count, first = self.ranks.shard(config.env.num_envs)
+            count, first = env_shard(config, self.ranks)
             self.env = self._make_env(count, first_env_index=first)
             self.learner = build_learner(config, self.env, self.ranks, self.objects)
         watchers = [*watchers, *(as_callback(CALLBACKS.get(name)()) for name in config.callbacks)]
@@ -233,6 +234,7 @@ class Run:
             n_episode=settings.num_episodes,
             seed=settings.seed,
             at_end=settings.at_end,
+            trace=self.folder.evaluation,
         )
 
     def _video(self) -> list[Callback]:
@@ -308,14 +310,14 @@ class Run:
         """Save the present state in any phase and return whether that succeeded; training may continue."""
         state = self.trainer.state_dict()
         self._keep(state, "last")
-        return self._saved == _place(state)
+        return self._saved == place_of(state)
 
     def _keep(self, state: dict[str, Any], name: str) -> None:
-        if self.ranks.of_main(name != "best" and self._saved == _place(state)):
+        if self.ranks.of_main(name != "best" and self._saved == place_of(state)):
             return  # 'iteration_50' and 'last' of one record are one and the same state
         whole = joined_state(self.ranks, state)
         if self.ranks.of_main(self.ranks.is_main and self._write(whole, name)):
-            self._saved = _place(state)
+            self._saved = place_of(state)
 
     def _write(self, state: dict[str, Any], name: str) -> bool:
         """Write a state to the disk and return whether that succeeded; a failure does not end the run."""
@@ -364,14 +366,14 @@ class Run:
 
     def restore(self) -> bool:
         """Resume from the newest valid checkpoint; return whether there is one."""
-        states = self.ranks.from_main(self._newest_states)
-        if not states:
+        state = own_state(self.ranks, self._newest_states, self.trainer.state_dict, env_shard(self.config, self.ranks))
+        if not state:
             return False
-        state = state_on_device(states[self.ranks.rank], self.env.device)
+        state = state_on_device(state, self.env.device)
         self.trainer.load_state_dict(state)
         self._faults.resume_at(self.trainer.env_steps, self.trainer.num_updates)
-        self._saved = _place(state)
-        if "collector" in state and state["collector"]["env"] is None:
+        self._saved = place_of(state)
+        if "collector" in state and state["collector"]["env"] is None and "reshared" not in state:
             _log.warning(
                 "resumed on tier B: %s cannot save its state, so new episodes begin; policy, optimiser, normalisers "
                 "and counters go on exactly",
@@ -380,7 +382,7 @@ class Run:
         return True
 
     def _newest_states(self) -> list[dict[str, Any]]:
-        """Return the state of every process, by rank; nothing without a checkpoint."""
+        """Return the state of every process that saved the newest checkpoint; nothing without one."""
         self.store.clean()
         try:
             checkpoint = self.store.load("last")
@@ -393,7 +395,7 @@ class Run:
         if checkpoint.config is not None:
             before = RunConfig.from_stored(checkpoint.config)
             rescale_learning_rates(checkpoint.state, before, self.config, self.env, self.objects)
-        return states_of_ranks(checkpoint.state, self.ranks.world_size)
+        return states_of_ranks(checkpoint.state)
 
     @property
     def _faults(self) -> FaultReport:
@@ -428,6 +430,10 @@ class Run:
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
         except (DivergedError, UnknownMetricError) as error:
             return self._leave(str(error), 1)
+        except RankLostError:  # with it go its episodes, which begin anew, but also its shard of a replay
+            if self.ranks.is_main and not isinstance(self.config.plan, OffPolicyPlan):
+                self._write(self.trainer.state_dict(), "last")
+            raise
         except WorkersError as error:  # their states cannot be asked for any more: the last checkpoint is what there is
             return self._outcome(str(error), 1, saved=bool(self.store.steps()))
 
@@ -486,9 +492,3 @@ class Run:
 def num_video_steps(seconds: float, shown_dt: float) -> int:
     """Convert seconds to steps; where the env has neither a time unit nor `render_fps`, 25 steps are a second."""
     return max(1, round(seconds / (shown_dt or 0.04)))
-
-
-def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a unique key of a run's state: several phases may have the same number of env steps."""
-    position = state["consumers"]["position"]
-    return (state["env_steps"], state["num_updates"], state["iteration"], state["phase"], position)

@@ -12,23 +12,31 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from striderl.algorithms.building import OFFLINE, facts_of
+from striderl.algorithms.building import OFFLINE, facts_of, term_class
 from striderl.checkpoint.errors import FileRefused
 from striderl.checkpoint.safe_files import decode_json
 from striderl.checkpoint.trust import require_trust
 from striderl.collect.schedules import CollectorConfig, WorkerSettings
 from striderl.data.checked_fields import MAY_BE_INFINITE, check_field_types, check_num_threads
 from striderl.data.naming import unknown
-from striderl.data.registry import CALLBACKS, LOGGERS, TERMS, colon_hint, is_reference
-from striderl.envs.tasks import modules_named
+from striderl.data.registry import CALLBACKS, LOGGERS, colon_hint, is_reference
 from striderl.execution.modes import MODES
+from striderl.policies.policy import PolicyConfig
 from striderl.policies.settings import PolicySettings
-from striderl.training.experiment.config_json import ConfigError, from_plain, to_plain
+from striderl.training.experiment.config_json import (
+    RUNNER,
+    TRAIN_CFG,
+    ConfigError,
+    from_plain,
+    modules_in,
+    policy_from_plain,
+    to_plain,
+)
 from striderl.training.experiment.seal import differences, read_plain, read_sealed
 from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan
 
@@ -220,8 +228,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
 
     env: EnvSettings
     """The task."""
-    policy: PolicySettings = field(default_factory=PolicySettings)
-    """The networks."""
+    policy: PolicySettings | PolicyConfig = field(default_factory=PolicySettings)
+    """The networks: a few settings, or stage by stage."""
     algorithm_name: str = "ppo"
     """Which algorithm learns (`striderl list algorithms`); on the command line `--algorithm NAME`."""
     algorithm: AlgorithmT
@@ -349,7 +357,10 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         Settings added later are off: before `flatten_images` and `one_hot`, images were
         flattened and discrete observations entered as numbers.
         """
-        return cls.from_dict(upgraded(data))
+        found = upgraded(data)
+        if isinstance(found, Mapping):
+            found = {name: value for name, value in found.items() if name not in (RUNNER, TRAIN_CFG)}
+        return cls.from_dict(found)
 
     @classmethod
     def from_dict(cls, data: Any) -> RunConfig[Any, Any]:
@@ -359,7 +370,7 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         schema = data.get("schema", SCHEMA)
         if schema != SCHEMA:
             raise ConfigError(
-                f"the config has schema {schema!r}; this version of striderl reads {SCHEMA} and older ones"
+                f"the config has schema {schema!r}, this striderl reads up to {SCHEMA}; update it to use this run"
             )
         data = {name: value for name, value in data.items() if name != "schema"}
         terms = data.get("terms", {})
@@ -375,21 +386,19 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
             "plan": from_plain(PLANS[facts.loop], data.get("plan", {}), "plan"),
             "terms": {name: from_plain(kind, terms[name], f"terms.{name}") for name, kind in kinds.items()},
         }
+        if isinstance(data.get("policy"), Mapping):
+            given["policy"] = policy_from_plain(data["policy"])
         return from_plain(cls, data, "config", given)
+
+
+def term_config(name: str) -> type[Any]:
+    """Return the type of a term's settings."""
+    kind: type[Any] = term_class(name).Config
+    return kind
 
 
 _TERM_OBJECTS = {"distill": "teacher", "motion_prior": "expert", "adversarial": "expert"}
 """Parts that built-in terms require."""
-
-
-def term_config(name: str) -> type[Any]:
-    """Return the type of a term's settings; raise naming what the class lacks."""
-    found = TERMS.get(name)
-    missing = [each for each in ("Config", "summary", "build") if not hasattr(found, each)]
-    if missing:
-        raise TypeError(f"term {name!r} is {found!r}, which has no {', '.join(missing)}; see algorithms/terms/term.py")
-    kind: type[Any] = found.Config
-    return kind
 
 
 def check_algorithm(name: str, settings: Any, plan: Any, dataset: str) -> None:
@@ -419,32 +428,6 @@ def upgraded(data: Any) -> Any:
     if isinstance(data.get("policy"), Mapping):
         data["policy"] = {"flatten_images": True, "one_hot": False, **data["policy"]}
     return {"schema": SCHEMA, **data}
-
-
-def modules_in(data: Mapping[str, Any], *, env: bool = True) -> list[str]:
-    """Return the modules that building a stored config would import, beyond the library and what is installed.
-
-    env: whether its env is built as well; a policy alone needs none.
-    """
-    parts = {name: data.get(name) for name in ("policy", "terms", "logging", "env")}
-    tables = {name: part for name, part in parts.items() if isinstance(part, Mapping)}
-    named = [data.get("algorithm_name"), tables.get("policy", {}).get("network"), *tables.get("terms", {})]
-    named += _texts(list(tables.get("terms", {}).values()))
-    if env:
-        named += [*_texts(tables.get("logging", {}).get("trackers", ())), *_texts(data.get("callbacks", ()))]
-    found = [name.partition(":")[0] for name in named if isinstance(name, str) and is_reference(name)]
-    task = tables.get("env", {}).get("task")
-    if env and isinstance(task, str):
-        found += modules_named(task, tables["env"].get("settings") or {})
-    return found
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(part)
 
 
 def _without_old_mode(data: Mapping[str, Any]) -> Any:

@@ -2,7 +2,8 @@
 
 runs/cartpole/2026-01-31_12-00-00/
   config.json            all settings; a resumed run begins with them
-  versions.json          of Python and packages; the git commit of the working directory, and how many files differ
+  versions.json          of Python and packages; the git commits of the working directory and of striderl's own
+                         checkout, and how many files differ from them
   labels.json            tags, the group of runs it was started with, and the command line
   specs.json             observation and action specs: the policy is rebuilt from them without the env
   seal.json              both as the run left them, to detect later changes
@@ -11,6 +12,7 @@ runs/cartpole/2026-01-31_12-00-00/
                          new file, and the old ones are metrics.part1.csv, metrics.part2.csv, …
   faults.jsonl           non-finite numbers: component, env, step and value; written with the first one
   faults/                the last second of envs whose numbers were not finite
+  evaluation.trace.npz   the first episode of the last evaluation, step by step
   report.html            everything on one page
   checkpoints/  videos/  export/  plots/
 """
@@ -33,13 +35,14 @@ from striderl import __version__
 from striderl.checkpoint.layout import describe
 from striderl.checkpoint.safe_files import check_plain, read_json, write_json
 from striderl.checkpoint.trust import remember, require_trust
+from striderl.collect.trace import SUFFIX
 from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.export.metadata import current_commit, uncommitted_files
 from striderl.loggers.file_loggers import parts_of
-from striderl.training.experiment.config_json import ConfigError, from_plain, to_plain
-from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig, modules_in
+from striderl.training.experiment.config_json import ConfigError, from_plain, modules_in, to_plain
+from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
 from striderl.training.experiment.seal import SEAL_FILE, read_sealed, write_sealed
 from striderl.training.guard import FAULTS_FILE
 
@@ -102,6 +105,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def evaluation(self) -> Path:
+        """The steps of the first episode of the last evaluation."""
+        return self.path / f"evaluation{SUFFIX}"
+
+    @property
     def faults(self) -> Path:
         """Where the last second of faulty envs goes."""
         return self.path / "faults"
@@ -131,6 +139,10 @@ class RunFolder:
         versions["git_commit"] = current_commit()
         changed = uncommitted_files()
         versions["git_changed_files"] = "" if changed is None else str(changed)
+        own = Path(__file__).parent
+        if commit := current_commit(own):  # where striderl itself is a checkout, as after an install from a clone
+            versions["striderl_git_commit"] = commit
+            versions["striderl_git_changed_files"] = str(uncommitted_files(own) or 0)
         write_json(self.path / VERSIONS_FILE, versions)
 
     def check_files(self) -> None:

@@ -85,7 +85,7 @@ class PresetSettings:
     """A policy by the class name of an older library, with that class's settings."""
 
     class_name: str = "ActorCritic"
-    """A name of the table `POLICIES` in `rsl_rl/build_parts.py`."""
+    """A name of the table `POLICIES` in `rsl_rl/translate.py`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of that class by name, without the sizes, which come from the env."""
     head_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class TeacherSettings:
     """A teacher and the distillation settings."""
 
     teacher: Any
-    """A Teacher, a TeacherRouter or a policy; or a dict with 'teacher_ac_path', see `rsl_rl/build_parts.py`."""
+    """A Teacher, a TeacherRouter or a policy; or a dict with 'teacher_ac_path', see `rsl_rl/live_objects.py`."""
     config: TPPOConfig = field(default_factory=TPPOConfig)
     """Distillation settings; `ppo` in it is left out, or equal to the runner's `algorithm`."""
 

@@ -70,6 +70,10 @@ class TrainLoop(Protocol):
         """Run a phase; `iteration` counts finished iterations."""
         ...
 
+    def settle(self) -> None:
+        """Finish what runs beside the learner; nothing where there is no such thing."""
+        ...
+
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Return the metrics of an iteration for the record; nothing else may depend on them."""
         ...

@@ -32,9 +32,11 @@ from striderl.data import tree
 from striderl.envs.vec_env import AsyncVecEnv, VecEnv
 from striderl.execution.interrupts import check_interrupt
 from striderl.execution.modes import Eager, Mode, mode_of
+from striderl.ops.moments import pooled
 from striderl.storage.replay.replay import Replay, ReplaySample
-from striderl.storage.replay.samplers import NothingValidError
+from striderl.storage.replay.samplers import BatchShare, NothingValidError, Prioritized, Uniform
 from striderl.training.checks import check_collector
+from striderl.training.distributed import RankLostError, Ranks
 from striderl.training.graphed_updates import added, recorded_updates
 from striderl.training.guard import Guard
 from striderl.training.loops.loop import LoopCounters
@@ -71,14 +73,18 @@ class ReplayLearner:
         *,
         absorbs: bool = True,
         mode: Mode | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Prepare; nothing is sampled yet. `absorbs`: whether normalisers are updated from samples.
 
-        `mode` is how whole steps are run, sampling included; the algorithm's own without one.
+        `mode` is how whole steps are run, sampling included; the algorithm's own without one. Of several processes,
+        `ranks`, each samples its part of the batch from its own replay.
         """
-        self.algorithm, self.replay, self.batch_size, self.absorbs = algorithm, replay, batch_size, absorbs
+        self.algorithm, self.replay, self.absorbs = algorithm, replay, absorbs
+        share = batch_share(replay, batch_size, ranks or Ranks())
+        self.batch_size, self._reduce = share.count, share.reduce
         device = next(algorithm.policy.parameters()).device
-        self._noise = UpdateNoise(algorithm.noise(), batch_size, seed, device)
+        self._noise = UpdateNoise(algorithm.noise(), share.count, seed, device, first=share.first)
         self._numbers: list[dict[str, Tensor]] = []
         self._sums: dict[str, tuple[Tensor, int]] = {}
         self._last: Mapping[str, Any] | None = None
@@ -115,7 +121,10 @@ class ReplayLearner:
             return False
         self._broken = True
         try:
-            numbers = dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
+            numbers = self._updated(number, sample)
+        except RankLostError:
+            self._load_copy()
+            raise
         except BaseException:
             self.mend()
             raise
@@ -130,6 +139,16 @@ class ReplayLearner:
             self._fold()
         self._last = sample.data
         return True
+
+    def _updated(self, number: int, sample: ReplaySample) -> dict[str, Tensor]:
+        with pooled(self._reduce):
+            return dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
+
+    def _load_copy(self) -> None:
+        """Return to the start of the iteration: without all processes its gradient steps cannot be taken again."""
+        if self._copy:
+            self.algorithm.load_state_dict(self._copy)
+        self._since, self._drawn, self._broken = [], None, False
 
     def _count(self, number: int, sample: ReplaySample) -> None:
         """Keep the sample of a gradient step, up to a limit of memory."""
@@ -150,7 +169,7 @@ class ReplayLearner:
         if self._copy:
             self.algorithm.load_state_dict(self._copy)
             for number, sample in self._since:
-                self.algorithm.update(sample.data, sample.weight, self._noise.at(number))
+                self._updated(number, sample)
         else:
             _log.warning(
                 "a gradient step raised half-way and is not taken back: there is no copy of what was learned before it"
@@ -173,7 +192,11 @@ class ReplayLearner:
             self.mend()
             self._broken = True
             try:
-                self.algorithm.update_normalization(self._last)
+                with pooled(self._reduce):
+                    self.algorithm.update_normalization(self._last)
+            except RankLostError:
+                self._load_copy()
+                raise
             except BaseException:
                 self.mend()
                 raise
@@ -183,7 +206,26 @@ class ReplayLearner:
             self._sums = added(self._sums, self.recorded.take_totals())
         means = {f"train/{name}": total / count for name, (total, count) in self._sums.items()}
         self._sums, self._last, self._played = {}, None, False
-        return means
+        if self._reduce is None or not means:
+            return means
+        # sample means are equal everywhere; of other metrics, the mean over processes
+        total = self._reduce(torch.stack([*means.values(), torch.ones_like(next(iter(means.values())))]))
+        return dict(zip(means, (total[:-1] / total[-1]).unbind()))
+
+
+def batch_share(replay: Replay, batch_size: int, ranks: Ranks) -> BatchShare:
+    """Return this process's part of every batch, and let the replay's sampler draw that part alone."""
+    if ranks.world_size == 1:
+        return BatchShare(batch_size=batch_size)
+    if not isinstance(replay.sampler, (Uniform, Prioritized)):
+        raise TypeError(
+            f"several processes sample uniformly or by priority, found a {type(replay.sampler).__name__}; train in one"
+        )
+    if batch_size % ranks.world_size:
+        raise ValueError(f"a batch of {batch_size} samples cannot be shared evenly by {ranks.world_size} processes")
+    share = BatchShare(rank=ranks.rank, num_ranks=ranks.world_size, batch_size=batch_size, reduce=ranks.all_reduce_sum)
+    replay.sampler.share = share
+    return share
 
 
 @dataclass
@@ -215,12 +257,20 @@ class OffPolicyLoop:
         *,
         storage: Replay | None = None,
         seed: int = 0,
+        total_envs: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
-        """Put the parts together, or raise naming those that do not fit; nothing is run yet."""
+        """Put the parts together, or raise naming those that do not fit; nothing is run yet.
+
+        `total_envs` is how many envs all processes, `ranks`, have together; plans and env steps count those of all.
+        """
         check_replay_algorithm(algorithm, "OffPolicyPlan")
         check_collector(collector)
+        self.ranks, self.total_envs = ranks or Ranks(), total_envs or collector.env.num_envs
         if storage is None:
-            storage = replay_for(collector, algorithm, plan.buffer_size, seed)
+            capacity = plan.buffer_size // self.total_envs * collector.env.num_envs
+            capacity = plan.buffer_size if self.ranks.world_size == 1 else capacity
+            storage = replay_for(collector, algorithm, capacity, seed)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.storage, self.seed = storage, seed
         device = next(algorithm.policy.parameters()).device
@@ -231,12 +281,14 @@ class OffPolicyLoop:
             _check_overlap(collector.env)
         self.first_phase = "warmup" if plan.learning_starts else "interact"
         self.counters = LoopCounters()
-        self.guard = Guard(algorithm)
+        self.guard = Guard(algorithm, reduce=self.ranks.reduce)
         self._learner = self._new_learner()
         self._iteration: _Iteration | None = None
 
     def _new_learner(self) -> ReplayLearner:
-        return ReplayLearner(self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self._mode)
+        return ReplayLearner(
+            self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self._mode, ranks=self.ranks
+        )
 
     def run(self, phase: str, iteration: int) -> None:
         """Run a phase."""
@@ -247,11 +299,14 @@ class OffPolicyLoop:
 
     def _warm_up(self) -> None:
         """Collect random actions, at most an iteration's steps per call."""
-        num_envs = self.collector.env.num_envs
         self.algorithm.explore(0, random=True)
-        left = -(-self.plan.learning_starts // num_envs) * num_envs - self.counters.env_steps
-        steps = min(left, self.plan.num_steps_per_env * num_envs)
-        count_collected(self.collector, steps, self.storage, self.counters)
+        left = -(-self.plan.learning_starts // self.total_envs) - self.counters.env_steps // self.total_envs
+        self._collect(min(left, self.plan.num_steps_per_env))
+
+    def _collect(self, num_steps: int) -> None:
+        """Collect so many steps of each env, and count those of all processes."""
+        own, everywhere = num_steps * self.collector.env.num_envs, num_steps * self.total_envs
+        count_collected(self.collector, own, self.storage, self.counters, elsewhere=everywhere - own)
 
     @property
     def is_warm(self) -> bool:
@@ -280,7 +335,8 @@ class OffPolicyLoop:
         self.counters.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
         self._iteration = None
         valid = self.collector.statistics.num_steps - iteration.num_valid
-        if take_back_if_broken(self.guard, self.counters, self.collector.env.device, valid, self.counters.num_steps):
+        num_steps = self.counters.num_steps * self.collector.env.num_envs // self.total_envs
+        if take_back_if_broken(self.guard, self.counters, self.collector.env.device, valid, num_steps):
             self.collector.reset()  # the broken policy may have put envs, and its recurrent state, anywhere
             if iteration.largest is not None:
                 sampler.limit(iteration.largest)  # errors of broken parameters are no priorities
@@ -290,9 +346,7 @@ class OffPolicyLoop:
         """Collect the steps before a round of gradient steps, and with overlap begin the first one after it."""
         if not iteration.collected:
             self.algorithm.explore(self.counters.env_steps, random=False)
-            count_collected(
-                self.collector, self.plan.train_every * self.collector.env.num_envs, self.storage, self.counters
-            )
+            self._collect(self.plan.train_every)
             iteration.collected = True
         if (
             self.plan.overlap and iteration.num_rounds > 1
@@ -300,6 +354,9 @@ class OffPolicyLoop:
             self.algorithm.explore(self.counters.env_steps, random=False)
             self.collector.launch()
         iteration.num_updates, iteration.collected = self.plan.num_updates_per_round, False
+
+    def settle(self) -> None:
+        """Do nothing: between iterations nothing is under way."""
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Leave out episode statistics before the first episode has ended."""
@@ -311,7 +368,7 @@ class OffPolicyLoop:
 
     def remaining_iterations(self, iteration: int) -> int | None:
         """Return how many iterations the plan has left, or None without a limit."""
-        return self.plan.remaining_iterations(iteration, self.counters.env_steps, self.collector.env.num_envs)
+        return self.plan.remaining_iterations(iteration, self.counters.env_steps, self.total_envs)
 
     def state_dict(self, phase: str) -> dict[str, Any]:
         """Return the whole state, replay included."""
@@ -333,6 +390,8 @@ class OffPolicyLoop:
         self.algorithm.load_state_dict(state["algorithm"])
         self.collector.load_state_dict(state["collector"])
         self.storage.load_state_dict(state["replay"])
+        if state["collector"]["env"] is None:
+            self.storage.cut()  # new episodes begin, which do not follow those in the replay
         self.seed = int(state["seed"])
         self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from striderl.data import tree
 from striderl.execution.interrupts import check_interrupt
+from striderl.ops.moments import pooled
 from striderl.storage.replay.replay import Replay
-from striderl.training.distributed import fingerprints
+from striderl.training.distributed import Ranks, fingerprints
 from striderl.training.guard import Guard
 from striderl.training.loops.loop import LoopCounters
 from striderl.training.loops.off_policy import ReplayLearner, check_replay_algorithm
@@ -35,8 +36,19 @@ class OfflineLoop:
     first_phase = "learn"
     is_warm = True
 
-    def __init__(self, algorithm: ReplayAlgorithm, dataset: Replay, plan: OfflinePlan, *, seed: int = 0) -> None:
-        """Put the parts together, or raise naming those that do not fit; nothing is run yet."""
+    def __init__(
+        self,
+        algorithm: ReplayAlgorithm,
+        dataset: Replay,
+        plan: OfflinePlan,
+        *,
+        seed: int = 0,
+        ranks: Ranks | None = None,
+    ) -> None:
+        """Put the parts together, or raise naming those that do not fit; nothing is run yet.
+
+        Of several processes, `ranks`, each has a shard of the dataset.
+        """
         check_replay_algorithm(algorithm, "OfflinePlan")
         if not isinstance(dataset, Replay):
             raise TypeError(f"an OfflinePlan learns from a filled Replay, found {type(dataset).__name__}")
@@ -45,12 +57,18 @@ class OfflineLoop:
         dataset.view = algorithm.view()  # the algorithm chooses how samples are read
         self.algorithm, self.dataset, self.plan, self.seed = algorithm, dataset, plan, seed
         self.counters = LoopCounters()
-        self.guard = Guard(algorithm)
-        self._learner = ReplayLearner(algorithm, dataset, plan.batch_size, seed, absorbs=False)
+        self.ranks = ranks or Ranks()
+        self.guard = Guard(algorithm, reduce=self.ranks.reduce)
+        self._learner = self._new_learner()
         self._updates_left = 0
         """Gradient steps of the iteration under way; 0 between iterations."""
         self._fingerprint = _fingerprint(dataset)
         self._num_valid = dataset.read.valid(dataset.read.chronological()).sum()
+
+    def _new_learner(self) -> ReplayLearner:
+        return ReplayLearner(
+            self.algorithm, self.dataset, self.plan.batch_size, self.seed, absorbs=False, ranks=self.ranks
+        )
 
     def run(self, phase: str, iteration: int) -> None:
         """Take the gradient steps of an iteration."""
@@ -74,13 +92,20 @@ class OfflineLoop:
     def _update_normalization(self) -> None:
         """Update the normalisers from the whole dataset."""
         every = self.dataset.read.chronological()
+        longest = self.ranks.largest(
+            every.shape[0]
+        )  # all processes pool as often, some of them with no step at the end
         self.guard.keep()
         try:
-            for start in range(0, every.shape[0], _CHUNK):
-                self.algorithm.update_normalization(self.dataset.read.rows(every[start : start + _CHUNK]))
+            for start in range(0, longest, _CHUNK):
+                with pooled(self.ranks.reduce):
+                    self.algorithm.update_normalization(self.dataset.read.rows(every[start : start + _CHUNK]))
         except BaseException:
             self.guard.roll_back()
             raise
+
+    def settle(self) -> None:
+        """Do nothing: between iterations nothing is under way."""
 
     def finish(self, numbers: dict[str, float]) -> dict[str, float]:
         """Return the metrics unchanged."""
@@ -116,7 +141,7 @@ class OfflineLoop:
         self.seed = int(state["seed"])
         self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])
-        self._learner = ReplayLearner(self.algorithm, self.dataset, self.plan.batch_size, self.seed, absorbs=False)
+        self._learner = self._new_learner()
         self._updates_left = 0
 
     def close(self) -> None:

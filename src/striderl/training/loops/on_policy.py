@@ -7,12 +7,20 @@
 Nothing here draws from a generator that would have to be saved: the order of minibatches follows from seed and
 iteration.
 
+    overlap    envs       rollout 2 ███████████   rollout 3 ███████████     with the policy before the parallel update
+               learner          update 1 ██████      update 2 ██████        a step that ended is taken in between two
+                                                                            gradient steps, and the next one launched
+
+With `overlap`, actions come from a copy of the policy, renewed when a rollout begins: what is collected does not
+depend on how fast envs and learner are. A rollout under way is finished before the state is saved, as part of it.
+
 A phase that an error or an interrupt ends is run again, to the same bits: a rollout resumes at its next step, an update
 or a partial update of the normalisers is rolled back first.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Mapping
@@ -21,12 +29,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.collect.collector import Collector
+from striderl.collect.actors.policy_actor import PolicyActor
+from striderl.collect.collector import Collected, Collector
+from striderl.collect.quarantine import Fault
 from striderl.collect.statistics import OF_EPISODES
 from striderl.data import tree
+from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
 from striderl.storage.rollout_presets import QueueRolloutStorage
-from striderl.training.checks import check_collector, check_policy, check_queue, check_storage, warn_about_finals
+from striderl.training.checks import (
+    check_collector,
+    check_overlap,
+    check_policy,
+    check_queue,
+    check_storage,
+    warn_about_finals,
+)
 from striderl.training.guard import Guard
 from striderl.training.loops.loop import LoopCounters
 from striderl.training.plans import OnPolicyPlan
@@ -87,6 +105,12 @@ class OnPolicyLoop:
         self._unabsorbed = 0
         """Warm-up steps that the normalisers were not yet updated with."""
         self._warned_about_pool = False
+        self._overlapped: OverlappedRollout | None = None
+        if plan.overlap:
+            check_overlap(algorithm, collector, storage)
+            ahead = storage_for(algorithm, collector, plan.num_steps_per_env)
+            assert isinstance(ahead, RolloutStorage)
+            self._overlapped = OverlappedRollout(algorithm.policy, collector, ahead)
 
     def run(self, phase: str, iteration: int) -> None:
         """Run a phase."""
@@ -130,25 +154,49 @@ class OnPolicyLoop:
         """Whether the warm-up is over."""
         return self.counters.env_steps >= self.plan.warmup_steps * self.total_envs
 
+    def settle(self) -> None:
+        """Finish the rollout that is simulated beside the update, if there is one."""
+        if self._overlapped is not None:
+            self._overlapped.settle()
+
     def _collect(self) -> None:
-        if not self.collector.interrupted:
-            self.counters.begin()
-            self.collector.ready()
-            self._last = None
-            self._initial_state = self.collector.current_state
-        self._fill(self.plan.num_steps_per_env)
+        if self._overlapped is not None:
+            self._take_over(self._overlapped)
+        else:
+            if not self.collector.interrupted:
+                self.counters.begin()
+                self.collector.ready()
+                self._last = None
+                self._initial_state = self.collector.current_state
+            self._fill(self.plan.num_steps_per_env)
         self.counters.numbers = collected_numbers(self.collector)
         if self.storage.finals is not None:
             self.counters.numbers[_DROPPED] = (self.storage.finals.count - self.storage.finals.size).clamp(min=0)
 
+    def _take_over(self, overlapped: OverlappedRollout) -> None:
+        """Wait for the rollout that was begun during the last update; the first one is begun here."""
+        self.counters.begin()
+        overlapped.begin()
+        collected = overlapped.settle()
+        assert collected is not None
+        self._initial_state = overlapped.initial_state
+        self._last = self.collector.current_obs, self.collector.current_state
+        overlapped.hand_over(self.storage)
+        elsewhere = self.plan.num_steps_per_env * (self.total_envs - self.collector.env.num_envs)
+        count_steps(collected, self.counters, elsewhere)
+
     def _fill(self, num_steps: int) -> None:
         """Collect so many steps per env into the empty storage, or the rest of them after an interrupt."""
+        if self._overlapped is not None:
+            self._overlapped.renew_policy()
         if not self.collector.interrupted:
             self.storage.clear()
         own, everywhere = num_steps * self.collector.env.num_envs, num_steps * self.total_envs
         count_collected(self.collector, own, self.storage, self.counters, elsewhere=everywhere - own)
 
     def _prepare(self) -> None:
+        if self._overlapped is not None:
+            self._overlapped.begin()
         last_obs, last_state = self._last or (self.collector.current_obs, self.collector.current_state)
         self._prepared = self.algorithm.prepare(
             self.storage, initial_state=self._initial_state, last_obs=last_obs, last_state=last_state
@@ -157,11 +205,16 @@ class OnPolicyLoop:
     def _update(self, iteration: int) -> None:
         self.guard.before()
         order = order_generator(self.seed, iteration, self.collector.env.device)
+        if self._overlapped is not None:
+            self._overlapped.begin()  # again after an error of the envs
+            self.algorithm.updater.after_step = self._overlapped.advance
         try:
             numbers = self.algorithm.update(self._prepared, order)
         except BaseException:
             self.guard.roll_back()
             raise
+        finally:
+            self.algorithm.updater.after_step = None
         self.counters.numbers |= {f"train/{name}": torch.as_tensor(value) for name, value in numbers.items()}
         self._prepared = None
         self.counters.num_updates += self.algorithm.num_updates_per_rollout
@@ -189,6 +242,7 @@ class OnPolicyLoop:
     def state_dict(self, phase: str) -> dict[str, Any]:
         """Return the whole state; the rollout only while it is in use, a queue of rollouts always."""
         in_use = phase in ("prepare", "update", "absorb") or self.storage.keeps_rollouts
+        overlapped = None if self._overlapped is None else self._overlapped.state_dict()
         return {
             "seed": self.seed,
             "env_steps": self.counters.env_steps,
@@ -198,6 +252,7 @@ class OnPolicyLoop:
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             "rollout": self._rollout_state() if in_use else None,
+            **({} if overlapped is None else {"overlapped": overlapped}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], phase: str, iteration: int) -> None:
@@ -208,6 +263,8 @@ class OnPolicyLoop:
         self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])
         self._prepared, self._unabsorbed = None, 0
+        if self._overlapped is not None:
+            self._overlapped.load_state_dict(state.get("overlapped"))
         if state["rollout"] is not None:
             self._load_rollout(state["rollout"], phase)
 
@@ -235,8 +292,100 @@ class OnPolicyLoop:
             self._prepare()
 
     def close(self) -> None:
-        """Close the envs."""
+        """Close the envs, once no step of theirs is under way."""
+        self.collector.schedule.close()
         self.collector.env.close()
+
+
+# -- simulating during updates -----------------------------------------------------------------------------------------
+
+
+class OverlappedRollout:
+    """The rollout that is simulated while the one before it is learned from."""
+
+    def __init__(self, policy: Policy, collector: Collector, storage: RolloutStorage) -> None:
+        """Let the collector act with a copy of the policy; nothing is begun yet."""
+        self.initial_state: dict[str, Tensor] = {}
+        """The actor's memory before the rollout."""
+        self._policy, self._collector, self._storage = policy, collector, storage
+        self._copy = copy.deepcopy(policy).requires_grad_(False)
+        self._finished: Collected | None = None
+        collector.actor = PolicyActor(self._copy)
+        collector.mode = collector.mode  # also of groups that exist already
+
+    def renew_policy(self) -> None:
+        """Copy the policy's parameters and statistics, in place."""
+        self._copy.load_state_dict(self._policy.state_dict())
+
+    def begin(self) -> None:
+        """Launch the first step with the policy as it is now, unless the rollout has begun."""
+        if self._finished is not None or self._collector.interrupted:
+            return
+        self.renew_policy()
+        self._collector.ready()
+        self.initial_state = self._collector.current_state
+        self._storage.clear()
+        self._collector.begin(n_step=self._storage.num_steps * self._storage.num_envs, storage=self._storage)
+
+    def advance(self) -> None:
+        """Take in the steps that have ended and launch the next ones."""
+        if self._finished is None:
+            self._collector.advance()
+
+    def settle(self) -> Collected | None:
+        """Finish a rollout that has begun, and return what was collected."""
+        if self._collector.interrupted:
+            self._finished = self._collector.resume()
+        return self._finished
+
+    @torch.no_grad()
+    def hand_over(self, storage: Any) -> None:
+        """Copy the finished rollout into a storage; the next one may begin.
+
+        The stored distributions become those of the present policy: the KL that the learning rate follows is then the
+        one of this update, as without overlap. Log-probabilities and values stay those of the policy that acted.
+        """
+        storage.load_state_dict(self._storage.state_dict())
+        self._finished = None
+        data = storage.data
+        done = data["terminated"] | data["truncated"]
+        resets = torch.cat([torch.zeros_like(done[:1]), done[:-1]])
+        memory = {name: self.initial_state[name] for name in self._policy.state_spec()}
+        output = self._policy(data["obs"], memory, data["policy"]["memo"], resets, data["valid"])
+        for name, value in output.distribution.params().items():
+            data["policy"]["dist"][name].copy_(value)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the rollout, once it is finished; None where none has begun, or an env has failed."""
+        if self._collector.schedule.failed:
+            self._collector.reset()
+        found = self.settle()
+        if found is None:
+            return None
+        faults = [
+            {"component": each.component, "env": each.env, "step": each.step, "value": each.value, "count": each.count}
+            for each in found.faults
+        ]
+        return {
+            "storage": self._storage.state_dict(),
+            "initial_state": tree.copy(self.initial_state),
+            "num_steps": found.num_steps,
+            "seconds": found.seconds,
+            "faults": faults,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Go on with a saved rollout, or with none."""
+        self._finished = None
+        if state is None:
+            return
+        self._storage.load_state_dict(state["storage"])
+        self.initial_state = tree.copy(state["initial_state"])
+        faults = [Fault(**{name: each[name] for name in _OF_A_FAULT}) for each in state["faults"]]
+        self._finished = Collected(int(state["num_steps"]), float(state["seconds"]), faults=faults)
+
+
+_OF_A_FAULT = ("component", "env", "step", "value", "count")
 
 
 # -- collecting, for every training loop that does ---------------------------------------------------------------------
@@ -251,6 +400,11 @@ def count_collected(
     other processes collect meanwhile.
     """
     collected = collector.resume() if collector.interrupted else collector.collect(n_step=num_steps, storage=storage)
+    count_steps(collected, counters, elsewhere)
+
+
+def count_steps(collected: Collected, counters: LoopCounters, elsewhere: int = 0) -> None:
+    """Count what was collected, and log what was quarantined."""
     counters.env_steps += collected.num_steps + elsewhere
     counters.num_steps += collected.num_steps + elsewhere
     counters.collection_seconds += collected.seconds

@@ -13,10 +13,10 @@ from striderl.envs.tasks import make
 from striderl.envs.wrap_env import wrap_env
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.training.experiment.log_dir import checkpoint_of, read_log_dir
-from striderl.training.rsl_rl.build_parts import preset_model, resolve_obs_sets
 from striderl.training.rsl_rl.config_policy import bare_class_name
 from striderl.training.rsl_rl.distillation import DistillationRunner
 from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner, OnPolicyRunner
+from striderl.training.rsl_rl.translate import preset_model, resolve_obs_sets
 from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner
 
 RUNNERS: Mapping[str, type[OnPolicyRunner]] = {
@@ -54,9 +54,9 @@ def resume_runner(log_dir: str | Path, *, env: Any = None, device: str = "", tru
             f"{str(log_dir)!r} was trained with objects that no file can hold: {', '.join(about.objects)}. Build the "
             f"runner with them in a program and call runner.load({str(checkpoint_of(Path(log_dir), 'last'))!r})"
         )
-    where = device or about.device
+    where, named = device or about.config.device, about.config.env
     if env is None:
-        env = make(about.env.task, num_envs=about.env.num_envs, device=where, settings=about.env.settings)
+        env = make(named.task, num_envs=named.num_envs, device=where, settings=named.settings)
     runner = build_runner(about.runner, env, about.train_cfg, log_dir, where)
     runner.load(checkpoint_of(Path(log_dir), "last"))
     return runner

@@ -17,8 +17,8 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.on_policy.tppo import TPPOConfig
@@ -117,22 +117,11 @@ IRRELEVANT = ("grad_reduce_bucket_mb", "multi_gpu_cfg")
 """Settings of gradient exchange, which has no buckets here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AlgorithmPart:
+class AlgorithmPart(NamedTuple):
     """The content of the algorithm's dict."""
 
-    config: PPOConfig
-    """Of PPO."""
-    rnd: RNDConfig | None
-    """Novelty, if wanted."""
-    symmetry: SymmetrySettings | None
-    """Mirroring, if wanted."""
-    estimation: tuple[Estimation, ...]
-    """The losses of estimators, for EstimatorPPO and EstimatorTPPO."""
-    teacher: TeacherSettings | None
-    """The teacher, for TPPO, EstimatorTPPO and ATPPO."""
-    motion: MotionSettings | None
-    """The expert's motions, for APPO and ATPPO."""
+    settings: dict[str, Any]
+    """Fields of `RunnerConfig`: the algorithm and its terms."""
     empirical_normalization: bool
     """Whether observations are normalised, which belongs to the policy's stages."""
     share_encoders: bool
@@ -150,22 +139,19 @@ def read_algorithm(given: Any, where: str, generation: str, *, class_name: str =
     rnd, symmetry = keys.take("rnd_cfg"), keys.take("symmetry_cfg")
     normalization = _flag(keys, "empirical_normalization")
     share = _flag(keys, "share_cnn_encoders")
-    estimation = _estimations(keys) if name.startswith("Estimator") else ()
-    teacher = read_teacher(keys) if name.endswith("TPPO") else None
-    motion = read_motion(keys) if name in ("APPO", "ATPPO") else None
-    config = _ppo_config(keys, newer=generation in ("v4", "v5"))
-    flat = generation in ("v1", "v2")
-    return AlgorithmPart(
-        config=config,
-        rnd=None if rnd is None else _rnd(rnd, f"{where}['rnd_cfg']", gamma=config.gamma),
-        symmetry=None if symmetry is None else _symmetry(symmetry, f"{where}['symmetry_cfg']", flat=flat),
-        estimation=estimation,
-        teacher=teacher,
-        motion=motion,
-        empirical_normalization=normalization,
-        share_encoders=share,
-        ignored=keys.finish(IRRELEVANT),
-    )
+    settings: dict[str, Any] = {}
+    if name.startswith("Estimator"):
+        settings["estimation"] = _estimations(keys)
+    if name.endswith("TPPO"):
+        settings["teacher"] = read_teacher(keys)
+    if name in ("APPO", "ATPPO"):
+        settings["motion"] = read_motion(keys)
+    settings["algorithm"] = config = _ppo_config(keys, newer=generation in ("v4", "v5"))
+    if rnd is not None:
+        settings["rnd"] = _rnd(rnd, f"{where}['rnd_cfg']", gamma=config.gamma)
+    if symmetry is not None:
+        settings["symmetry"] = _symmetry(symmetry, f"{where}['symmetry_cfg']", flat=generation in ("v1", "v2"))
+    return AlgorithmPart(settings, normalization, share, keys.finish(IRRELEVANT))
 
 
 def _with_nested(given: Any, where: str) -> Keys:

@@ -143,27 +143,12 @@ def _read_v1(keys: Keys, generation: str) -> RunnerConfig:
         class_name=runner.take("policy_class_name", ""),
         normalize=normalize,
     )
-    outside, inside = keys.take_all(("seed",)), runner.take_all(_COUNTS)
-    counts = {**outside, **inside}
-    if outside and outside["seed"] != counts["seed"]:
+    outside, inside = keys.take_all(("seed",)), runner.take_all(("seed",))
+    if outside and {**outside, **inside} != outside:
         raise ValueError(
-            f"train_cfg['seed']={outside['seed']} and train_cfg['runner']['seed']={counts['seed']}: there is one seed"
+            f"train_cfg['seed']={outside['seed']} and train_cfg['runner']['seed']={inside['seed']}: there is one seed"
         )
-    outer = RunnerConfig(
-        policy=policy,
-        runner_class_name=bare_class_name(
-            runner.take("class_name", keys.take("runner_class_name", "OnPolicyRunner")), "runner_class_name"
-        ),
-        **_tracking(runner, keys),
-        mode=_mode(runner),
-        ckpt_manipulator=runner.take("ckpt_manipulator", ""),
-        pretrain=read_pretrain(runner),
-        generation=generation,
-        obs_groups=_obs_groups(runner),
-        **counts,
-    )
-    ignored = (*keys.finish(IRRELEVANT), *runner.finish(IRRELEVANT))
-    return _with_algorithm(outer, algorithm, ignored)
+    return _flat(runner, generation, policy, algorithm, keys, **{**outside, **inside})
 
 
 def _read_policy(keys: Keys, generation: str) -> RunnerConfig:
@@ -185,36 +170,30 @@ def _read_models(keys: Keys, generation: str) -> RunnerConfig:
     return _flat(keys, generation, models, algorithm)
 
 
-def _flat(keys: Keys, generation: str, policy: PresetSettings | ModelPair, algorithm: AlgorithmPart) -> RunnerConfig:
-    """Read the settings that v2 to v5 keep at the top."""
-    outer = RunnerConfig(
-        policy=policy,
-        runner_class_name=bare_class_name(
-            keys.take("class_name", keys.take("runner_class_name", "OnPolicyRunner")), "train_cfg['class_name']"
-        ),
-        **_tracking(keys),
-        mode=_mode(keys),
-        ckpt_manipulator=keys.take("ckpt_manipulator", ""),
-        pretrain=read_pretrain(keys),
-        generation=generation,
-        obs_groups=_obs_groups(keys),
-        **keys.take_all(_COUNTS),
-    )
+def _flat(
+    keys: Keys,
+    generation: str,
+    policy: PresetSettings | ModelPair,
+    algorithm: AlgorithmPart,
+    around: Keys | None = None,
+    **counts: int,
+) -> RunnerConfig:
+    """Read the settings that v2 to v5 keep at the top, and v1 in 'runner'; `around` is what v1 has beside it."""
+    places = [keys] if around is None else [keys, around]
     keys.take("policy")  # Isaac Lab leaves an empty one next to actor and critic
-    return _with_algorithm(outer, algorithm, keys.finish(IRRELEVANT))
-
-
-def _with_algorithm(config: RunnerConfig, part: AlgorithmPart, ignored: tuple[str, ...]) -> RunnerConfig:
-    return replace(
-        config,
-        algorithm=part.config,
-        rnd=part.rnd,
-        symmetry=part.symmetry,
-        estimation=part.estimation,
-        teacher=part.teacher,
-        motion=part.motion,
-        ignored=(*config.ignored, *ignored, *part.ignored),
-    )
+    runner = keys.take("class_name", places[-1].take("runner_class_name", "OnPolicyRunner"))
+    settings = {
+        "runner_class_name": bare_class_name(runner, f"{keys.where}['class_name']"),
+        **_tracking(*places),
+        "mode": _mode(keys),
+        "ckpt_manipulator": keys.take("ckpt_manipulator", ""),
+        "pretrain": read_pretrain(keys),
+        "obs_groups": _obs_groups(keys),
+        **keys.take_all(_COUNTS),
+        **counts,
+    }
+    ignored = (*(name for place in reversed(places) for name in place.finish(IRRELEVANT)), *algorithm.ignored)
+    return RunnerConfig(policy=policy, generation=generation, ignored=ignored, **settings, **algorithm.settings)
 
 
 def _mode(keys: Keys) -> str:

@@ -20,24 +20,23 @@ import torch
 
 from striderl.algorithms.on_policy.dagger import DAgger, DAggerConfig
 from striderl.algorithms.on_policy.ppo_config import PPOConfig
-from striderl.algorithms.terms.distill import Distill, DistillConfig
+from striderl.algorithms.terms.distill import DistillConfig
 from striderl.checkpoint.foreign import read_torch_archive
 from striderl.collect.teacher import Teacher
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
-from striderl.execution.modes import ExecutionConfig
-from striderl.ops.moments import AllReduce
-from striderl.policies.policy import Policy
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.policies.stages import Remember
 from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
 from striderl.training.experiment.runner_checkpoints import RUN, Manipulator
 from striderl.training.experiment.runner_config import ModelPair, ModelSettings, RunnerConfig
-from striderl.training.rsl_rl.build_parts import model_config
 from striderl.training.rsl_rl.client_algorithm import EXACT, ClientAlgorithm
 from striderl.training.rsl_rl.config_algorithm import OPTIMIZERS
 from striderl.training.rsl_rl.config_generations import as_dict, read_distillation_config
 from striderl.training.rsl_rl.config_policy import Keys, as_tuple, read_model
 from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
+from striderl.training.rsl_rl.translate import Translation, model_config, run_config_of
 
 _log = logging.getLogger(__name__)
 
@@ -52,24 +51,18 @@ _LOSSES = {"mse": "mse_sum", "huber": "huber"}
 class DistillationParts(NamedTuple):
     """What a distillation is made of."""
 
-    learner: DAgger
-    """The student's learner."""
+    student: Translation
+    """The student's training."""
     teacher: RslRlLayout
     """The teacher's weights by rsl_rl's names; they are loaded later."""
     orders: dict[str, tuple[str, ...]]
     """The components of the student, and in the critic's place those of the teacher, in rsl_rl's order."""
 
 
-def build_distillation(
-    cfg: Mapping[str, Any],
-    env: VecEnv,
-    device: torch.device,
-    seed: int,
-    *,
-    mode: str | ExecutionConfig = "auto",
-    reduce: AllReduce | None = None,
+def translate_distillation(
+    cfg: Mapping[str, Any], config: RunnerConfig, env: VecEnv, user_env: Any, seed: int, device: torch.device
 ) -> DistillationParts:
-    """Build student and teacher from the config of rsl_rl's DistillationRunner."""
+    """Translate the config of rsl_rl's DistillationRunner; its teacher is built, with weights that are loaded later."""
     given = {name: value for name, value in cfg["algorithm"].items() if name not in ("class_name", "execution")}
     keys = Keys(given, "algorithm")
     for name in ("rnd_cfg", "symmetry_cfg"):
@@ -77,13 +70,27 @@ def build_distillation(
             raise ValueError(f"algorithm[{name!r}] has no effect on distillation; leave it away")
     groups = cfg.get("obs_groups") or {}
     student_sees, teacher_sees = (_order(groups.get(who), who, env.obs_spec) for who in ("student", "teacher"))
-    student = _model_policy(cfg["student"], env, student_sees, teacher_sees, seed, "student").to(device)
-    taught = _model_policy(cfg["teacher"], env, teacher_sees, teacher_sees, seed, "teacher").to(device)
-    teacher = Teacher(taught)
-    learner = _dagger(keys, student, teacher, int(cfg["num_steps_per_env"]), mode, reduce)
+    student = _model_config(cfg["student"], env, student_sees, teacher_sees, "student")
+    taught = _model_config(cfg["teacher"], env, teacher_sees, teacher_sees, "teacher")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        teacher = Teacher(Policy(env.obs_spec, env.action_spec, taught).to(device))
+    dagger, distill = _settings(keys, env, student, config.num_steps_per_env)
+    run = run_config_of(
+        config,
+        env,
+        user_env,
+        policy=student,
+        algorithm_name="dagger",
+        algorithm=dagger,
+        terms={"distill": distill},
+        seed=seed,
+        device=str(device),
+    )
     assert isinstance(teacher.policy, Policy)
     layout = RslRlLayout(teacher.policy, {ACTOR: teacher_sees})
-    return DistillationParts(learner, layout, {ACTOR: student_sees, CRITIC: teacher_sees})
+    orders = {ACTOR: student_sees, CRITIC: teacher_sees}
+    return DistillationParts(Translation(run, {"teacher": teacher}), layout, orders)
 
 
 def _order(groups: Any, who: str, spec: ObsSpec) -> tuple[str, ...]:
@@ -92,35 +99,27 @@ def _order(groups: Any, who: str, spec: ObsSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in names for name in spec.select([group])))
 
 
-def _model_policy(
-    given: Mapping[str, Any], env: VecEnv, seen: tuple[str, ...], privileged: tuple[str, ...], seed: int, who: str
-) -> Policy:
-    """Build the policy of a student or a teacher; its critic is small, and never used."""
+def _model_config(
+    given: Mapping[str, Any], env: VecEnv, seen: tuple[str, ...], privileged: tuple[str, ...], who: str
+) -> PolicyConfig:
+    """Return the policy of a student or a teacher; its critic is small, and never used."""
     model, head, head_settings = read_model(given, who)
     critic = ModelSettings(hidden_dims=(1,), activation=model.activation)
     pair = ModelPair(actor=model, critic=critic, head=head, head_settings=head_settings)
-    config = model_config(pair, env.obs_spec, actor=seen, critic=privileged)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Policy(env.obs_spec, env.action_spec, config)
+    return model_config(pair, env.obs_spec, actor=seen, critic=privileged)
 
 
-def _dagger(
-    keys: Keys,
-    student: Policy,
-    teacher: Teacher,
-    num_steps: int,
-    mode: str | ExecutionConfig,
-    reduce: AllReduce | None,
-) -> DAgger:
+def _settings(keys: Keys, env: VecEnv, student: PolicyConfig, num_steps: int) -> tuple[DAggerConfig, DistillConfig]:
+    """Return the settings of learner and imitation."""
     length = int(keys.take("gradient_length", 15))
     loss = str(keys.take("loss_type", "mse"))
     if loss not in _LOSSES:
         raise ValueError(f"algorithm['loss_type'] is one of {sorted(_LOSSES)}, found {loss!r}")
     optimizer = str(keys.take("optimizer", "adam")).lower()
+    remembers = any(isinstance(stage, Remember) for stage in student.actor)
     config = DAggerConfig(
         num_learning_epochs=int(keys.take("num_learning_epochs", 1)),
-        num_mini_batches=1 if student.state_spec() else max(1, num_steps // length),
+        num_mini_batches=1 if remembers else max(1, num_steps // length),
         learning_rate=float(keys.take("learning_rate", 1e-3)),
         max_grad_norm=float(keys.take("max_grad_norm") or 0.0),
         optimizer_class_name=OPTIMIZERS.get(optimizer, optimizer),
@@ -128,11 +127,10 @@ def _dagger(
     ignored = keys.finish(OF_PPO)
     if ignored:
         _log.info("settings that distillation does not have: %s", ", ".join(ignored))
-    action = student.action_spec
+    action = env.action_spec
     assert isinstance(action, BoxSpec)
     weight = length / action.tensor.size
-    term = Distill(teacher, DistillConfig(target=_LOSSES[loss], weight=weight, teacher_act_prob=0.0))
-    return DAgger(student, config, [term], mode=mode, reduce=reduce)
+    return config, DistillConfig(target=_LOSSES[loss], weight=weight, teacher_act_prob=0.0)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -188,8 +186,8 @@ def load_distillation(
 class DistillationAlgorithm(ClientAlgorithm):
     """The learner of a distillation with rsl_rl's interface."""
 
-    def __init__(self, parts: DistillationParts) -> None:
-        super().__init__(parts.learner, parts.orders)
+    def __init__(self, learner: DAgger, parts: DistillationParts) -> None:
+        super().__init__(learner, parts.orders)
         self.teacher, self.teacher_loaded = parts.teacher, False
 
     def save(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -212,12 +210,13 @@ class DistillationRunner(OnPolicyRunner):
     def _read_config(self, train_cfg: Any) -> RunnerConfig:
         return read_distillation_config(train_cfg)
 
-    def _build_algorithm(self) -> DistillationAlgorithm:
+    def _translated(self) -> Translation:
         cfg = as_dict(self._train_cfg)
-        parts = build_distillation(
-            cfg, self.vec_env, self.device, self.seed, mode=self.config.mode, reduce=self.ranks.reduce
-        )
-        return DistillationAlgorithm(parts)
+        self._parts = translate_distillation(cfg, self.config, self.vec_env, self.env, self.seed, self.device)
+        return self._parts.student
+
+    def _client_algorithm(self, learner: Any) -> DistillationAlgorithm:
+        return DistillationAlgorithm(learner, self._parts)
 
     def learn(
         self, num_learning_iterations: int | None = None, init_at_random_ep_len: bool = False, trial: Any = None

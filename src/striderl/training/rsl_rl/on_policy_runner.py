@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,14 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.terms.motion_prior import MotionPrior
-from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data.checked_fields import refuse_overrides
+from striderl.envs.vec_env import VecEnv
 from striderl.envs.wrap_env import wrap_env
-from striderl.execution.background import built_with
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
-from striderl.training.callbacks.ranks import together
+from striderl.training.callbacks.callback import Callback
 from striderl.training.distributed import join_ranks
-from striderl.training.experiment.assembly import gpu_switch, set_gpu_switch
+from striderl.training.experiment.assembly import build_learner, set_gpu_switch
 from striderl.training.experiment.log_dir import plain_settings, write_log_dir
 from striderl.training.experiment.run_lock import FolderLock
 from striderl.training.experiment.runner_checkpoints import (
@@ -53,11 +52,8 @@ from striderl.training.experiment.runner_checkpoints import (
     weights_in,
 )
 from striderl.training.experiment.runner_config import RunnerConfig
-from striderl.training.plans import OnPolicyPlan
-from striderl.training.protocols import storage_for
+from striderl.training.loops.on_policy import OnPolicyLoop
 from striderl.training.record import Record
-from striderl.training.rsl_rl.build_parts import build_algorithm, build_policy, component_order
-from striderl.training.rsl_rl.build_terms import motion_info
 from striderl.training.rsl_rl.client_algorithm import ClientAlgorithm
 from striderl.training.rsl_rl.client_files import (
     export_beside,
@@ -68,6 +64,7 @@ from striderl.training.rsl_rl.client_files import (
     write_onnx,
 )
 from striderl.training.rsl_rl.config_generations import as_dict, read_train_config
+from striderl.training.rsl_rl.live_objects import motion_info
 from striderl.training.rsl_rl.reporting import (
     METRICS,
     LearnProgress,
@@ -75,16 +72,17 @@ from striderl.training.rsl_rl.reporting import (
     RunnerLogger,
     as_block,
     make_table,
+    memory_tags,
     report_to_trial,
     store_code_state,
     tags_of,
     tags_over_time,
 )
 from striderl.training.rsl_rl.stepping import InferencePolicy, ManualRollout, Stepped
+from striderl.training.rsl_rl.translate import Translation, component_order, translate
 from striderl.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
-
 
 _BY_HAND = "learn() steps runner.trainer; override learn as well, add a term to the algorithm, or wrap the env"
 REFUSED: Mapping[str, str] = dict.fromkeys(("rollout_step", "learn_from_rollout"), _BY_HAND)
@@ -140,18 +138,14 @@ class OnPolicyRunner:
         first = ranks.rank * int(getattr(env, "num_envs", 0))
         self.vec_env = wrap_env(env, device=self.device, info=motion_info(config), first_env_index=first)
         self.seed = int(torch.randint(2**31, ())) if config.seed is None else config.seed
-        switch = gpu_switch(config.mode, self.device, alone=ranks.world_size == 1)
-        with built_with(switch):
-            self.alg: ClientAlgorithm = self._build_algorithm()
+        self.trainer: Trainer
+        """Trains; the same as `for record in runner.trainer`, without logs and files."""
+        self.alg: ClientAlgorithm
         """The algorithm with rsl_rl's interface; `alg.learner`, and what else it has, is this library's."""
-        learner = self.alg.learner
-        ranks.share(learner)
-        collector = Collector(self.vec_env, learner.actor(), CollectorConfig(seed=self.seed))
-        plan = OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps)
-        self.storage = storage_for(learner, collector, plan.num_steps_per_env)
-        parts, called = (learner, collector, plan), together(ranks, learner, [])
-        self.trainer = Trainer(*parts, storage=self.storage, seed=self.seed, callbacks=called, switch=switch)
-        set_gpu_switch(switch, plan, learner, config.max_iterations)
+        parts = self._translated()
+        self.run_config = parts.config
+        """The same settings as those of any other run; they are in the log_dir's config.json."""
+        self._learn_with(parts, self.vec_env)
         self.metric_hooks: dict[str, Metric] = dict(METRICS)
         """What `evaluation` measures, by name; entries may be added."""
         self.metrics: dict[str, float | None] = {}
@@ -166,7 +160,6 @@ class OnPolicyRunner:
         self._lock: FolderLock | None = None
         self._repositories: list[Path] = []
         self._seconds = 0.0
-        self._manual = ManualRollout(self.trainer, self.storage)
         if config.ignored:
             _log.info("settings that a runner does not use: %s", ", ".join(config.ignored))
 
@@ -174,11 +167,24 @@ class OnPolicyRunner:
         """Read the config; a runner of another kind has its own."""
         return read_train_config(train_cfg)
 
-    def _build_algorithm(self) -> ClientAlgorithm:
-        """Build policy and learner for the env."""
-        policy = build_policy(self.config, self.vec_env, self.device, self.seed)
-        learner = build_algorithm(self.config, policy, self.vec_env, self.env, self.seed, reduce=self.ranks.reduce)
+    def _translated(self) -> Translation:
+        """Return the config as a run's, with live objects; a runner of another kind has its own."""
+        return translate(self.config, self.vec_env, self.env, self.seed, self.device)
+
+    def _client_algorithm(self, learner: Any) -> ClientAlgorithm:
+        """Return a learner with rsl_rl's interface."""
         return ClientAlgorithm(learner, component_order(self.config, self.vec_env))
+
+    def _learn_with(self, parts: Translation, env: VecEnv, callbacks: Sequence[Callback] = ()) -> None:
+        """Build learner, collector and trainer around an env, as for any other run."""
+        learner = build_learner(parts.config, env, self.ranks, parts.objects)
+        self.ranks.share(learner.algorithm)
+        self.trainer = learner.trainer(callbacks)
+        set_gpu_switch(self.trainer.switch, parts.config.plan, learner.algorithm, self.config.max_iterations)
+        self.alg = self._client_algorithm(learner.algorithm)
+        assert isinstance(self.trainer.loop, OnPolicyLoop)
+        self.storage = self.trainer.loop.storage
+        self._manual = ManualRollout(self.trainer, self.storage)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -300,7 +306,7 @@ class OnPolicyRunner:
         if record is None:
             raise ValueError("there is nothing to log before the first iteration")
         measured = {f"Metrics/{name}": value for name, value in self.metrics.items() if value is not None}
-        tags = {**tags_of(record), **measured}
+        tags = {**tags_of(record), **memory_tags(self.device), **measured}
         self.writer.log(record.iteration, tags)
         self._table.log(record.env_steps, record.metrics)
         if self.config.logger == "tensorboard":
@@ -428,12 +434,10 @@ class OnPolicyRunner:
         given = self._train_cfg
         write_log_dir(
             log_dir,
+            self.run_config,
+            self.vec_env,
             runner=type(self).__name__,
-            env=self.vec_env,
-            user_env=self.env,
-            policy=self.alg.policy.config,
             train_cfg=given if isinstance(given, RunnerConfig) else as_dict(given),
-            device=self.device,
         )
 
     def _load_models(self, state: Mapping[str, Any], load_cfg: Any, wanted: Wanted, *, strict: bool) -> None:
@@ -477,22 +481,14 @@ class OnPolicyRunner:
 class AmpPolicyRunner(OnPolicyRunner):
     """Train with PPO and a motion prior."""
 
-    def __init__(
-        self,
-        env: Any,
-        train_cfg: Any,
-        log_dir: str | Path | None = None,
-        device: torch.device | str = "cpu",
-        registry_name: str | None = None,
-    ) -> None:
-        """Build everything from the config, which must have a motion prior."""
-        config = read_train_config(train_cfg)
+    def _read_config(self, train_cfg: Any) -> RunnerConfig:
+        config = super()._read_config(train_cfg)
         if config.motion is None:
             raise ValueError(
                 "AmpPolicyRunner learns from motions: set algorithm['class_name'] to 'APPO' or 'ATPPO', or "
                 "RunnerConfig.motion; without them use OnPolicyRunner"
             )
-        super().__init__(env, train_cfg, log_dir, device, registry_name)
+        return config
 
     @property
     def prior(self) -> MotionPrior:

@@ -22,7 +22,9 @@ import importlib
 import importlib.util
 import logging
 import os
+import resource
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -141,6 +143,16 @@ def tags_of(record: Record) -> dict[str, float]:
         "Perf/collection_time": record.collection_seconds,
         "Perf/learning_time": record.learning_seconds,
     }
+
+
+def memory_tags(device: torch.device | str) -> dict[str, float]:
+    """Return the memory in use, GiB: of the process at its peak; on a GPU also what torch has and what is free."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+    found = {"Perf/memory": peak}
+    if torch.device(device).type == "cuda":
+        found["Perf/gpu_allocated"] = torch.cuda.memory_allocated(device) / 2**30
+        found["Perf/gpu_global_free_mem"] = torch.cuda.mem_get_info(device)[0] / 2**30
+    return found
 
 
 def tags_over_time(tags: Mapping[str, float]) -> dict[str, float]:

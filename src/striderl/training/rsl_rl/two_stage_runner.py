@@ -33,15 +33,13 @@ from striderl.algorithms.on_policy.dagger import DAgger
 from striderl.algorithms.on_policy.ppo import PPO
 from striderl.algorithms.on_policy.tppo import TPPOConfig
 from striderl.algorithms.terms.distill import KL, Distill
-from striderl.collect.collector import Collector, CollectorConfig
 from striderl.collect.teacher import RecordedTeacher
 from striderl.data.actions import ActionSpec, BoxSpec
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.envs.vec_env import VecEnv
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
-from striderl.training.callbacks.callback import NOTHING, Callback, Reaction, RunningTrainer
-from striderl.training.callbacks.ranks import together
+from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer
 from striderl.training.distributed import Ranks
 from striderl.training.experiment.runner_checkpoints import (
     Manipulator,
@@ -53,16 +51,11 @@ from striderl.training.experiment.runner_checkpoints import (
     weights_in,
 )
 from striderl.training.experiment.runner_config import PretrainSettings, RunnerConfig, TeacherSettings
-from striderl.training.plans import OnPolicyPlan
-from striderl.training.protocols import storage_for
 from striderl.training.record import Record
-from striderl.training.rsl_rl.build_parts import build_algorithm, component_order
-from striderl.training.rsl_rl.client_algorithm import ClientAlgorithm
-from striderl.training.rsl_rl.config_generations import read_train_config
 from striderl.training.rsl_rl.dataset_env import PREFIX, DatasetEnv, not_recorded
 from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
-from striderl.training.rsl_rl.stepping import ManualRollout, Stepped
-from striderl.training.trainer import Trainer
+from striderl.training.rsl_rl.stepping import Stepped
+from striderl.training.rsl_rl.translate import Translation, translate
 
 _log = logging.getLogger(__name__)
 
@@ -87,12 +80,8 @@ class TwoStageRunner(OnPolicyRunner):
         registry_name: str | None = None,
     ) -> None:
         """Build everything from the config; the recordings are opened when they are first used."""
-        config = with_recorded_teacher(read_train_config(train_cfg))
-        pretrain = pretrain_of(config)
-        super().__init__(env, config, log_dir, device, registry_name)
-        self._train_cfg = train_cfg
-        if isinstance(train_cfg, Mapping):
-            self.cfg = train_cfg
+        super().__init__(env, train_cfg, log_dir, device, registry_name)
+        pretrain = pretrain_of(self.config)
         self.rollout_dataset = RolloutDataset(
             num_envs=self.vec_env.num_envs,
             device=self.vec_env.device,
@@ -104,6 +93,11 @@ class TwoStageRunner(OnPolicyRunner):
         """The present stage: 'pretrain' or 'rl'."""
         self._reads = False
         self._foreign_obs = False
+
+    def _read_config(self, train_cfg: Any) -> RunnerConfig:
+        config = super()._read_config(train_cfg)
+        pretrain_of(config)
+        return with_recorded_teacher(config)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -173,12 +167,11 @@ class TwoStageRunner(OnPolicyRunner):
         """Begin the second stage now: keep the policy, reset everything else."""
         if self.stage == RL:
             return
-        before, iteration = self.alg.learner, self.current_learning_iteration
-        algorithm = self._algorithm(self.config, self.vec_env)
-        if isinstance(before, PPO) and isinstance(algorithm, PPO) and self._reads:
-            _keep_units(before, algorithm)
+        before, iteration, read = self.alg.learner, self.current_learning_iteration, self._reads
         self.stage, self._reads, self._foreign_obs = RL, False, True
-        self._learn_with(algorithm, self.vec_env, self.config.warmup_steps, [])
+        self._learn_with(self._with_policy(self.config, self.vec_env), self.vec_env)
+        if isinstance(before, PPO) and isinstance(self.alg.learner, PPO) and read:
+            _keep_units(before, self.alg.learner)
         self.trainer.iteration = iteration
         self.rollout_dataset.close()
         _log.info("the env takes over after %d iterations from recordings", iteration)
@@ -208,24 +201,13 @@ class TwoStageRunner(OnPolicyRunner):
             _log.warning("%s were not recorded: the critic is not trained before the env is", ", ".join(unseen))
         env = DatasetEnv(self.rollout_dataset, self.vec_env, teacher, blank)
         first = pretraining_config(config, teacher, env.action_spec, critic=not unseen)
-        algorithm = self._algorithm(first, env)
-        self._learn_with(algorithm, env, 0, [StopAtTheEnd(self.rollout_dataset, self.ranks)])
+        self._learn_with(self._with_policy(first, env), env, [StopAtTheEnd(self.rollout_dataset, self.ranks)])
         self.trainer.iteration, self._reads = iteration, True
 
-    def _algorithm(self, config: RunnerConfig, env: VecEnv) -> PPO | DAgger:
-        """Build an algorithm for the policy: from now on its optimiser updates the parameters."""
-        algorithm = build_algorithm(config, self.alg.policy, env, self.env, self.seed, reduce=self.ranks.reduce)
-        self.ranks.share(algorithm)
-        return algorithm
-
-    def _learn_with(self, algorithm: PPO | DAgger, env: VecEnv, warmup_steps: int, callbacks: list[Callback]) -> None:
-        collector = Collector(env, algorithm.actor(), CollectorConfig(seed=self.seed))
-        plan = OnPolicyPlan(num_steps_per_env=self.config.num_steps_per_env, warmup_steps=warmup_steps)
-        self.alg = ClientAlgorithm(algorithm, component_order(self.config, self.vec_env))
-        self.storage = storage_for(algorithm, collector, plan.num_steps_per_env)
-        called = [*callbacks, *together(self.ranks, algorithm, [])]
-        self.trainer = Trainer(algorithm, collector, plan, storage=self.storage, seed=self.seed, callbacks=called)
-        self._manual = ManualRollout(self.trainer, self.storage)
+    def _with_policy(self, config: RunnerConfig, env: VecEnv) -> Translation:
+        """Return the parts of a stage for the present policy: its optimiser updates the parameters from now on."""
+        found = translate(config, env, self.env, self.seed, self.device)
+        return found._replace(objects={**found.objects, "policy": self.alg.policy})
 
     # -- logs and checkpoints ------------------------------------------------------------------------------------------
 

@@ -1,47 +1,36 @@
-"""Build a policy, an algorithm and a teacher from a `RunnerConfig` and an env.
+"""Translate a runner's config and its env to a `RunConfig` and live objects, which `experiment/assembly.py` builds.
+
+    train_cfg ──▶ RunnerConfig ┐                ┌─▶ RunConfig    policy, algorithm, terms, plan, seed, mode
+                           env ┴─▶ translate ───┴─▶ objects      teacher, expert, discriminator, symmetry
 
     obs_groups = {"actor": ("policy",), "critic": ("policy", "privileged")}       a set is a list of groups
                      └ components of the env in these groups, or with these names
 
 A set that the config does not name is the env's group of the same name, else the actor's set; the actor itself
-takes 'actor', 'policy' or 'state', whichever the env has. A teacher is an object, the folder of a run, or the weights
-of a class:
-
-    Teacher(policy)                                                    as it is
-    {"teacher_ac_path": "runs/walk/2026-…"}                            a run's folder, which holds everything
-    {"teacher_ac_path": "logs/walk"}                                   a runner's log_dir: the newest checkpoint
-    {"teacher_ac_path": "logs/walk/model_1500", "class_name": …, …}    one checkpoint of it, or an older log_dir
-    {"teacher_ac_path": "old/model_1500.pt", "class_name": …, …}       rsl_rl's or st_rl's file, with its normaliser
-    {"teachers": [{…}, {…}], "component": "skill"}                     several, routed by an observation component
+takes 'actor', 'policy' or 'state', whichever the env has.
 """
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
+from striderl.algorithms.building import DISCRIMINATOR_SEED
 from striderl.algorithms.on_policy.appo import ATPPOConfig
-from striderl.algorithms.on_policy.dagger import DAgger
 from striderl.algorithms.on_policy.estimator_ppo import estimations
-from striderl.algorithms.on_policy.ppo import PPO
-from striderl.algorithms.on_policy.tppo import TPPO
-from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
-from striderl.algorithms.terms.term import Term
-from striderl.checkpoint.foreign import read_rsl_rl
-from striderl.collect.teacher import Teacher, TeacherRouter
+from striderl.algorithms.on_policy.tppo import TPPOConfig
+from striderl.algorithms.terms.estimation import EstimatorConfig
+from striderl.algorithms.terms.rnd import RNDConfig
+from striderl.algorithms.terms.symmetry import SymmetryConfig
 from striderl.data.actions import BoxSpec, DictActionSpec
 from striderl.data.naming import suggestion, unknown
 from striderl.data.specs import ObsSpec
 from striderl.envs.vec_env import VecEnv
-from striderl.execution.modes import ExecutionConfig
 from striderl.networks.discriminator import AMPDiscriminator
-from striderl.ops.moments import AllReduce
 from striderl.policies.encode import Encode
 from striderl.policies.facade.stateful import StatefulPolicy
 from striderl.policies.policy import Policy, PolicyConfig
@@ -62,12 +51,8 @@ from striderl.policies.presets.state import (
 )
 from striderl.policies.stage import StageRecipe
 from striderl.policies.stages import NormalizeObs
-from striderl.policies.transfer.parts import load_parts, part_names
-from striderl.policies.transfer.rsl_rl_names import load_rsl_rl
-from striderl.training.experiment.loading import load_run
-from striderl.training.experiment.log_dir import is_log_dir
-from striderl.training.experiment.run_folder import SPECS_FILE
-from striderl.training.experiment.runner_checkpoints import load_state, weights_in
+from striderl.training.experiment.log_dir import name_of_env
+from striderl.training.experiment.run_config import EnvSettings, RunConfig
 from striderl.training.experiment.runner_config import (
     ModelPair,
     ModelSettings,
@@ -75,8 +60,10 @@ from striderl.training.experiment.runner_config import (
     RunnerConfig,
     without_rsl_rl_defaults,
 )
-from striderl.training.rsl_rl.build_terms import DISCRIMINATOR, build_motion, symmetry_term
-from striderl.training.rsl_rl.config_policy import Keys, read_preset
+from striderl.training.plans import OnPolicyPlan
+from striderl.training.rsl_rl.live_objects import DISCRIMINATOR, GroupMirror, build_teacher, motion_parts
+
+_log = logging.getLogger(__name__)
 
 POLICIES: Mapping[str, Callable[..., StatefulPolicy]] = {
     "ActorCritic": ActorCritic,
@@ -104,78 +91,112 @@ LATENT_SIZE = 0
 """Size of an image's encoding: the flattened feature maps, as in rsl_rl."""
 
 
-def build_policy(config: RunnerConfig, env: VecEnv, device: torch.device, seed: int) -> Policy:
-    """Build the policy for the env's specs, on the device; its weights depend on the seed."""
+class Translation(NamedTuple):
+    """A runner's config as a run's."""
+
+    config: RunConfig[Any, Any]
+    """Everything that files can hold."""
+    objects: dict[str, Any]
+    """Live parts, by the names under which algorithm and terms ask for them."""
+
+
+def translate(config: RunnerConfig, env: VecEnv, user_env: Any, seed: int, device: torch.device) -> Translation:
+    """Translate a runner's config for an env; `user_env` is passed to a symmetry function."""
+    sets = resolve_sets(config, env)
+    policy, objects = policy_config(config, env), _motion_objects(config, env, seed)
+    terms: dict[str, Any] = dict(_estimators(config, policy))
+    if config.symmetry is not None:
+        mirror, given = GroupMirror(config.symmetry, user_env, env.obs_spec), config.symmetry
+        objects["symmetry"] = (mirror.obs, mirror.act)
+        terms["symmetry"] = SymmetryConfig(augment=given.augment, mirror_loss_weight=given.mirror_loss_weight)
+    if config.rnd is not None:
+        terms["rnd"] = config.rnd if config.generation == "striderl" else _completed(config.rnd, env, sets.rnd)
+    if config.motion is not None:
+        found, objects["expert"] = motion_parts(config.motion, env, objects.get("discriminator"))
+        terms |= found
+    if config.teacher is not None:
+        settings = _teaching(config)
+        seen = sets.critic if settings.label_action_with_critic_obs else sets.actor
+        candidates = (seen, *(each for each in (sets.critic, sets.actor) if each != seen))
+        objects["teacher"] = build_teacher(
+            config.teacher.teacher, lambda preset: _teacher_policy(preset, env, sets, candidates)
+        )
+    return Translation(
+        run_config_of(
+            config,
+            env,
+            user_env,
+            policy=policy,
+            algorithm_name="ppo" if config.teacher is None else "tppo",
+            algorithm=config.algorithm if config.teacher is None else _teaching(config),
+            terms=terms,
+            seed=seed,
+            device=str(device),
+        ),
+        objects,
+    )
+
+
+def run_config_of(config: RunnerConfig, env: VecEnv, user_env: Any, **parts: Any) -> RunConfig[Any, Any]:
+    """Return the run's config with these parts; env, plan and mode are those of the runner's."""
+    task, settings = name_of_env(user_env)
+    return RunConfig(
+        env=EnvSettings(task=task, num_envs=env.num_envs, settings=settings),
+        plan=OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps),
+        mode=config.mode,
+        switch_at="auto" if parts["device"].startswith("cuda") else "never",
+        tf32=False,  # the program around a runner sets torch's switches
+        **parts,
+    )
+
+
+def policy_config(config: RunnerConfig, env: VecEnv) -> PolicyConfig:
+    """Return the policy for the env's specs, stage by stage."""
     sets = resolve_sets(config, env)
     if isinstance(config.policy, PolicyConfig):
-        settings = config.policy
         if config.obs_groups:
             raise ValueError("obs_groups beside a PolicyConfig: it names its own actor_obs and critic_obs; keep one")
-    elif isinstance(config.policy, PresetSettings):
-        settings = _preset_config(config.policy, env, sets)
-    else:
-        settings = model_config(config.policy, env.obs_spec, actor=sets.actor, critic=sets.critic)
-    # in a fork: a runner must not change what the user's own generator draws next
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        policy = Policy(env.obs_spec, env.action_spec, settings)
-    return policy.to(device)
+        return config.policy
+    if isinstance(config.policy, PresetSettings):
+        return _preset_config(config.policy, env, sets)
+    return model_config(config.policy, env.obs_spec, actor=sets.actor, critic=sets.critic)
 
 
-def build_algorithm(
-    config: RunnerConfig,
-    policy: Policy,
-    env: VecEnv,
-    user_env: Any,
-    seed: int,
-    *,
-    reduce: AllReduce | None = None,
-    mode: str | ExecutionConfig = "",
-) -> PPO | DAgger:
-    """Build PPO with its terms; `user_env` is passed to a symmetry function, `mode` replaces the config's."""
-    mode = mode or config.mode
-    device = next(policy.parameters()).device
+def _estimators(config: RunnerConfig, policy: PolicyConfig) -> dict[str, EstimatorConfig]:
+    """Return the losses of estimator and adaptor; one alone is that of both."""
     given = config.estimation
-    terms: list[Term] = [*(estimations(policy, given[0]) if len(given) == 1 else given)]
-    if config.symmetry is not None:
-        terms.append(symmetry_term(config.symmetry, user_env, env.obs_spec))
-    if config.rnd is not None:
-        rnd = config.rnd
-        if config.generation != "striderl":
-            rnd = _completed(rnd, env, resolve_sets(config, env).rnd)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + 1)
-            terms.append(RandomNetworkDistillation(env.obs_spec, env.num_envs, rnd, device))
-    terms += build_motion(config, policy, env, _discriminator(config, env, seed + 2), seed + 2)
-    if config.teacher is None:
-        return PPO(policy, config.algorithm, terms=terms, mode=mode, reduce=reduce)
+    found = estimations(policy, given[0]) if len(given) == 1 else given
+    return {
+        f"estimation_{number}" if number > 1 else "estimation": EstimatorConfig(
+            weight=each.weight, loss=each.loss, loss_kwargs=each.loss_kwargs, stage=each.stage
+        )
+        for number, each in enumerate(found, start=1)
+    }
+
+
+def _teaching(config: RunnerConfig) -> TPPOConfig:
+    assert config.teacher is not None
     settings = replace(config.teacher.config, ppo=config.algorithm)
     if not settings.using_ppo:
         settings = replace(settings, ppo=without_rsl_rl_defaults(config.algorithm))
     if config.motion is not None:
         ATPPOConfig(tppo=settings)  # without PPO rewards are not used
-    sets = resolve_sets(config, env)
-    seen = sets.critic if settings.label_action_with_critic_obs else sets.actor
-    candidates = (seen, *(each for each in (sets.critic, sets.actor) if each != seen))
-    teacher = build_teacher(config.teacher.teacher, lambda preset: _teacher_policy(preset, env, sets, candidates))
-    return TPPO(policy, teacher, settings, terms, mode=mode, reduce=reduce)
+    return settings
 
 
-def _discriminator(config: RunnerConfig, env: VecEnv, seed: int) -> AMPDiscriminator | None:
-    """Build the discriminator of the policy's class, if it has one; its weights depend on the seed."""
+def _motion_objects(config: RunnerConfig, env: VecEnv, seed: int) -> dict[str, Any]:
+    """Return the discriminator of the policy's class, if it has one; its weights depend on the seed."""
     preset = config.policy
     if not isinstance(preset, PresetSettings) or DISCRIMINATOR not in preset.settings:
-        return None
+        return {}
+    if config.motion is None:
+        _log.warning("%s has no effect with this algorithm; APPO and ATPPO learn one", DISCRIMINATOR)
+        return {}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed + DISCRIMINATOR_SEED)
         model = preset_model(preset.class_name, preset.settings, env, resolve_sets(config, env))
-    return model.discriminator if isinstance(model, AMP_POLICIES) else None
-
-
-def preset_policy(preset: PresetSettings, env: VecEnv, sets: ObsSets) -> Policy:
-    """Build the pure policy of a class for this env, with weights that are still to be loaded."""
-    with torch.random.fork_rng(devices=[]):
-        return Policy(env.obs_spec, env.action_spec, _preset_config(preset, env, sets))
+    found: AMPDiscriminator | None = model.discriminator if isinstance(model, AMP_POLICIES) else None
+    return {} if found is None else {"discriminator": found}
 
 
 def _teacher_policy(
@@ -201,7 +222,9 @@ def _teacher_policy(
     own = env.action_spec.shape[0] if isinstance(env.action_spec, BoxSpec) else None
     if num_actions is not None and own is not None and num_actions != own:
         raise ValueError(f"teacher_policy: num_actions={num_actions}, and this env has {own}")
-    return preset_policy(replace(preset, settings=settings), env, replace(sets, actor=found))
+    config = _preset_config(replace(preset, settings=settings), env, replace(sets, actor=found))
+    with torch.random.fork_rng(devices=[]):
+        return Policy(env.obs_spec, env.action_spec, config)
 
 
 def _segment(name: str, spec: ObsSpec) -> str:
@@ -398,94 +421,3 @@ def _components(groups: tuple[str, ...], spec: ObsSpec, who: str, env_name: str)
                 f"{suggestion(group, choices)}"
             )
     return spec.select(groups).names
-
-
-# -- teachers ----------------------------------------------------------------------------------------------------------
-
-
-MakePolicy = Callable[[PresetSettings], Policy]
-"""Builds the policy of a class for the env at hand."""
-
-_NUMBERED = re.compile(r"model_(\d+)(\.pt)?")
-
-
-def load_teacher(
-    folder: str | Path, which: str | int = "best", *, components: Mapping[str, str] | None = None
-) -> Teacher:
-    """Load the policy of a run's folder as a teacher, with its normalisers and its observation components.
-
-    which: the 'best', the 'last', or that of a number of env steps.
-    components: names in the student's env of the components that the teacher observes, where they differ.
-    """
-    return Teacher(load_run(folder, which, builds_env=False).policy, components)
-
-
-def build_teacher(given: Any, make_policy: MakePolicy) -> Teacher | TeacherRouter:
-    """Return the teacher, or the teachers, that a config names."""
-    if isinstance(given, (Teacher, TeacherRouter)):
-        return given
-    if not isinstance(given, Mapping):
-        return Teacher(given)
-    keys = Keys(given, "teacher_policy")
-    if "teachers" in keys:
-        several = [build_teacher(each, make_policy) for each in keys.take("teachers")]
-        component = keys.take("component")
-        keys.finish()
-        if component is None or not all(isinstance(each, Teacher) for each in several):
-            raise ValueError("teacher_policy['teachers'] wants 'component', and a list of single teachers")
-        return TeacherRouter([each for each in several if isinstance(each, Teacher)], str(component))
-    return _from_path(keys, make_policy)
-
-
-def _from_path(keys: Keys, make_policy: MakePolicy) -> Teacher:
-    path, components = keys.take("teacher_ac_path"), dict(keys.take("components", {}))
-    if path is None:
-        raise ValueError(
-            "teacher_policy wants 'teacher_ac_path': the folder of a run, or a checkpoint with the class it was made by"
-        )
-    path = Path(path)
-    if (path / SPECS_FILE).is_file():
-        which = keys.take("which", "best")
-        keys.take("class_name")
-        if is_log_dir(path):
-            keys.rest()  # settings of its class, which the folder contains
-        keys.finish()
-        return load_teacher(path, which, components=components)
-    return Teacher(_from_weights(_newest(path), read_preset(keys.rest(), "teacher_policy"), make_policy), components)
-
-
-def _newest(path: Path) -> Path:
-    """Return the checkpoint itself, or the one with the highest number in a log_dir."""
-    if not path.exists():
-        raise FileNotFoundError(f"there is no teacher {str(path)!r}")
-    found = (
-        [(int(match[1]), each) for each in path.iterdir() if (match := _NUMBERED.fullmatch(each.name))]
-        if (path.is_dir())
-        else []
-    )
-    return max(found)[1] if found else path
-
-
-def _from_weights(path: Path, preset: PresetSettings, make_policy: MakePolicy) -> Policy:
-    """Build the class with the normalisers that the weights have, and load them."""
-    foreign = read_rsl_rl(path) if path.is_file() and not _is_ours(load_state(path)) else None
-    if foreign is not None:
-        normalized = foreign.actor_normalizer is not None
-        policy = make_policy(replace(preset, normalize_actor_obs=normalized, normalize_critic_obs=False))
-        load_rsl_rl(policy, foreign, critic=False)
-        return policy
-    weights = weights_in(load_state(path))
-    actor, critic = (_normalizes(weights, part) for part in ("actor.", "critic."))
-    policy = make_policy(replace(preset, normalize_actor_obs=actor, normalize_critic_obs=critic))
-    # the critic of a teacher is never used, and may have been built for other observations
-    load_parts(policy, weights, take=[part for part in part_names(policy) if part.partition("/")[0] != "critic"])
-    return policy
-
-
-def _is_ours(state: Mapping[str, Any]) -> bool:
-    weights = state.get("model_state_dict")
-    return isinstance(weights, Mapping) and any(str(name).startswith(("head.", "actor_body.")) for name in weights)
-
-
-def _normalizes(weights: Mapping[str, Tensor], part: str) -> bool:
-    return any(name.startswith((part, "trunk.")) and "_NormalizeObs." in name for name in weights)

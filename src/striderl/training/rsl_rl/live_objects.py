@@ -1,35 +1,50 @@
-"""Build terms from settings and an env: motion terms, and symmetry from rsl_rl's mirror functions.
-
-    settings, discriminator of the policy ──▶ size of a motion ──▶ components and frames ──▶ expert ──▶ terms
+"""Live objects of a runner, which no config can hold: expert motions, mirrors, teachers.
 
     function(env=, obs={group: [n, …]}, actions=[n, A])  ──▶  ({group: [k·n, …]}, [k·n, A])     k copies, the first is
                                                                 the given one; rows n to 2n are mirrored, and used
 
 The term `Symmetry` takes a mirror as two functions. One mirror is used; a function that gives more than two copies is
 named once in the log. The older form (v1, v2) takes one vector at a time and obs_type= 'policy' or 'critic'.
+
+A teacher is an object, the folder of a run, or the weights of a class:
+
+    Teacher(policy)                                                    as it is
+    {"teacher_ac_path": "runs/walk/2026-…"}                            a run's folder, which holds everything
+    {"teacher_ac_path": "logs/walk"}                                   a runner's log_dir: the newest checkpoint
+    {"teacher_ac_path": "logs/walk/model_1500", "class_name": …, …}    one checkpoint of it, or an older log_dir
+    {"teacher_ac_path": "old/model_1500.pt", "class_name": …, …}       rsl_rl's or st_rl's file, with its normaliser
+    {"teachers": [{…}, {…}], "component": "skill"}                     several, routed by an observation component
 """
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from striderl.algorithms.on_policy.appo import motion_terms
 from striderl.algorithms.terms.expert import EnvExpert, as_expert
 from striderl.algorithms.terms.motion_prior import MotionPriorConfig
-from striderl.algorithms.terms.symmetry import Symmetry
-from striderl.algorithms.terms.term import Term
+from striderl.checkpoint.foreign import read_rsl_rl
+from striderl.collect.teacher import Teacher, TeacherRouter
 from striderl.data.specs import ObsSpec, TensorSpec
 from striderl.envs.vec_env import VecEnv
 from striderl.networks.discriminator import AMPDiscriminator
 from striderl.policies.policy import Policy
+from striderl.policies.transfer.parts import load_parts, part_names
+from striderl.policies.transfer.rsl_rl_names import load_rsl_rl
+from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.log_dir import is_log_dir
+from striderl.training.experiment.run_folder import SPECS_FILE
+from striderl.training.experiment.runner_checkpoints import load_state, weights_in
 from striderl.training.experiment.runner_config import MotionSettings, PresetSettings, RunnerConfig, SymmetrySettings
+from striderl.training.rsl_rl.config_policy import Keys, read_preset
 
 # -- motions -----------------------------------------------------------------------------------------------------------
 
@@ -56,25 +71,16 @@ def motion_info(config: RunnerConfig) -> dict[str, TensorSpec]:
     return {expert.column: expert.spec}
 
 
-def build_motion(
-    config: RunnerConfig, policy: Policy, env: VecEnv, discriminator: AMPDiscriminator | None, seed: int
-) -> list[Term]:
-    """Return the terms of a config with motions, none where there are no settings for them.
-
-    A discriminator that the policy's class does not bring is made from the settings of the prior and the seed.
-    """
-    motion = config.motion
-    if motion is None:
-        if discriminator is not None:
-            _log.warning("%s has no effect with this algorithm; APPO and ATPPO learn one", DISCRIMINATOR)
-        return []
+def motion_parts(
+    motion: MotionSettings, env: VecEnv, discriminator: AMPDiscriminator | None
+) -> tuple[dict[str, Any], Any]:
+    """Return the settings of the motion terms by name, and the expert."""
     size = _size(motion, None if discriminator is None else discriminator.input_dim)
     prior = _with_window(motion.prior, env.obs_spec, size) if motion.find_window else motion.prior
-    expert = _expert(motion, prior, env, size)
-    mimic = None if motion.mimic is None else replace(motion.mimic, components=prior.components)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return motion_terms(policy, expert, prior, mimic, discriminator)
+    terms: dict[str, Any] = {"motion_prior": prior}
+    if motion.mimic is not None:
+        terms["mimic"] = replace(motion.mimic, components=prior.components)
+    return terms, _expert(motion, prior, env, size)
 
 
 def _expert(motion: MotionSettings, prior: MotionPriorConfig, env: VecEnv, size: int) -> Any:
@@ -133,17 +139,6 @@ def _with_window(prior: MotionPriorConfig, spec: ObsSpec, size: int) -> MotionPr
 
 
 # -- mirrors -----------------------------------------------------------------------------------------------------------
-
-
-def symmetry_term(settings: SymmetrySettings, env: Any, spec: ObsSpec) -> Symmetry:
-    """Make the term from a config's function, which is handed the user's own env."""
-    mirror = GroupMirror(settings, env, spec)
-    return Symmetry(
-        mirror_obs=mirror.obs,
-        mirror_act=mirror.act,
-        augment=settings.augment,
-        mirror_loss_weight=settings.mirror_loss_weight,
-    )
 
 
 class GroupMirror:
@@ -215,3 +210,94 @@ def _joined(spec: ObsSpec, rows: Mapping[str, Tensor]) -> Tensor:
         return rows[spec.names[0]]
     flat: Tensor = spec.flatten({name: rows[name] for name in spec})
     return flat
+
+
+# -- teachers ----------------------------------------------------------------------------------------------------------
+
+
+MakePolicy = Callable[[PresetSettings], Policy]
+"""Builds the policy of a class for the env at hand."""
+
+_NUMBERED = re.compile(r"model_(\d+)(\.pt)?")
+
+
+def load_teacher(
+    folder: str | Path, which: str | int = "best", *, components: Mapping[str, str] | None = None
+) -> Teacher:
+    """Load the policy of a run's folder as a teacher, with its normalisers and its observation components.
+
+    which: the 'best', the 'last', or that of a number of env steps.
+    components: names in the student's env of the components that the teacher observes, where they differ.
+    """
+    return Teacher(load_run(folder, which, builds_env=False).policy, components)
+
+
+def build_teacher(given: Any, make_policy: MakePolicy) -> Teacher | TeacherRouter:
+    """Return the teacher, or the teachers, that a config names."""
+    if isinstance(given, (Teacher, TeacherRouter)):
+        return given
+    if not isinstance(given, Mapping):
+        return Teacher(given)
+    keys = Keys(given, "teacher_policy")
+    if "teachers" in keys:
+        several = [build_teacher(each, make_policy) for each in keys.take("teachers")]
+        component = keys.take("component")
+        keys.finish()
+        if component is None or not all(isinstance(each, Teacher) for each in several):
+            raise ValueError("teacher_policy['teachers'] wants 'component', and a list of single teachers")
+        return TeacherRouter([each for each in several if isinstance(each, Teacher)], str(component))
+    return _from_path(keys, make_policy)
+
+
+def _from_path(keys: Keys, make_policy: MakePolicy) -> Teacher:
+    path, components = keys.take("teacher_ac_path"), dict(keys.take("components", {}))
+    if path is None:
+        raise ValueError(
+            "teacher_policy wants 'teacher_ac_path': the folder of a run, or a checkpoint with the class it was made by"
+        )
+    path = Path(path)
+    if (path / SPECS_FILE).is_file():
+        which = keys.take("which", "best")
+        keys.take("class_name")
+        if is_log_dir(path):
+            keys.rest()  # settings of its class, which the folder contains
+        keys.finish()
+        return load_teacher(path, which, components=components)
+    return Teacher(_from_weights(_newest(path), read_preset(keys.rest(), "teacher_policy"), make_policy), components)
+
+
+def _newest(path: Path) -> Path:
+    """Return the checkpoint itself, or the one with the highest number in a log_dir."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no teacher {str(path)!r}")
+    found = (
+        [(int(match[1]), each) for each in path.iterdir() if (match := _NUMBERED.fullmatch(each.name))]
+        if (path.is_dir())
+        else []
+    )
+    return max(found)[1] if found else path
+
+
+def _from_weights(path: Path, preset: PresetSettings, make_policy: MakePolicy) -> Policy:
+    """Build the class with the normalisers that the weights have, and load them."""
+    foreign = read_rsl_rl(path) if path.is_file() and not _is_ours(load_state(path)) else None
+    if foreign is not None:
+        normalized = foreign.actor_normalizer is not None
+        policy = make_policy(replace(preset, normalize_actor_obs=normalized, normalize_critic_obs=False))
+        load_rsl_rl(policy, foreign, critic=False)
+        return policy
+    weights = weights_in(load_state(path))
+    actor, critic = (_normalizes(weights, part) for part in ("actor.", "critic."))
+    policy = make_policy(replace(preset, normalize_actor_obs=actor, normalize_critic_obs=critic))
+    # the critic of a teacher is never used, and may have been built for other observations
+    load_parts(policy, weights, take=[part for part in part_names(policy) if part.partition("/")[0] != "critic"])
+    return policy
+
+
+def _is_ours(state: Mapping[str, Any]) -> bool:
+    weights = state.get("model_state_dict")
+    return isinstance(weights, Mapping) and any(str(name).startswith(("head.", "actor_body.")) for name in weights)
+
+
+def _normalizes(weights: Mapping[str, Tensor], part: str) -> bool:
+    return any(name.startswith((part, "trunk.")) and "_NormalizeObs." in name for name in weights)

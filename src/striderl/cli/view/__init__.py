@@ -1,0 +1,1 @@
+"""`striderl view`: a run in the browser, live or as a fault left it."""
