@@ -234,7 +234,7 @@ def test_episodic_advantages_by_hand_by_position_and_by_name(end: str, convert: 
             batch, buffer, index, v_s=present, v_s_=following, gamma=0.5, gae_lambda=0.5
         ),
         BasePolicy.compute_episodic_return(
-            batch, buffer=buffer, indice=index, v_s=present, v_s_=following, gamma=0.5, gae_lambda=0.5
+            batch, buffer=buffer, indices=index, v_s=present, v_s_=following, gamma=0.5, gae_lambda=0.5
         ),
     )
     for returns, advantages in calls:

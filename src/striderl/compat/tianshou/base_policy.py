@@ -1,7 +1,7 @@
 """`BasePolicy`: a learner as one module that acts, prepares samples and learns, in the words of Tianshou.
 
     update(sample_size, buffer):   buffer.sample ─▶ process_fn ─▶ learn ─▶ post_process_fn
-                                    batch, indice   + returns     dict      new priorities
+                                    batch, indices   + returns     dict      new priorities
 
     state        training   updating        who is at work
     collecting     True      False          a Collector of a training run
@@ -149,7 +149,7 @@ class BasePolicy(nn.Module, ABC):
     def compute_episodic_return(
         batch: Batch,
         buffer: ReplayBuffer,
-        indice: Array,
+        indices: Array,
         v_s_: Any = None,
         v_s: Any = None,
         gamma: float = 0.99,
@@ -166,7 +166,7 @@ class BasePolicy(nn.Module, ABC):
     def compute_episodic_return(batch: Batch, *args: Any, **kwargs: Any) -> Any:
         """Compute GAE in the argument order of Tianshou 0.4 and later, or of 0.3.
 
-        (batch, buffer, indice, v_s_=None, v_s=None, gamma=0.99, gae_lambda=0.95) returns (returns, advantages) [B];
+        (batch, buffer, indices, v_s_=None, v_s=None, gamma=0.99, gae_lambda=0.95) returns (returns, advantages) [B];
         (batch, v_s_=None, gamma=0.99, gae_lambda=0.95, rew_norm=False) sets `batch.returns` and returns the batch.
 
         `batch` has all steps in the order of time, as `buffer.sample(0)` gives them. `v_s_` [B] are the values of
@@ -177,9 +177,9 @@ class BasePolicy(nn.Module, ABC):
         second = args[0] if args else kwargs.get("buffer")
         if isinstance(second, ReplayBuffer):
             return _episodic_return(batch, *args, **kwargs)
-        if "buffer" in kwargs or "indice" in kwargs or not (second is None or leaf.is_array(second)):
+        if "buffer" in kwargs or "indices" in kwargs or not (second is None or leaf.is_array(second)):
             raise TypeError(
-                "compute_episodic_return wants (batch, buffer, indice, v_s_, v_s, gamma, gae_lambda) with a "
+                "compute_episodic_return wants (batch, buffer, indices, v_s_, v_s, gamma, gae_lambda) with a "
                 "ReplayBuffer, or (batch, v_s_, gamma, gae_lambda, rew_norm) with the values of batch.obs_next; found "
                 f"{type(second).__name__} after the batch"
             )
@@ -189,14 +189,14 @@ class BasePolicy(nn.Module, ABC):
 def _episodic_return(
     batch: Batch,
     buffer: ReplayBuffer,
-    indice: Array,
+    indices: Array,
     v_s_: Any = None,
     v_s: Any = None,
     gamma: float = 0.99,
     gae_lambda: float = 0.95,
 ) -> tuple[Array, Array]:
-    """Compute (returns, advantages) of the steps at these indice."""
-    return episodic_return(batch, gaps_between(buffer, indice), v_s_, v_s, gamma=gamma, lam=gae_lambda)
+    """Compute (returns, advantages) of the steps at these indices."""
+    return episodic_return(batch, gaps_between(buffer, indices), v_s_, v_s, gamma=gamma, lam=gae_lambda)
 
 
 def _returns_only(
@@ -227,12 +227,12 @@ class Windows(NamedTuple):
 
 
 def windows(
-    buffer: ReplayBuffer, indice: Any, *, gamma: float, n: int, rew_norm: bool = False, ignore_done: bool = False
+    buffer: ReplayBuffer, indices: Any, *, gamma: float, n: int, rew_norm: bool = False, ignore_done: bool = False
 ) -> Windows:
     """Look up to n steps ahead of these steps, not beyond the end of an episode or the newest step."""
     if n < 1:
         raise ValueError(f"n_step is at least 1, found {n}")
-    last: Array = np.asarray(leaf.to_array(indice), np.int64)
+    last: Array = np.asarray(leaf.to_array(indices), np.int64)
     reward, done = np.asarray(leaf.to_array(buffer.rew), np.float64), np.asarray(leaf.to_array(buffer.done))
     if reward.ndim != 1:
         raise ValueError(f"n-step returns want one reward per step, found rewards {list(reward.shape[1:])} per step")
@@ -265,9 +265,9 @@ def nstep_return(buffer: ReplayBuffer, found: Windows, target_q_fn: Callable[[Re
     return reward + discount * value
 
 
-def gaps_between(buffer: ReplayBuffer, indice: Any) -> Array:
-    """Return where a step is not followed by the next of these indice, bool [B]: rings do not continue each other."""
-    index = np.asarray(leaf.to_array(indice))
+def gaps_between(buffer: ReplayBuffer, indices: Any) -> Array:
+    """Return where a step is not followed by the next of these indices, bool [B]: rings do not continue each other."""
+    index = np.asarray(leaf.to_array(indices))
     broken = np.append(np.asarray(buffer.next(index))[:-1] != index[1:], True)
     return broken | np.isin(index, buffer.unfinished_index())
 
