@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from striderl.checkpoint.safe_files import read_json, replacing, write_text
+from striderl.checkpoint.safe_files import read_json, read_lines, replacing, write_text
 from striderl.loggers.file_loggers import CsvLogger, LineFile
 from striderl.loggers.logger import Logger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
@@ -108,7 +108,7 @@ def get_log_dir(experiment_name: str, root_log_dir: str | Path | None = None, da
 def check_progress(exp_dir: str | Path | None = None) -> dict[Path, int]:
     """Show and return the number of rows of every progress.csv below a folder."""
     files = sorted((Path.cwd() if exp_dir is None else Path(exp_dir)).rglob("progress.csv"))
-    counts = {path: max(0, len(path.read_text().splitlines()) - 1) for path in files}
+    counts = {path: max(0, sum(1 for _ in read_lines(path)) - 1) for path in files}
     for path, count in counts.items():
         log(f"{count} {path}", with_timestamp=False)
     return counts
