@@ -209,6 +209,16 @@ MISSING = [
         "from striderl.compat.rsl_rl.storage import RolloutStorage; RolloutStorage('rl', 2, 4, {}, [1])",
         "tensordict",
     ),
+    (
+        "viser",
+        "from striderl.cli.view.server import RequestCheck, open_server; open_server('h', 0, RequestCheck('h'))",
+        "view",
+    ),
+    (
+        "mjviser",
+        "from types import SimpleNamespace as N; from striderl.cli.view.scene import MujocoScene; MujocoScene(N(), [N()])",
+        "view",
+    ),
     ("neptune", "from striderl.loggers.trackers import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
 ]
 

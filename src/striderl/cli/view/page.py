@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from striderl.checkpoint.errors import CheckpointError
 from striderl.cli.terminal import UsageError, message_of
-from striderl.cli.view.scene import MujocoScene, PictureScene, Scene
+from striderl.cli.view.scene import MujocoScene, PictureScene, TrackScene
 from striderl.cli.view.session import ViewSession
 from striderl.cli.view.track import Session
 from striderl.loggers.plots import RunMetrics, read_metrics
@@ -85,7 +85,7 @@ class ViewPage:
 
     # -- elements ------------------------------------------------------------------------------------------------------
 
-    def _make_scene(self) -> Scene:
+    def _make_scene(self) -> TrackScene:
         if isinstance(getattr(self, "_scene", None), PictureScene):
             self._scene.remove()  # type: ignore[attr-defined]
         tracks = self._session.tracks

@@ -23,7 +23,7 @@ _LABEL_HEIGHT = 0.35
 _BLANK = np.full((120, 160, 3), 235, np.uint8)
 
 
-class Scene(Protocol):
+class TrackScene(Protocol):
     """Shows one moment of every track."""
 
     def show(self, tracks: Sequence[Track], back: int, env_index: int) -> None:
