@@ -216,7 +216,7 @@ MISSING = [
     ),
     (
         "mjviser",
-        "from types import SimpleNamespace as N; from striderl.cli.view.scene import MujocoScene; MujocoScene(N(), [N()])",
+        "from striderl.cli.view.scene import MujocoScene; MujocoScene(None, [])",
         "view",
     ),
     ("neptune", "from striderl.loggers.trackers import NeptuneLogger as L; L('r').log(0, {})", "neptune"),
