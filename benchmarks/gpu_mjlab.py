@@ -36,6 +36,8 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "hook": {"algorithm": "striderl.rsl_rl:PPO"},
     "runner": {"runner": True},
     "runner 8192x12": {"runner": True, "envs": 8192, "steps": 12},
+    "runner 8192x12, 8 epochs": {"runner": True, "envs": 8192, "steps": 12, "epochs": 8},
+    "runner 4096x12, 8 epochs": {"runner": True, "envs": 4096, "steps": 12, "epochs": 8},
     "runner 16384x6": {"runner": True, "envs": 16384, "steps": 6},
     "hook 16384x6": {"algorithm": "striderl.rsl_rl:PPO", "envs": 16384, "steps": 6},
     "compiled first": {"runner": True, "execution": {"mode": "graphed"}},
@@ -98,6 +100,7 @@ def train(name: str, seconds: float, folder: Path, device: str) -> None:
         return
     agent.logger, agent.save_interval, agent.upload_model = "tensorboard", 10_000, False
     agent.num_steps_per_env = chosen.get("steps", agent.num_steps_per_env)
+    agent.algorithm.num_learning_epochs = chosen.get("epochs", agent.algorithm.num_learning_epochs)
     agent.algorithm.class_name = chosen.get("algorithm", "PPO")
     settings = asdict(agent)
     if "execution" in chosen:

@@ -211,12 +211,12 @@ def test_the_clients_fields_are_flags(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "num_envs", "shown"),
     [
-        (["--device", "cuda"], 8192, "8192 envs, rollouts of 2 steps"),  # the config has 4
-        (["--device", "cuda", "--num-envs", "4096"], 4096, ""),
+        (["--device", "cuda"], 4096, "4096 envs, rollouts of 2 steps, 8 epochs"),  # the config has 4 steps
+        (["--device", "cuda", "--num-envs", "128"], 128, ""),
         ([], 64, ""),
     ],
 )
-def test_mjlab_on_a_gpu_gets_more_envs_and_shorter_rollouts(words, num_envs, shown, monkeypatch, capsys):
+def test_mjlab_on_a_gpu_learns_more_often(words, num_envs, shown, monkeypatch, capsys):
     task, asked = mjlab(monkeypatch), []
 
     def make_nothing(name, *, num_envs, device, settings):
