@@ -2,7 +2,7 @@
 
     trainer                                                  worker
     b"u" set-up, builder                   ────────▶         builds its VecEnv
-                                           ◀────────  b"d"   its `EnvFacts`
+                                           ◀────────  b"d"   its `PartFacts`
     b"b" bind: shared tensors, rows        ────────▶
     b"t" step                              ────────▶         reads its rows of the actions, steps, writes its rows
                                            ◀────────  b"."   the step's 'log', empty when there is none
@@ -37,7 +37,7 @@ from striderl.envs.workers.shared_tensors import SharedMemory, tensors_in, wait_
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvFacts:
+class PartFacts:
     """What the trainer must learn of an env that lives in another process."""
 
     num_envs: int
@@ -80,9 +80,9 @@ class EnvFacts:
         }
 
 
-def facts_of(env: VecEnv) -> EnvFacts:
+def facts_of(env: VecEnv) -> PartFacts:
     """Describe an env."""
-    return EnvFacts(
+    return PartFacts(
         num_envs=env.num_envs,
         obs_spec=env.obs_spec,
         action_spec=env.action_spec,

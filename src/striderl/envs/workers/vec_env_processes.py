@@ -207,7 +207,7 @@ class VecEnvProcesses(VecEnv):
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, build: BuildPart) -> list[vec_child.EnvFacts]:
+    def _start(self, build: BuildPart) -> list[vec_child.PartFacts]:
         import cloudpickle  # type: ignore[import-untyped]
 
         for handle in self._handles:
@@ -216,7 +216,7 @@ class VecEnvProcesses(VecEnv):
             self._group.watch(handle)
         return [unpack(packet.body) for packet in self._replies(self._handles)]
 
-    def _take_facts(self, parts: Sequence[vec_child.EnvFacts]) -> None:
+    def _take_facts(self, parts: Sequence[vec_child.PartFacts]) -> None:
         first = parts[0]
         for handle, part in zip(self._handles, parts):
             wanted = handle.stop - handle.start
