@@ -3,8 +3,8 @@
     python tools/api.py            write the page
     python tools/api.py --check    exit with 1 if the page differs from the source
 
-A package's public names are those of its `__all__`. The facades of `striderl.compat` have the names of other libraries and are
-left out: what is there is in docs/described.md.
+A package's public names are those of its `__all__`. The facades of `striderl.compat` have the names of other libraries
+and are left out: what is there is in docs/described.md.
 """
 
 from __future__ import annotations
