@@ -21,15 +21,13 @@ from torch import Tensor
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     Temperature,
     cleaned,
     counted,
     frozen,
-    load_parts,
     module_updater,
     sample_noise_spec,
-    sampler_for,
-    save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.terms.term import Term
@@ -42,8 +40,6 @@ from striderl.networks.ensemble import EnsembleMoments, RenormEnsembleMlp
 from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.value_functions import QFunction, QFunctionConfig
-from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Sampler
 
 
 @suggests_fields
@@ -97,9 +93,10 @@ def crossq(
     return CrossQ(policy, QFunction(obs_spec, action_spec, members), config)
 
 
-class CrossQ:
+class CrossQ(OffPolicyLearner):
     """Losses, targets and the update of CrossQ for a policy and its Q-functions."""
 
+    config: CrossQConfig
     Config = CrossQConfig
     summary = "SAC without target networks, by batch renormalisation, for real-valued actions"
     loop = OFF_POLICY
@@ -150,27 +147,10 @@ class CrossQ:
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
 
-    def actor(self) -> ExploringActor:
-        """Return the actor that collects: samples of the policy."""
-        return self._actor
-
-    def view(self) -> View:
-        """Return n-step samples."""
-        return self.terms.view(self.config.n_step, self.config.gamma)
-
-    def sampler(self, seed: int) -> Sampler:
-        """Return a uniform or prioritized sampler."""
-        return sampler_for(seed, self.config.prioritized)
-
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return the noise of an action in the state and of one in the next."""
         spec = sample_noise_spec(self.policy)
         return {"action": spec, "next_action": spec}
-
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
 
     def graph_key(self) -> Hashable:
         """Return whether the actor steps in the next gradient step, and what is not frozen."""
@@ -250,14 +230,10 @@ class CrossQ:
         loss = counted_mean(self.temperature.value().detach() * log_prob - value, counted(minibatch))
         return {"actor_loss": (1.0, loss)}, {"entropy": -counted_mean(log_prob.detach(), counted(minibatch))}
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers of the observation from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.critic.update_normalization(columns["obs"], columns["valid"])
-        self.terms.update_normalization(columns)
-
     # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _observers(self) -> tuple[ActorPolicy, QFunction]:
+        return self.policy, self.critic
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -270,12 +246,3 @@ class CrossQ:
             "actor": self._actor,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned, the critics' moments included."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])

@@ -21,17 +21,15 @@ from striderl.algorithms.actor_critic.sac import SACConfig
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     TargetNetwork,
     Temperature,
     cleaned,
     frozen,
-    load_parts,
     module_updater,
     sample_noise_spec,
-    sampler_for,
-    save_parts,
 )
-from striderl.algorithms.reward_terms import RewardTerms, single_steps
+from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.sequence_learning import (
     SEQUENCE_BATCHES,
     ReplayState,
@@ -52,7 +50,6 @@ from striderl.ops.trajectories import sequence_priority
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.value_functions import QFunction
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Sampler
 from striderl.storage.replay.views import SequenceView
 
 
@@ -65,9 +62,10 @@ class RecurrentSACConfig(SACConfig):
     """How sequences are replayed."""
 
 
-class RecurrentSAC:
+class RecurrentSAC(OffPolicyLearner):
     """Losses, targets and the update of SAC on sequences."""
 
+    config: SACConfig
     Config: ClassVar[type[Any]] = RecurrentSACConfig
     summary = "soft actor-critic with a memory from replayed sequences, for real-valued actions"
     loop = OFF_POLICY
@@ -122,21 +120,13 @@ class RecurrentSAC:
         self.target = TargetNetwork(critic)
         self.terms = RewardTerms(terms, policy, config.mode)
         self.num_updates = 0
-        self._actor = BehaviourActor(policy, Sample())
+        self._actor: BehaviourActor = BehaviourActor(policy, Sample())
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
-
-    def actor(self) -> BehaviourActor:
-        """Return the actor that collects: samples of the policy."""
-        return self._actor
 
     def view(self) -> View:
         """Return sequences with their burn-in."""
         return SequenceView(self.sequence.length, burn_in=self.sequence.burn_in)
-
-    def sampler(self, seed: int) -> Sampler:
-        """Return a uniform or prioritized sampler of the starts of sequences."""
-        return sampler_for(seed, self.config.prioritized)
 
     def replay_state(self) -> ReplayState:
         """Return the spec of the actor's memory in the replay."""
@@ -147,11 +137,6 @@ class RecurrentSAC:
         spec = sample_noise_spec(self.policy)
         steps = {"action": spec, "next_action": spec, **self.kind.noise(self.critic.config.num_members)}
         return per_step(steps, self.sequence.length)
-
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
@@ -255,15 +240,10 @@ class RecurrentSAC:
         error = (means - self.kind.target_mean(minibatch["target"])).abs().mean(dim=0)
         return sequence_priority(error.view(shape), minibatch["valid"].view(shape), self.sequence.eta)
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.critic.update_normalization(columns["obs"], columns["valid"])
-        if len(self.terms):
-            self.terms.update_normalization(single_steps(columns))
-
     # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _observers(self) -> tuple[ActorPolicy, QFunction]:
+        return self.policy, self.critic
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -276,12 +256,3 @@ class RecurrentSAC:
             "temperature_updater": self._temperature_updater,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])

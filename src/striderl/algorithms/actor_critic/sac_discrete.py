@@ -21,29 +21,24 @@ from torch import Tensor
 from striderl.algorithms.building import CRITIC_SEED, OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     TargetNetwork,
     Temperature,
     cleaned,
     counted,
-    load_parts,
     module_updater,
-    sampler_for,
-    save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, ExploringActor, Sample
 from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
-from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.networks.distributions.categorical import FORBIDDEN, Categorical
 from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.settings import q_function_config
 from striderl.policies.value_functions import ChoiceQFunction, QFunctionConfig
-from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Sampler
 
 
 @suggests_fields
@@ -100,9 +95,10 @@ def discrete_sac(
     return DiscreteSAC(policy, ChoiceQFunction(obs_spec, action_spec, critic), config)
 
 
-class DiscreteSAC:
+class DiscreteSAC(OffPolicyLearner):
     """Losses, targets and the update of discrete SAC for a policy and its Q-functions."""
 
+    config: DiscreteSACConfig
     Config = DiscreteSACConfig
     summary = "soft actor-critic from replay, for choices"
     loop = OFF_POLICY
@@ -152,27 +148,6 @@ class DiscreteSAC:
         self.terms = RewardTerms(terms, policy, mode)
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
-
-    def actor(self) -> ExploringActor:
-        """Return the actor that collects: samples of the policy."""
-        return self._actor
-
-    def view(self) -> View:
-        """Return n-step samples."""
-        return self.terms.view(self.config.n_step, self.config.gamma)
-
-    def sampler(self, seed: int) -> Sampler:
-        """Return a uniform or prioritized sampler."""
-        return sampler_for(seed, self.config.prioritized)
-
-    def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return nothing."""
-        return {}
-
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
 
     def graph_key(self) -> Hashable:
         """Return what is not frozen: but for that, all gradient steps are alike."""
@@ -252,14 +227,10 @@ class DiscreteSAC:
         error: Tensor = (self._value_of_choices(minibatch) - minibatch["target"]).abs().mean(dim=0)
         return error
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.critic.update_normalization(columns["obs"], columns["valid"])
-        self.terms.update_normalization(columns)
-
     # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _observers(self) -> tuple[ActorPolicy, ChoiceQFunction]:
+        return self.policy, self.critic
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -273,15 +244,6 @@ class DiscreteSAC:
             "actor": self._actor,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])
 
 
 def soft_value(log_probs: Tensor, values: Tensor, temperature: Tensor) -> Tensor:
