@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from striderl.networks.heads.value import QuantileQHead as QuantileQHead
     from striderl.networks.heads.value import ReturnDistribution as ReturnDistribution
     from striderl.networks.heads.value import ValueHead as ValueHead
-    from striderl.networks.initialization import default_init as default_init
-    from striderl.networks.initialization import orthogonal_init as orthogonal_init
     from striderl.networks.memory import Memory as Memory
     from striderl.networks.mlp import MlpModel as MlpModel
     from striderl.networks.mlp import get_activation_Cls as get_activation_Cls
@@ -81,7 +79,6 @@ __getattr__, __dir__, __all__ = lazy(
             "ReturnDistribution",
             "ValueHead",
         ],
-        "initialization": ["default_init", "orthogonal_init"],
         "memory": ["Memory"],
         "mlp": ["MlpModel", "get_activation_Cls", "resolve_nn_activation"],
         "normalizers": [

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from striderl.policies.transfer.load import input_columns as input_columns
     from striderl.policies.transfer.load import load_misaligned_state_dict as load_misaligned_state_dict
     from striderl.policies.transfer.parts import load_parts as load_parts
-    from striderl.policies.transfer.parts import replace_encoder as replace_encoder
     from striderl.policies.transfer.parts import replace_encoder0 as replace_encoder0
     from striderl.policies.transfer.rsl_rl_names import load_rsl_rl as load_rsl_rl
     from striderl.policies.transfer.rsl_rl_names import policy_from_rsl_rl as policy_from_rsl_rl
@@ -97,7 +96,7 @@ __getattr__, __dir__, __all__ = lazy(
         "settings": ["EncoderSettings", "PolicySettings"],
         "stages": ["NormalizeObs", "OneHot", "Override", "Remember"],
         "transfer.load": ["TransferError", "TransferReport", "input_columns", "load_misaligned_state_dict"],
-        "transfer.parts": ["load_parts", "replace_encoder", "replace_encoder0"],
+        "transfer.parts": ["load_parts", "replace_encoder0"],
         "transfer.rsl_rl_names": ["load_rsl_rl", "policy_from_rsl_rl"],
         "value_functions": ["ChoiceQFunction", "QFunction", "QFunctionConfig", "ValueFunction"],
     },
