@@ -317,5 +317,7 @@ def test_the_house_does_not_grow():
     assert len(found.modules) <= limits["at_most"]["files"]
     assert house.own_lines(found) <= limits["at_most"]["code_lines_without_compat"]
     assert len(house.duplicate_classes(found)) <= limits["at_most"]["duplicate_class_names"]
+    touched = house.private_touches(ROOT / "tests", SOURCE)
+    assert len(touched) <= limits["at_most"]["private_attributes_touched_by_tests"], touched
     long = [str(each.path.relative_to(SOURCE)) for each in found.modules.values() if each.lines > 500]
     assert set(long) <= set(limits["long_files"]), "a file has at most 500 lines, or a reason in tools/house.toml"

@@ -86,7 +86,11 @@ def test_frames_begin_with_update_and_end_with_the_losses(counters):
 
 
 def test_private_attributes_of_others_are_found(tmp_path, counters):
-    tests = tmp_path / "tests"
-    tests.mkdir()
-    (tests / "test_x.py").write_text("def test(env, self):\n    env._state, self._own, env.__class__, env.open\n")
-    assert counters.private_touches(tests) == ["tests/test_x.py:2 env._state"]
+    for folder in ("tests", "source"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "source" / "env.py").write_text("class Env:\n    def __init__(self):\n        self._state = 0\n")
+    # `_own` is the test's, `_other` is nobody's in the source, and what begins with two underscores is Python's
+    reads = "env._state, self._state, self._own, env._other, env.__class__, env.open, env._replace"
+    (tmp_path / "tests" / "test_x.py").write_text(f"def test(env, self):\n    {reads}\n")
+    found = counters.private_touches(tmp_path / "tests", tmp_path / "source")
+    assert found == ["tests/test_x.py:2 env._state"]

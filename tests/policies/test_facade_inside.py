@@ -119,7 +119,7 @@ def test_latents_by_name_for_actor_and_critic():
     obs, critic_obs = flat(4)
     model.act(obs)
     latent = model.get_encoder_latent(obs, "scan")
-    assert latent.shape == (4, 4) and torch.equal(latent, model._aux["actor/0_Encode/latent/scan"])
+    assert latent.shape == (4, 4) and torch.equal(latent, model.aux["actor/0_Encode/latent/scan"])
     own = model.get_encoder_latent(critic_obs, "scan", critic=True)
     assert own.shape == (4, 4) and difference(own, latent) > 1e-4
     with pytest.raises(KeyError, match=r"the actor has no encoder of component 'imu'.*'scan'"):
@@ -139,4 +139,4 @@ def test_latents_see_normalised_components():
     model.policy.update_normalization({"obs": 5.0 + torch.randn(100, 4)})
     obs = torch.randn(6, 4)
     model.act(obs)
-    assert torch.equal(model.get_encoder_latent(obs, "obs"), model._aux["actor/0_Encode/latent/obs"])
+    assert torch.equal(model.get_encoder_latent(obs, "obs"), model.aux["actor/0_Encode/latent/obs"])

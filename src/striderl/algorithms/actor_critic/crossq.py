@@ -138,9 +138,9 @@ class CrossQ(OffPolicyLearner):
         low, _, _ = box_bounds(policy.action_spec, "CrossQ")
         self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
         rate, norm, mode = config.learning_rate, config.max_grad_norm, config.mode
-        self._actor_updater = module_updater("actor", policy, rate, norm, mode, beta1=config.beta1)
-        self._critic_updater = module_updater("critic", critic, rate, norm, mode, beta1=config.beta1)
-        self._temperature_updater = module_updater("temperature", self.temperature, rate, norm, mode)
+        self.actor_updater = module_updater("actor", policy, rate, norm, mode, beta1=config.beta1)
+        self.critic_updater = module_updater("critic", critic, rate, norm, mode, beta1=config.beta1)
+        self.temperature_updater = module_updater("temperature", self.temperature, rate, norm, mode)
         self.num_updates = 0
         self._actor = actor or BehaviourActor(policy, Sample())
         self.terms = RewardTerms(terms, policy, mode)
@@ -154,7 +154,7 @@ class CrossQ(OffPolicyLearner):
 
     def graph_key(self) -> Hashable:
         """Return whether the actor steps in the next gradient step, and what is not frozen."""
-        updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
+        updaters = (self.actor_updater, self.critic_updater, self.temperature_updater)
         return self.num_updates % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
@@ -164,17 +164,17 @@ class CrossQ(OffPolicyLearner):
     ) -> dict[str, Tensor]:
         """Step the critics and their statistics; every so often the actor and the temperature."""
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
-        minibatch["next_action"], minibatch["cost"] = self._next_action(minibatch)
+        minibatch["next_action"], minibatch["cost"] = self.next_action(minibatch)
         target, error, moments = self._looked_at(minibatch)
         minibatch["target"] = target
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
         self._members.update_normalization(moments)
         if self.num_updates % self.config.actor_every == 0:
             with frozen(self.critic):
-                numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                numbers |= self.actor_updater.step(self.actor_losses, minibatch)
             if self.config.learn_temperature:
                 minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
-                numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+                numbers |= self.temperature_updater.step(self.temperature.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.num_updates += 1
         numbers["temperature"] = self.temperature.value().detach()
@@ -183,7 +183,7 @@ class CrossQ(OffPolicyLearner):
         return numbers
 
     @torch.no_grad()
-    def _next_action(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def next_action(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return a' and α log π(a'|s')."""
         distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["next_action"])
@@ -211,7 +211,7 @@ class CrossQ(OffPolicyLearner):
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
         """Compute TD targets."""
-        action, cost = self._next_action(minibatch)
+        action, cost = self.next_action(minibatch)
         target, _, _ = self._looked_at({**minibatch, "next_action": action, "cost": cost})
         return target
 
@@ -240,9 +240,9 @@ class CrossQ(OffPolicyLearner):
             "policy": self.policy,
             "critic": self.critic,
             "temperature": self.temperature,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "temperature_updater": self._temperature_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "temperature_updater": self.temperature_updater,
             "actor": self._actor,
             "terms": self.terms,
         }

@@ -112,9 +112,9 @@ class RecurrentSAC(OffPolicyLearner):
         low, _, _ = box_bounds(policy.action_spec, "RecurrentSAC")
         self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
         norm, mode, decay = config.max_grad_norm, config.mode, config.weight_decay
-        self._actor_updater = module_updater("actor", policy, config.actor_learning_rate, norm, mode, decay)
-        self._critic_updater = module_updater("critic", critic, config.critic_learning_rate, norm, mode, decay)
-        self._temperature_updater = module_updater(
+        self.actor_updater = module_updater("actor", policy, config.actor_learning_rate, norm, mode, decay)
+        self.critic_updater = module_updater("critic", critic, config.critic_learning_rate, norm, mode, decay)
+        self.temperature_updater = module_updater(
             "temperature", self.temperature, config.temperature_learning_rate, norm, mode
         )
         self.target = TargetNetwork(critic)
@@ -146,15 +146,15 @@ class RecurrentSAC(OffPolicyLearner):
         """Step the critics, then the actor and the temperature, then update the target networks."""
         minibatch = self.minibatch(sample, weight, noise)
         minibatch["target"] = self.targets(minibatch)
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
         if self.num_updates % self.config.actor_every == 0:
-            minibatch["features"] = self._features(minibatch)
+            minibatch["features"] = self.critic_features(minibatch)
             for _ in range(self.config.actor_every):
                 with frozen(self.critic):
-                    numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                    numbers |= self.actor_updater.step(self.actor_losses, minibatch)
                 if self.config.learn_temperature:
                     minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
-                    numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+                    numbers |= self.temperature_updater.step(self.temperature.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.target.follow(self.config.tau)
         self.num_updates += 1
@@ -225,7 +225,8 @@ class RecurrentSAC(OffPolicyLearner):
         return self.critic.value(features, minibatch["act"])
 
     @torch.no_grad()
-    def _features(self, minibatch: Mapping[str, Any]) -> Tensor:
+    def critic_features(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return the critics' features [T · B, F] at the steps to learn from, without gradient."""
         return self._woven(self.critic, minibatch, "critic_state").index_select(0, minibatch["here"])
 
     def _woven(self, critic: QFunction, minibatch: Mapping[str, Any], state: str) -> Tensor:
@@ -251,8 +252,8 @@ class RecurrentSAC(OffPolicyLearner):
             "critic": self.critic,
             "temperature": self.temperature,
             "target": self.target,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "temperature_updater": self._temperature_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "temperature_updater": self.temperature_updater,
             "terms": self.terms,
         }

@@ -141,13 +141,13 @@ class SAC(OffPolicyLearner):
         self.temperature = Temperature(config.init_temperature).to(device)
         low, _, _ = box_bounds(policy.action_spec, "SAC")
         self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
-        self._actor_updater = module_updater(
+        self.actor_updater = module_updater(
             "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
-        self._critic_updater = module_updater(
+        self.critic_updater = module_updater(
             "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
-        self._temperature_updater = module_updater(
+        self.temperature_updater = module_updater(
             "temperature", self.temperature, config.temperature_learning_rate, config.max_grad_norm, config.mode
         )
         self.target = TargetNetwork(critic)
@@ -164,7 +164,7 @@ class SAC(OffPolicyLearner):
 
     def graph_key(self) -> Hashable:
         """Return whether the actor steps in the next gradient step, and what is not frozen."""
-        updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
+        updaters = (self.actor_updater, self.critic_updater, self.temperature_updater)
         return self.num_updates % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
@@ -176,14 +176,14 @@ class SAC(OffPolicyLearner):
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
         if self.num_updates % self.config.actor_every == 0:
             for _ in range(self.config.actor_every):
                 with frozen(self.critic):
-                    numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                    numbers |= self.actor_updater.step(self.actor_losses, minibatch)
                 if self.config.learn_temperature:
                     minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
-                    numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+                    numbers |= self.temperature_updater.step(self.temperature.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.target.follow(self.config.tau)
         self.num_updates += 1
@@ -234,9 +234,9 @@ class SAC(OffPolicyLearner):
             "critic": self.critic,
             "temperature": self.temperature,
             "target": self.target,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "temperature_updater": self._temperature_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "temperature_updater": self.temperature_updater,
             "actor": self._actor,
             "terms": self.terms,
         }

@@ -137,9 +137,9 @@ class DiscreteSAC(OffPolicyLearner):
         self.config = config = config or DiscreteSACConfig()
         self.temperature = Temperature(config.init_temperature).to(next(policy.parameters()).device)
         norm, mode = config.max_grad_norm, config.mode
-        self._actor_updater = module_updater("actor", policy, config.actor_learning_rate, norm, mode)
-        self._critic_updater = module_updater("critic", critic, config.critic_learning_rate, norm, mode)
-        self._temperature_updater = module_updater(
+        self.actor_updater = module_updater("actor", policy, config.actor_learning_rate, norm, mode)
+        self.critic_updater = module_updater("critic", critic, config.critic_learning_rate, norm, mode)
+        self.temperature_updater = module_updater(
             "temperature", self.temperature, config.temperature_learning_rate, norm, mode
         )
         self.target = TargetNetwork(critic)
@@ -151,7 +151,7 @@ class DiscreteSAC(OffPolicyLearner):
 
     def graph_key(self) -> Hashable:
         """Return what is not frozen: but for that, all gradient steps are alike."""
-        updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
+        updaters = (self.actor_updater, self.critic_updater, self.temperature_updater)
         return tuple(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
@@ -163,12 +163,12 @@ class DiscreteSAC(OffPolicyLearner):
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
-        minibatch["least"] = self._least(minibatch)
-        numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
+        minibatch["least"] = self.least_values(minibatch)
+        numbers |= self.actor_updater.step(self.actor_losses, minibatch)
         if self.config.learn_temperature:
             minibatch["entropy_gap"] = numbers["entropy_gap"]
-            numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+            numbers |= self.temperature_updater.step(self.temperature.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.target.follow(self.config.tau)
         self.num_updates += 1
@@ -212,7 +212,8 @@ class DiscreteSAC(OffPolicyLearner):
         return distribution.log_probs
 
     @torch.no_grad()
-    def _least(self, minibatch: Mapping[str, Any]) -> Tensor:
+    def least_values(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return the least Q-value of every choice [B, n], without gradient."""
         least: Tensor = self.critic(minibatch["obs"]).amin(dim=0)
         return least
 
@@ -238,9 +239,9 @@ class DiscreteSAC(OffPolicyLearner):
             "critic": self.critic,
             "temperature": self.temperature,
             "target": self.target,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "temperature_updater": self._temperature_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "temperature_updater": self.temperature_updater,
             "actor": self._actor,
             "terms": self.terms,
         }

@@ -146,10 +146,10 @@ class TD3(OffPolicyLearner):
         if behaviour is not None and actor is not None:
             raise ValueError("TD3 takes a behaviour or an actor; the actor has a behaviour of its own")
         self.config = config = config or TD3Config()
-        self._actor_updater = module_updater(
+        self.actor_updater = module_updater(
             "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
-        self._critic_updater = module_updater(
+        self.critic_updater = module_updater(
             "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
         self.target_policy, self.target_critic = TargetNetwork(policy), TargetNetwork(critic)
@@ -171,7 +171,7 @@ class TD3(OffPolicyLearner):
 
     def graph_key(self) -> Hashable:
         """Return whether actor and targets are updated in the next gradient step, and what is not frozen."""
-        updaters = (self._actor_updater, self._critic_updater)
+        updaters = (self.actor_updater, self.critic_updater)
         return (self.num_updates + 1) % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
@@ -183,12 +183,12 @@ class TD3(OffPolicyLearner):
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.num_updates += 1
         if self.num_updates % self.config.actor_every == 0:
             with frozen(self.critic):
-                numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                numbers |= self.actor_updater.step(self.actor_losses, minibatch)
             self.target_policy.follow(self.config.tau)
             self.target_critic.follow(self.config.tau)
         if self.config.prioritized:
@@ -237,8 +237,8 @@ class TD3(OffPolicyLearner):
             "critic": self.critic,
             "target_policy": self.target_policy,
             "target_critic": self.target_critic,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
             "actor": self._actor,
             "terms": self.terms,
         }
