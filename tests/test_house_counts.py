@@ -94,3 +94,11 @@ def test_private_attributes_of_others_are_found(tmp_path, counters):
     (tmp_path / "tests" / "test_x.py").write_text(f"def test(env, self):\n    {reads}\n")
     found = counters.private_touches(tmp_path / "tests", tmp_path / "source")
     assert found == ["tests/test_x.py:2 env._state"]
+
+
+def test_names_of_compat_do_not_count_and_each_counts_once(tmp_path, counters):
+    own = counters.own_names({"striderl": ["make"], "striderl.envs": ["make", "Env"], "striderl.compat.x": ["Old"]})
+    assert own == {"make", "Env"}
+    page = tmp_path / "page.md"
+    page.write_text("`make(...)` builds Environments.")  # `Env` is only a part of a word
+    assert counters.documented(own, [page]) == {"make"}

@@ -17,6 +17,7 @@ import ast
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tokenize
@@ -218,16 +219,32 @@ def own_lines(house: House) -> int:
     return sum(each.code_lines for each in house.modules.values() if not each.name.startswith(spared))
 
 
-def public_names(house: House) -> dict[str, int]:
-    """Return for each package how many names its `__all__` has; sub-packages count on their own."""
+def public_names(house: House) -> dict[str, list[str]]:
+    """Return for each package the names in its `__all__`; sub-packages count on their own."""
     program = (
         "import importlib, json, sys\n"
-        "print(json.dumps({name: len(getattr(importlib.import_module(name), '__all__', [])) "
+        "print(json.dumps({name: list(getattr(importlib.import_module(name), '__all__', [])) "
         "for name in json.loads(sys.argv[1])}))"
     )
-    names = [module.name for module in house.modules.values() if module.is_package]
-    counts: dict[str, int] = json.loads(_python(program, json.dumps(names)))
-    return {name: count for name, count in counts.items() if count}
+    packages = [module.name for module in house.modules.values() if module.is_package]
+    found: dict[str, list[str]] = json.loads(_python(program, json.dumps(packages)))
+    return {package: names for package, names in found.items() if names}
+
+
+def own_names(names: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the public names without those of other libraries, which `compat/` offers; each counts once."""
+    return {name for package, found in names.items() if f"{PACKAGE}.compat" not in package for name in found}
+
+
+def documented(names: Iterable[str], pages: Iterable[Path]) -> set[str]:
+    """Return those of the names that stand as a word in one of the pages."""
+    words = {word for page in pages for word in re.findall(r"\w+", page.read_text(encoding="utf-8"))}
+    return set(names) & words
+
+
+def doc_pages(root: Path = ROOT) -> list[Path]:
+    """Return the pages that users read."""
+    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
 
 
 FRAMES_PROGRAM = """
@@ -323,7 +340,7 @@ def _python(program: str, *arguments: str) -> str:
 def count(house: House) -> dict[str, float]:
     """Return all counts by name, in the order in which they are printed."""
     modules = list(house.modules.values())
-    importers = house.importers()
+    importers, names = house.importers(), public_names(house)
     code = sum(module.code_lines for module in modules)
     return {
         "files": len(modules),
@@ -334,7 +351,9 @@ def count(house: House) -> dict[str, float]:
         "code_lines": code,
         "code_lines_without_compat": own_lines(house),
         "import_share_percent": round(100 * sum(module.import_lines for module in modules) / max(code, 1), 1),
-        "public_names": sum(public_names(house).values()),
+        "public_names": sum(map(len, names.values())),
+        "public_names_without_compat": len(own_names(names)),
+        "documented_names_without_compat": len(documented(own_names(names), doc_pages())),
         "import_edges": sum(len(module.imports) for module in modules if not module.is_package),
         "module_cycles": len(module_cycles(house)),
         "folder_cycles": len(folder_cycles(house)),
@@ -370,6 +389,8 @@ TITLES = {
     "code_lines_without_compat": "code lines without compat/ and old names",
     "import_share_percent": "of them imports, %",
     "public_names": "public names",
+    "public_names_without_compat": "public names without compat/",
+    "documented_names_without_compat": "documented names, without compat/",
     "import_edges": "import edges",
     "module_cycles": "import cycles between modules",
     "folder_cycles": "import cycles between folders",
@@ -393,7 +414,10 @@ LISTS: dict[str, Callable[[House], Sequence[str]]] = {
     "cycles": lambda house: [" ".join(cycle) for cycle in [*module_cycles(house), *folder_cycles(house)]],
     "classes": lambda house: [f"{name}: {', '.join(places)}" for name, places in duplicate_classes(house).items()],
     "frames": lambda house: frames_to_losses(),
-    "names": lambda house: [f"{name}: {number}" for name, number in public_names(house).items()],
+    "names": lambda house: [f"{package}: {', '.join(names)}" for package, names in public_names(house).items()],
+    "undocumented": lambda house: sorted(
+        own_names(names := public_names(house)) - documented(own_names(names), doc_pages())
+    ),
     "private": lambda house: private_touches(ROOT / "tests", ROOT / "src" / PACKAGE),
 }
 
