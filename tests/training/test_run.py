@@ -436,6 +436,7 @@ def test_tf32_is_for_gpus(device, wanted, without_tf32, caplog):
     assert ("--no-tf32" in caplog.text) == (wanted == "tf32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", ["new", "old", "global"])
 def test_whichever_switch_a_client_has_used_both_are_read(switch):
     # torch raises for code that reads the old switch after the new one was set; mjlab sets the new one
