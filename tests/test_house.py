@@ -332,7 +332,6 @@ def test_the_house_does_not_grow():
     names = {each.name: importlib.import_module(each.name) for each in found.modules.values() if each.is_package}
     own = house.own_names({name: getattr(package, "__all__", []) for name, package in names.items()})
     assert len(own) <= limits["at_most"]["public_names_without_compat"]
-    assert len(house.documented(own, house.doc_pages())) <= limits["at_most"]["documented_names_without_compat"]
     touched = house.private_touches(ROOT / "tests", SOURCE)
     assert len(touched) <= limits["at_most"]["private_attributes_touched_by_tests"], touched
     long = [str(each.path.relative_to(SOURCE)) for each in found.modules.values() if each.lines > 500]
