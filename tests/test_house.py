@@ -336,3 +336,5 @@ def test_the_house_does_not_grow():
     assert len(touched) <= limits["at_most"]["private_attributes_touched_by_tests"], touched
     long = [str(each.path.relative_to(SOURCE)) for each in found.modules.values() if each.lines > 500]
     assert set(long) <= set(limits["long_files"]), "a file has at most 500 lines, or a reason in tools/house.toml"
+    wide = {folder.partition(".")[2].replace(".", "/") for folder in house.wide_folders(found)}
+    assert wide == set(limits["wide_folders"]), "a folder has at most 15 files, or a reason in tools/house.toml"

@@ -74,6 +74,13 @@ def test_class_names_used_twice(small, counters):
     assert counters.duplicate_classes(small, everywhere=True) == {"A": ["pack.compat.a", "pack.high.a", "pack.low.a"]}
 
 
+def test_a_folder_is_wide_with_more_than_15_files(tmp_path, small, counters):
+    assert counters.wide_folders(small) == {}
+    for number in range(13):  # beside a, b and alone; `__init__` does not count
+        (tmp_path / "pack" / "low" / f"file_{number}.py").write_text("")
+    assert counters.wide_folders(counters.read_house(tmp_path / "pack", "pack")) == {"pack.low": 16}
+
+
 def test_a_cycle_of_three_and_its_tail(counters):
     edges = {"a": ["b"], "b": ["c"], "c": ["a"], "tail": ["a"], "x": ["y"], "y": ["x"], "outside": ["unknown"]}
     assert counters.cycles(edges) == [["a", "b", "c"], ["x", "y"]]

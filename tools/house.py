@@ -1,7 +1,7 @@
 """Count the house: files, code lines, public names, imports, cycles, class names, frames, import time.
 
     python tools/house.py                    the table
-    python tools/house.py --list cycles      what stands behind a row: tiny, single, classes, frames, …
+    python tools/house.py --list cycles      what stands behind a row: tiny, single, classes, wide, …
     python tools/house.py --json             the same numbers for a program
 
 A code line is a line with a token of a statement on it: blank lines, comments and docstrings do not count. A public
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "striderl"
 
 TINY_LINES = 40
+WIDE_FILES = 15
 FOREIGN_WORDS = ("compat",)
 """Folders whose class names are those of other libraries."""
 
@@ -213,6 +214,15 @@ def duplicate_classes(house: House, *, everywhere: bool = False) -> dict[str, li
     return {name: places for name, places in sorted(found.items()) if len(places) > 1}
 
 
+def wide_folders(house: House) -> dict[str, int]:
+    """Return the folders with more than 15 files of their own, without `__init__`, and how many they have."""
+    counts: dict[str, int] = defaultdict(int)
+    for module in house.modules.values():
+        if not module.is_package:
+            counts[module.name.rpartition(".")[0]] += 1
+    return {folder: count for folder, count in sorted(counts.items()) if count > WIDE_FILES}
+
+
 def own_lines(house: House) -> int:
     """Return the code lines without `compat/` and the table of old names."""
     spared = (f"{PACKAGE}.compat", f"{PACKAGE}._moved")
@@ -347,6 +357,7 @@ def count(house: House) -> dict[str, float]:
         "files": len(modules),
         "tiny_files": len(tiny(house)),
         "files_with_one_importer": len(single_importer(house, importers)),
+        "wide_folders": len(wide_folders(house)),
         "files_over_500_lines": sum(module.lines > 500 for module in modules),
         "lines": sum(module.lines for module in modules),
         "code_lines": code,
@@ -384,6 +395,7 @@ TITLES = {
     "files": "files",
     "tiny_files": f"files under {TINY_LINES} code lines",
     "files_with_one_importer": "files with one importer",
+    "wide_folders": f"folders with more than {WIDE_FILES} files",
     "files_over_500_lines": "files over 500 lines",
     "lines": "lines",
     "code_lines": "code lines",
@@ -419,6 +431,7 @@ LISTS: dict[str, Callable[[House], Sequence[str]]] = {
     "undocumented": lambda house: sorted(
         own_names(names := public_names(house)) - documented(own_names(names), doc_pages())
     ),
+    "wide": lambda house: [f"{folder}: {number}" for folder, number in wide_folders(house).items()],
     "private": lambda house: private_touches(ROOT / "tests", ROOT / "src" / PACKAGE),
 }
 
