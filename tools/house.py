@@ -292,7 +292,7 @@ def frames_to_losses() -> list[str]:
 
 PUBLIC_DESPITE_UNDERSCORE = frozenset(
     {"_asdict", "_exit", "_field_defaults", "_fields", "_make", "_replace"}  # of named tuples, and `os._exit`
-    | {"_discount", "_run_collect", "_run_train"}  # rlpyt's trajectory info, and the loop of a generator's trainer
+    | {"_discount", "_typename", "_run_collect", "_run_train"}  # of rlpyt's tuples, and of a generator's trainer
 )
 """Names that Python, or a library whose interface `compat/` has, documents for everyone's use."""
 

@@ -87,7 +87,7 @@ def recorded_on_policy(kind, *, fuse):
     records = list(trainer)
     assert_recorded(trainer)
     mode = trainer.algorithm.updater.mode
-    assert mode.graphs._recordings, "gradient steps were recorded"
+    assert mode.graphs.graphs_by_key, "gradient steps were recorded"
     if fuse:
         assert mode.fallback == ""
     return trainer, records[-1]
@@ -117,7 +117,7 @@ def test_compiled_equals_eager(kind, caplog):
     trainer = on_policy_trainer(kind, ExecutionConfig(mode="compiled", strict=True), "cuda")
     record = list(trainer)[-1]
     mode = trainer.algorithm.updater.mode
-    assert type(mode) is Compiled and not mode.fallback and mode._programs
+    assert type(mode) is Compiled and not mode.fallback and mode.programs
     assert_close(learned(trainer), wanted, COMPILED)
     assert_same_numbers(record, numbers, COMPILED)
     assert_nobody_fell_back(caplog)
@@ -160,7 +160,7 @@ def test_compiled_off_policy_equals_eager(caplog):
     trainer = off_policy_trainer("sac", "compiled", "cuda")
     list(trainer)
     for updater in (trainer.algorithm.critic_updater, trainer.algorithm.actor_updater):
-        assert type(updater.mode) is Compiled and not updater.mode.fallback and updater.mode._programs
+        assert type(updater.mode) is Compiled and not updater.mode.fallback and updater.mode.programs
     assert_close(learned(trainer), wanted, COMPILED)
     assert_nobody_fell_back(caplog)
 
@@ -176,7 +176,7 @@ def test_whole_steps_never_wait_for_the_device(not_fused):
             learner.step(number + step)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert learner._played and len(trainer.loop.storage) == 12 * ENVS
+    assert learner.played and len(trainer.loop.storage) == 12 * ENVS
 
 
 def test_a_recorded_run_goes_on_bit_for_bit(not_fused):
@@ -214,5 +214,5 @@ def test_prioritized_steps_are_recorded_in_parts(caplog, not_fused):
     with caplog.at_level(logging.INFO):
         trainer = Trainer(algorithm, Collector(trainer.collector.env, algorithm.actor()), trainer.plan)
         list(trainer)
-    assert trainer.loop.learner.recorded is None and algorithm.updater.mode.graphs._recordings
+    assert trainer.loop.learner.recorded is None and algorithm.updater.mode.graphs.graphs_by_key
     assert "Prioritized picks by what earlier steps have said" in caplog.text

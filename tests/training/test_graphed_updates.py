@@ -53,7 +53,7 @@ def as_on_a_device(monkeypatch):
 
     def made_without_looking(group, *inputs):
         made(group, *inputs)
-        group._looks = False
+        group.looks = False
 
     monkeypatch.setattr(ParameterGroup, "__init__", made_without_looking)
 

@@ -347,7 +347,7 @@ class PPO:
         function: Function = self.compute_losses
         if self.updater.mode.records and prepared.initial_state:
             function = in_slots(self.policy, function, minibatches)
-        progress = self.updater.run(function, minibatches, self._rule)
+        progress = self.updater.run(function, minibatches, self.step_rule)
         groups = self.updater.groups
         numbers = {
             **prepared.numbers,
@@ -359,7 +359,7 @@ class PPO:
         self.after_update(prepared)
         return numbers
 
-    def _rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
+    def step_rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
         """Adapt the policy's learning rate to the desired KL, if configured."""
         if self.config.schedule == "adaptive":
             rate = adapted_learning_rate(groups[POLICY].learning_rate, numbers["kl"], self.config.desired_kl)

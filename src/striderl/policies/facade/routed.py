@@ -95,7 +95,7 @@ class RoutedPolicy(Policy):
             if state and resets is not None:
                 more["hidden_states"], more["resets"] = tuples.to_hidden_states(self, state), resets
             self.sampled = model.act(self._given(seen, self.actor_inputs), **more)
-            return model.distribution, dict(kept.state), dict(model.aux)
+            return model.distribution, dict(kept.state), dict(model._aux)
 
     def value(
         self,

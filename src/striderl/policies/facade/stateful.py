@@ -92,7 +92,7 @@ class StatefulPolicy:
         self.stage_draws: dict[str, Tensor] = {}
         self._memory = FacadeMemory(policy, int(torch.randint(2**62, ())) if seed is None else seed)
         self._distribution: Distribution[Any] | None = None
-        self.aux: dict[str, Tensor] = {}
+        self._aux: dict[str, Tensor] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; modules and parameters become parts of the policy, under the same name."""
@@ -283,7 +283,7 @@ class StatefulPolicy:
         `stage="Adapt"` returns that of the privilege adaptor.
         """
         if observations is None:
-            return estimates(self.aux, stage)
+            return estimates(self._aux, stage)
         obs = named(observations, self.policy.actor_inputs, self.device)
         lead = lead_of(obs, self.policy.actor_inputs)
         state = self._memory.at("actor", hidden_states, masks, None, lead)
@@ -464,7 +464,7 @@ class StatefulPolicy:
             self._memory.state = state
         self.stage_draws = dict(stage_draws)
         self._distribution = distribution if masks is None else unpad_trajectories(distribution, masks)
-        self.aux = aux if masks is None else unpad_trajectories(aux, masks)
+        self._aux = aux if masks is None else unpad_trajectories(aux, masks)
 
     def _sample(self) -> Any:
         """Sample from the last distribution."""

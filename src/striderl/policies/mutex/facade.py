@@ -53,7 +53,7 @@ class StatefulMutex:
         self._seed = int(torch.randint(2**62, ())) if seed is None else seed
         self._draws = 0
         self._distribution: Distribution[Any] | None = None
-        self.aux: dict[str, Tensor] = {}
+        self._aux: dict[str, Tensor] = {}
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class StatefulMutex:
         if self._memo is None:  # only envs that begin take new commands, so numbers are drawn after resets alone
             self._memo = self.policy.decide(self._draw(self.policy.noise(), lead[0]))
         chosen = self._one_hot(policy_selection)
-        self._distribution, self.state, self.aux = self.policy.act(obs, self.state, self._memo, selection=chosen)
+        self._distribution, self.state, self._aux = self.policy.act(obs, self.state, self._memo, selection=chosen)
 
     def _one_hot(self, selection: Tensor | None) -> Tensor | None:
         if selection is None or selection.dim() == 2:
@@ -190,9 +190,9 @@ class StatefulMutex:
         return self._seen("command")
 
     def _seen(self, name: str) -> Tensor:
-        if name not in self.aux:
+        if name not in self._aux:
             raise RuntimeError("nothing was chosen yet: call act first")
-        return self.aux[name]
+        return self._aux[name]
 
     # -- memory --------------------------------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class ReplayLearner:
             mode = mode_of(algorithm.config.mode, device) if device.type == "cuda" else Eager()
         self.recorded = recorded_updates(algorithm, replay, batch_size, self.noise, mode)
         """Replays CUDA graphs of whole steps; None without them."""
-        self._played = False
+        self.played = False
         self._copy: Mapping[str, Any] = {}
         self._since: list[tuple[int, ReplaySample]] = []
         """The gradient steps since the copy, by number and sample."""
@@ -111,8 +111,8 @@ class ReplayLearner:
         Returns False, with nothing done, while the replay has no valid step to sample.
         """
         self.mend()
-        self._played = self.recorded is not None and self.recorded.play(number)
-        if self._played:
+        self.played = self.recorded is not None and self.recorded.play(number)
+        if self.played:
             self._copy = {}  # CUDA graphs keep no samples
             return True
         try:
@@ -186,7 +186,7 @@ class ReplayLearner:
 
     def finish(self) -> dict[str, Tensor]:
         """Return the means since the last call under 'train/…', and update the normalisers from the last sample."""
-        if self._played and self.recorded is not None:
+        if self.played and self.recorded is not None:
             self._last = self.recorded.last_sample() if self.absorbs else None
         if self._last is not None and self.absorbs:
             self.mend()
@@ -205,7 +205,7 @@ class ReplayLearner:
         if self.recorded is not None:
             self._sums = added(self._sums, self.recorded.take_totals())
         means = {f"train/{name}": total / count for name, (total, count) in self._sums.items()}
-        self._sums, self._last, self._played = {}, None, False
+        self._sums, self._last, self.played = {}, None, False
         if self._reduce is None or not means:
             return means
         # sample means are equal everywhere; of other metrics, the mean over processes
