@@ -269,32 +269,29 @@ class Memory(nn.Module):
         names, goes_on = STATE_NAMES[self.kind], packed.continues.view(-1, 1, 1)
         start = [torch.where(goes_on, state[name][packed.env], 0.0).transpose(0, 1).contiguous() for name in names]
         steps = x.flatten(0, 1).index_select(0, packed.order)
-        found, *finals = self._library_packed(steps, packed.batch_sizes, start)
+        found, *finals = self._library(steps, start, packed.batch_sizes)
         outputs = x.new_zeros(num_steps * num_envs, self.hidden_size).index_copy(0, packed.order, found)
         # one trajectory more, with the state zero: that of envs whose last step is dead
         ends = [torch.nn.functional.pad(final, (0, 0, 0, 1)).transpose(0, 1)[packed.last] for final in finals]
         return outputs.view(num_steps, num_envs, -1), dict(zip(names, ends))
 
-    def _library_packed(self, steps: Tensor, batch_sizes: Tensor, start: list[Tensor]) -> tuple[Tensor, ...]:
-        weights: list[Tensor] = [*self.rnn.parameters()]
-        training = torch.is_grad_enabled()
-        if self.kind == "lstm":
-            return torch.lstm(steps, batch_sizes, start, weights, True, self.num_layers, 0.0, training, False)
-        return torch.gru(steps, batch_sizes, start[0], weights, True, self.num_layers, 0.0, training, False)
-
     def _by_library(self, x: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Run torch's own kernels (cuDNN on a GPU) over whole columns; the compiler, which cannot, gets cells."""
         if torch.compiler.is_compiling():
             return self._by_cells(x, state, None, None)
-        weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
         start = [state[name].transpose(0, 1).contiguous() for name in STATE_NAMES[self.kind]]
+        outputs, *ends = self._library(x, start)
+        return outputs, {name: end.transpose(0, 1) for name, end in zip(STATE_NAMES[self.kind], ends)}
+
+    def _library(self, x: Tensor, start: list[Tensor], *batch_sizes: Tensor) -> tuple[Tensor, ...]:
+        """Call the library on columns [T, B, F], or on packed steps [M, F] with their batch sizes."""
+        call: Callable[..., tuple[Tensor, ...]] = torch.lstm if self.kind == "lstm" else torch.gru
+        weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
         # cuDNN keeps what the backward pass needs only in training mode; there is no dropout, so it has no other effect
-        training = torch.is_grad_enabled()
-        if self.kind == "lstm":
-            outputs, hidden, cell = torch.lstm(x, start, weights, True, self.num_layers, 0.0, training, False, False)
-            return outputs, {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
-        outputs, hidden = torch.gru(x, start[0], weights, True, self.num_layers, 0.0, training, False, False)
-        return outputs, {"hidden": hidden.transpose(0, 1)}
+        more = (weights, True, self.num_layers, 0.0, torch.is_grad_enabled(), False)
+        return call(
+            x, *batch_sizes, start if self.kind == "lstm" else start[0], *more, *([] if batch_sizes else [False])
+        )
 
 
 # -- weights and cells -------------------------------------------------------------------------------------------------
