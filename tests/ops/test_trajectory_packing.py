@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from striderl.networks.memory import Memory
-from striderl.ops.trajectories import pack_trajectories, shapes_may_depend_on_values, static_shapes
+from striderl.ops.trajectories import (
+    pack_trajectories,
+    shapes_may_depend_on_values,
+    space_trajectories,
+    static_shapes,
+)
 
 
 def test_the_picture_of_the_module():
@@ -59,10 +64,34 @@ def test_the_fused_call_equals_cells(seed, kind, layers):
         return [outputs, *(ends[name] for name in state), *grads]
 
     fused = run()
+    with torch.no_grad():  # a GRU is packed where nothing is learned
+        outputs, ends = memory.sequence(x, state, resets, valid)
     with static_shapes():
         cells = run()
-    for one, other in zip(fused, cells):
+    for one, other in zip([*fused, outputs, *ends.values()], [*cells, *cells[: 1 + len(ends)]]):
         torch.testing.assert_close(one, other, rtol=0.0, atol=1e-12)
+
+
+def test_a_blank_step_comes_before_each_reset():
+    resets = torch.tensor([[True, False], [False, False], [True, False], [False, True]])
+    valid = torch.tensor([[True, True], [True, True], [True, False], [True, True]])
+    spaced = space_trajectories(resets, valid)
+    # env 0: p q CLEAR r s; env 1: its third step is dead, clears by itself, and the last one is held until the end
+    assert spaced.num_steps == 5
+    assert (spaced.place // 2).tolist() == [[0, 0], [1, 1], [3, 2], [4, 3]]
+    assert spaced.gates[:, 0].tolist() == [[False, False]] * 2 + [[True, False]] + [[False, False]] * 2
+    assert spaced.gates[:, 1].tolist() == [[False, False]] * 2 + [[True, False], [False, False], [False, True]]
+
+
+def test_an_episode_that_is_not_finite_does_not_reach_the_next_one():
+    torch.manual_seed(0)
+    memory, resets = Memory(2, "lstm", 1, 4), torch.tensor([[False], [False], [True], [False]])
+    x = torch.randn(4, 1, 2)
+    wanted, _ = memory.sequence(x[2:], memory.initial_state(1))
+    x[0] = torch.nan
+    outputs, _ = memory.sequence(x, memory.initial_state(1), resets, torch.ones_like(resets))
+    assert outputs[:2].isnan().all()
+    torch.testing.assert_close(outputs[2:], wanted)
 
 
 def test_single_precision_agrees_to_rounding():

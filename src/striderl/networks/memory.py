@@ -34,6 +34,7 @@ from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec
 from striderl.ops.returns import has_triton
 from striderl.ops.trajectories import (
+    SpacedTrajectories,
     assign_slots,
     from_slots,
     into_slots,
@@ -41,6 +42,7 @@ from striderl.ops.trajectories import (
     room_now,
     shapes_are_static,
     shapes_may_depend_on_values,
+    space_trajectories,
 )
 
 State = Mapping[str, Tensor]
@@ -52,8 +54,9 @@ class Memory(nn.Module):
 
     All ways of running it agree to rounding; which is fastest depends on the machine:
 
-    `sequence`            on the CPU one library call over packed trajectories; an LSTM on a GPU by kernels of our own;
-                          otherwise, compiled and exported, cells one by one. Without resets one library call.
+    `sequence`            on the CPU one library call: an LSTM over columns with a blank step before each reset, a GRU
+                          over packed trajectories; an LSTM on a GPU by kernels of our own; otherwise, compiled and
+                          exported, cells one by one. Without resets one library call.
     `sequence_by_slots`   one library call although there are resets, with static shapes: CUDA, inside graphs;
                           `sequence` uses it within `room_for_trajectories`, without the state afterwards.
     `padded`              one library call over trajectories from `split_and_pad_trajectories`: the reference.
@@ -219,24 +222,43 @@ class Memory(nn.Module):
     def _on_the_host(self, x: Tensor, state: State, resets: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Run torch's own kernels on the CPU, where the number of trajectories may be read.
 
-        Slots are fastest, because that kernel is fused, unless most of them would stay empty. It does not return the
-        state after trajectories that end before it does; where an env is in such a one, only that one is run again.
+        That of an LSTM over whole columns is fused, and three times as fast as the one over packed trajectories. There
+        is none for a GRU, whose gradients are no slower of cells.
         """
-        num_envs = x.shape[1]
-        cut = (resets[1:] | ~valid[:-1]) & valid[1:]
-        num_slots = num_envs + int(cut.sum())
-        if num_slots > 4 * num_envs:
-            return self._by_packing(x, state, resets, valid)
-        if num_slots == num_envs and bool(valid.all()):
+        if self.kind == "gru":
+            run = self._by_cells if torch.is_grad_enabled() else self._by_packing
+            return run(x, state, resets, valid)
+        spaced = space_trajectories(resets, valid)
+        if spaced.num_steps == x.shape[0] and bool(valid.all()):
             return self._by_library(x, self.reset(state, resets[0]))
-        outputs, ends, _ = self._by_slots(x, state, resets, num_slots, valid)
-        tail = valid[-1] & (cut.any(0) | ~valid.all(0))
-        # a step is in the newest trajectory of its env when no later one begins
-        later = torch.cat([cut.flip(0).cumsum(0).flip(0) > 0, torch.zeros_like(valid[:1])])
-        again = valid & tail & ~later
-        _, again_ends = self._by_packing(x, state, resets, again)
-        whole = (valid[-1] & ~tail).view(-1, 1, 1)
-        return outputs, {name: torch.where(whole, ends[name][:num_envs], again_ends[name]) for name in again_ends}
+        outputs, ends = self._with_blanks(x, state, spaced, resets[0] | ~valid[0], valid)
+        if bool(outputs.isfinite().all()):
+            return outputs, ends
+        return self._by_packing(x, state, resets, valid)  # a shut gate does not zero a state that is not finite
+
+    def _with_blanks(
+        self, x: Tensor, state: State, spaced: SpacedTrajectories, cleared: Tensor, valid: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run an LSTM over whole columns; a step in which its input and output gates are shut zeroes the state.
+
+        Two more inputs shut them: 'clear' all three gates, and 'hold' the input gate, with the forget gate wide open.
+        Saturated gates pass no gradient, so that nothing is learned from these steps.
+        """
+        num_steps, num_envs = x.shape[:2]
+        alive, place = valid.unsqueeze(-1), spaced.place.flatten()
+        x = torch.where(alive, x, 0.0)
+        start = self.reset(state, cleared)
+        ends: list[tuple[Tensor, Tensor]] = []
+        for at, (weight_ih, *others) in enumerate(self.rnn.layers()):
+            spread = x.new_zeros(spaced.num_steps * num_envs, x.shape[-1]).index_copy(0, place, x.flatten(0, 1))
+            given = torch.cat([spread.view(spaced.num_steps, num_envs, -1), spaced.gates.to(x.dtype)], dim=-1)
+            weights = [torch.cat([weight_ih, _gate_columns(weight_ih)], dim=1), *others]
+            begin = [start[name][None, :, at].contiguous() for name in STATE_NAMES["lstm"]]
+            found, _, cell = torch.lstm(given, begin, weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
+            outputs = found.flatten(0, 1).index_select(0, place).view(num_steps, num_envs, -1)
+            x = torch.where(alive, outputs, 0.0)
+            ends.append((x[-1], torch.where(alive[-1], cell[0], 0.0)))
+        return x, {name: torch.stack([end[at] for end in ends], dim=1) for at, name in enumerate(STATE_NAMES["lstm"])}
 
     def _by_packing(self, x: Tensor, state: State, resets: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Run torch's own kernel over trajectories of different lengths; dead steps are never read."""
@@ -247,32 +269,29 @@ class Memory(nn.Module):
         names, goes_on = STATE_NAMES[self.kind], packed.continues.view(-1, 1, 1)
         start = [torch.where(goes_on, state[name][packed.env], 0.0).transpose(0, 1).contiguous() for name in names]
         steps = x.flatten(0, 1).index_select(0, packed.order)
-        found, *finals = self._library_packed(steps, packed.batch_sizes, start)
+        found, *finals = self._library(steps, start, packed.batch_sizes)
         outputs = x.new_zeros(num_steps * num_envs, self.hidden_size).index_copy(0, packed.order, found)
         # one trajectory more, with the state zero: that of envs whose last step is dead
         ends = [torch.nn.functional.pad(final, (0, 0, 0, 1)).transpose(0, 1)[packed.last] for final in finals]
         return outputs.view(num_steps, num_envs, -1), dict(zip(names, ends))
 
-    def _library_packed(self, steps: Tensor, batch_sizes: Tensor, start: list[Tensor]) -> tuple[Tensor, ...]:
-        weights: list[Tensor] = [*self.rnn.parameters()]
-        training = torch.is_grad_enabled()
-        if self.kind == "lstm":
-            return torch.lstm(steps, batch_sizes, start, weights, True, self.num_layers, 0.0, training, False)
-        return torch.gru(steps, batch_sizes, start[0], weights, True, self.num_layers, 0.0, training, False)
-
     def _by_library(self, x: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Run torch's own kernels (cuDNN on a GPU) over whole columns; the compiler, which cannot, gets cells."""
         if torch.compiler.is_compiling():
             return self._by_cells(x, state, None, None)
-        weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
         start = [state[name].transpose(0, 1).contiguous() for name in STATE_NAMES[self.kind]]
+        outputs, *ends = self._library(x, start)
+        return outputs, {name: end.transpose(0, 1) for name, end in zip(STATE_NAMES[self.kind], ends)}
+
+    def _library(self, x: Tensor, start: list[Tensor], *batch_sizes: Tensor) -> tuple[Tensor, ...]:
+        """Call the library on columns [T, B, F], or on packed steps [M, F] with their batch sizes."""
+        call: Callable[..., tuple[Tensor, ...]] = torch.lstm if self.kind == "lstm" else torch.gru
+        weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
         # cuDNN keeps what the backward pass needs only in training mode; there is no dropout, so it has no other effect
-        training = torch.is_grad_enabled()
-        if self.kind == "lstm":
-            outputs, hidden, cell = torch.lstm(x, start, weights, True, self.num_layers, 0.0, training, False, False)
-            return outputs, {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
-        outputs, hidden = torch.gru(x, start[0], weights, True, self.num_layers, 0.0, training, False, False)
-        return outputs, {"hidden": hidden.transpose(0, 1)}
+        more = (weights, True, self.num_layers, 0.0, torch.is_grad_enabled(), False)
+        return call(
+            x, *batch_sizes, start if self.kind == "lstm" else start[0], *more, *([] if batch_sizes else [False])
+        )
 
 
 # -- weights and cells -------------------------------------------------------------------------------------------------
@@ -332,6 +351,16 @@ class RecurrentWeights(nn.Module):
         pieces = torch.split(buffer, [flat[at].numel() for at in order])
         views: dict[int, Tensor] = {at: piece.view_as(flat[at]) for at, piece in zip(order, pieces)}
         return [views[at] for at in range(len(flat))]
+
+
+_SHUT = 1e4
+"""Added to a gate's input, it leaves of any other contribution nothing: sigmoid(-1e4) is 0."""
+
+
+def _gate_columns(weight_ih: Tensor) -> Tensor:
+    """Return columns [4 H, 2] of weights for the inputs 'clear' and 'hold', for gates i, f, g, o."""
+    columns = weight_ih.new_tensor([[-_SHUT, -_SHUT], [-_SHUT, _SHUT], [0.0, 0.0], [-_SHUT, 0.0]])
+    return columns.repeat_interleave(weight_ih.shape[0] // 4, dim=0)
 
 
 def lstm_cell(projected: Tensor, hidden: Tensor, cell: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,18 @@ T = 4, B = 2, env 0 resets at t = 2:
 How many trajectories there are depends on the data, so this reads values on the host: it is for the CPU, where that
 costs nothing. `assign_slots` is the static-shape form for graphs.
 
+Put a blank step before every reset of a [T, B] window, in which a recurrent network can zero its state.
+
+The columns stay the envs', so that one library call runs them all, and what is added is as many steps as the env with
+most resets has. T = 4, B = 2, env 0 resets at t = 2, `c` clears the state, `h` holds it until the end:
+
+    steps [T, B]        spaced [5, 2]
+      p u                 p u
+      q v     ─────▶      q v
+      r w                 c w
+      s x                 r x
+                          s h
+
 Place the trajectories of a [T, B] window into a fixed number of slots, without a host synchronisation.
 
 A recurrent library call runs whole columns: it cannot zero its state in the middle. So every trajectory gets a column
@@ -202,6 +214,34 @@ def pack_trajectories(resets: Tensor, valid: Tensor) -> PackedTrajectories:
         continues=(first == 0) & ~resets[0, env],
         last=torch.where(valid[-1], rank[number[-1].clamp(min=0)], count) if count else torch.zeros_like(number[-1]),
     )
+
+
+# -- with blank steps --------------------------------------------------------------------------------------------------
+
+
+class SpacedTrajectories(NamedTuple):
+    """Where the steps of a window lie among L steps with blank ones."""
+
+    num_steps: int
+    """L."""
+    place: Tensor
+    """[T, B] int64: the flat place k * B + b of each step."""
+    gates: Tensor
+    """[L, B, 2] bool: the state is to be zeroed, or held, in this place; neither in a valid step."""
+
+
+def space_trajectories(resets: Tensor, valid: Tensor) -> SpacedTrajectories:
+    """Find the places; an invalid step [T, B] zeroes the state itself, and there is none before t = 0."""
+    num_steps, num_envs = resets.shape
+    blank = torch.zeros_like(valid)
+    blank[1:] = resets[1:] & valid[1:] & valid[:-1]
+    place = torch.arange(num_steps).unsqueeze(1) + blank.cumsum(0)
+    length = int(place[-1].max()) + 1
+    flat = place * num_envs + torch.arange(num_envs)
+    live = torch.zeros(length * num_envs, dtype=torch.bool).index_copy(0, flat.flatten(), valid.flatten())
+    over = torch.arange(length).unsqueeze(1) > place[-1]
+    gates = torch.stack([~live.view(length, num_envs) & ~over, over], dim=-1)
+    return SpacedTrajectories(length, flat, gates)
 
 
 # -- in slots ----------------------------------------------------------------------------------------------------------

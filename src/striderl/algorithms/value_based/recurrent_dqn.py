@@ -52,6 +52,11 @@ class RecurrentDQN(OffPolicyLearner):
 
     config: DQNConfig
 
+    @staticmethod
+    def loop_settings(num_envs: int) -> Mapping[str, Any]:
+        """Return batches of fewer samples, which are sequences."""
+        return SEQUENCE_BATCHES
+
     def __init__(
         self,
         policy: ActorPolicy,
@@ -101,6 +106,8 @@ class RecurrentDQN(OffPolicyLearner):
     ) -> dict[str, Tensor]:
         """Step the network, and move the target when it is due."""
         minibatch = self.minibatch(sample, weight, noise)
+        if self.config.prioritized:
+            minibatch["slow"] = self._slow(minibatch)  # read twice
         numbers = self.updater.step(self.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.num_updates += 1
@@ -134,12 +141,17 @@ class RecurrentDQN(OffPolicyLearner):
         """Return the network's features along the sequence, and the minibatch with its targets."""
         features = woven_features(self.policy, minibatch, minibatch["state"])
         with torch.no_grad():
-            slow = woven_features(self.target.network, minibatch, minibatch["target_state"])
+            slow = minibatch["slow"] if "slow" in minibatch else self._slow(minibatch)
             choice = None
             if self.config.double:
                 choice = self._look("next", self.policy, features.detach(), minibatch)().values.argmax(dim=-1)
             seen = self._look("target", self.target.network, slow, minibatch)
             return features, {**minibatch, "target": self.kind.targets(seen, choice, minibatch)}
+
+    @torch.no_grad()
+    def _slow(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return the target network's features along the sequence."""
+        return woven_features(self.target.network, minibatch, minibatch["target_state"])
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
@@ -198,11 +210,6 @@ class R2D2(RecurrentDQN):
     actions = frozenset({"discrete"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "kind": "lstm"}
-
-    @staticmethod
-    def loop_settings(num_envs: int) -> Mapping[str, Any]:
-        """Return batches of fewer samples, which are sequences."""
-        return SEQUENCE_BATCHES
 
     @classmethod
     def build_policy(cls, config: R2D2Config, context: BuildContext) -> ActorPolicy:
