@@ -305,6 +305,7 @@ def counted():
     return house, house.read_house(SOURCE)
 
 
+@pytest.mark.slow
 def test_nothing_imports_itself_in_a_circle():
     house, found = counted()
     assert house.module_cycles(found) == []

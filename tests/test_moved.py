@@ -247,6 +247,7 @@ def test_a_folder_gets_another_name_with_all_that_is_in_it(small, tool):
     assert '"low": "high"' in moved and '"low.c": "high.kept"' in moved
 
 
+@pytest.mark.slow
 def test_a_module_below_a_folder_with_another_name_is_not_loaded_twice():
     program = (
         "import warnings; warnings.simplefilter('ignore')\n"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -197,7 +198,7 @@ def _config(algorithm: str | type[Any], env: Any, live: dict[str, Any]) -> RunCo
 
 def _reference(part: Any) -> str:
     """Return 'module:name' for a part that another process can import; '' for one that it cannot."""
-    if part.__module__ == "__main__" or "<" in part.__qualname__:
+    if part.__module__ == "__main__" or part.__module__ not in sys.modules or "<" in part.__qualname__:
         return ""
     return f"{part.__module__}:{part.__qualname__}"
 

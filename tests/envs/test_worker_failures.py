@@ -149,6 +149,7 @@ def test_a_worker_lost_between_steps_costs_one_marked_step():
         assert env.step(idle(4)).info["valid"].all() and env.restarts == 3
 
 
+@pytest.mark.slow
 def test_parts_with_different_numbers_of_restarts_stay_apart():
     workers = WorkerConfig(num_workers=2, start_method="fork", on_failure="restart")
     with GymnasiumEnv(faulty(None), workers=workers) as env:
