@@ -61,6 +61,15 @@ def test_the_first_example() -> None:
     assert len(pickle.loads(stored)) == 3
 
 
+def test_frames_of_stored_next_observations_come_from_their_own_column() -> None:
+    # obs 0 1 2 3 and obs_next 10 11 12 13, which is no chain: obs gives the first frame alone
+    buffer = ReplayBuffer(size=4, stack_num=3)
+    for i in range(4):
+        buffer.add(obs=i, act=0, rew=0.0, done=False, obs_next=10 + i)
+    assert buffer[:].obs_next.tolist() == [[0, 0, 10], [0, 10, 11], [10, 11, 12], [11, 12, 13]]
+    assert buffer[1].obs_next.tolist() == [0, 10, 11]
+
+
 def test_the_stacked_example() -> None:
     buf = by_fives(16)
     assert not buf.stores_obs_next
