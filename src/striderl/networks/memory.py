@@ -328,15 +328,6 @@ class RecurrentWeights(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
-    def make_orthogonal(self) -> None:
-        """Make the block of every gate orthogonal and all biases zero."""
-        for weight_ih, weight_hh, bias_ih, bias_hh in self.layers():
-            for weight in (weight_ih, weight_hh):
-                for block in weight.data.chunk(NUM_GATES[self.kind]):
-                    nn.init.orthogonal_(block)
-            nn.init.zeros_(bias_ih)
-            nn.init.zeros_(bias_hh)
-
     def layers(self) -> list[Layer]:
         """Return the four parameters of every layer."""
         flat = list(self.parameters())

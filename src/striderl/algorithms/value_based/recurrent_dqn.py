@@ -19,8 +19,8 @@ from torch import Tensor
 
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import TargetNetwork, cleaned, load_parts, module_updater, sampler_for, save_parts
-from striderl.algorithms.reward_terms import RewardTerms, single_steps
+from striderl.algorithms.replay_parts import OffPolicyLearner, TargetNetwork, cleaned, module_updater, sampler_for
+from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.sequence_learning import (
     SEQUENCE_BATCHES,
     ReplayState,
@@ -47,8 +47,10 @@ from striderl.storage.replay.views import SequenceView
 _LOOKS = ("now", "next", "target")
 
 
-class RecurrentDQN:
+class RecurrentDQN(OffPolicyLearner):
     """Losses, targets and the update of DQN on sequences."""
+
+    config: DQNConfig
 
     @staticmethod
     def loop_settings(num_envs: int) -> Mapping[str, Any]:
@@ -75,13 +77,9 @@ class RecurrentDQN:
         self.target = TargetNetwork(policy)
         self.terms = RewardTerms(terms, policy, config.mode)
         self.num_updates = 0
-        self._actor = BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
+        self._actor: BehaviourActor = BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
-
-    def actor(self) -> BehaviourActor:
-        """Return the actor that collects: ε-greedy, with memory."""
-        return self._actor
 
     def view(self) -> View:
         """Return sequences with their burn-in."""
@@ -100,11 +98,6 @@ class RecurrentDQN:
         noisy = self.policy.head.head_noise()
         looks = {f"{look}/{name}": spec for look in _LOOKS for name, spec in noisy.items()}
         return per_step({**self.kind.noise(), **looks}, self.sequence.length)
-
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Set ε, or act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
@@ -186,26 +179,10 @@ class RecurrentDQN:
         shape = (self.sequence.length, -1)
         return sequence_priority(judged.error.view(shape), minibatch["valid"].view(shape), self.sequence.eta)
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        if len(self.terms):
-            self.terms.update_normalization(single_steps(columns))
-
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, Any]:
         return {"policy": self.policy, "target": self.target, "updater": self.updater, "terms": self.terms}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])
 
 
 @suggests_fields
