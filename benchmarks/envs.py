@@ -17,6 +17,7 @@ reset by its collector, which is done here too.
     python benchmarks/envs.py                    all benchmarks of this file
     python benchmarks/envs.py --only quadruped   how striderl's quadruped scales with envs and threads
     python benchmarks/envs.py --only collect     a policy and a buffer in Tianshou's words, beside stepping alone
+    python benchmarks/envs.py --only processes   a simulator that waits in Python, in several processes
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import env_processes
 import quadruped_scaling
 from harness import Benchmark, main
 from harness_clock import Sample, can_see_workers, timed_block
@@ -327,4 +329,4 @@ COLLECT = Benchmark(
 )
 
 if __name__ == "__main__":
-    sys.exit(main([ENVS, quadruped_scaling.QUADRUPED, COLLECT], __file__))
+    sys.exit(main([ENVS, quadruped_scaling.QUADRUPED, COLLECT, env_processes.PROCESSES], __file__))

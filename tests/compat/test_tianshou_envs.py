@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -102,7 +103,7 @@ def test_envs_that_are_ready_come_first() -> None:
     envs.reset()
     seen: list[int] = []
     _, _, _, info = envs.step([1] * 4)
-    while len(seen) < 12:
+    while len(seen) < 12 or set(seen) != {0, 1, 2, 3}:  # on busy cores a worker may be passed over for a while
         ids = [each["env_id"] for each in info]
         assert len(ids) >= 2 and not set(ids) & set(envs.waiting_id)
         seen += ids
@@ -114,7 +115,6 @@ def test_envs_that_are_ready_come_first() -> None:
             with pytest.raises(RuntimeError, match="still stepping"):
                 envs.render()
         _, _, _, info = envs.step([1] * len(ids), ids)
-    assert set(seen) == {0, 1, 2, 3}
     envs.close()
 
 
@@ -153,7 +153,7 @@ def test_wrong_settings_are_named(settings: dict[str, Any], text: str) -> None:
         DummyVectorEnv([Counting] * 2, **settings)
 
 
-def test_wrong_calls_are_named() -> None:
+def test_wrong_calls_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     envs = DummyVectorEnv([Counting] * 2)
     with pytest.raises(AssertionError, match="one action for each of 2 envs, found 3"):
         envs.step([0, 0, 0])
@@ -161,8 +161,6 @@ def test_wrong_calls_are_named() -> None:
         envs.seed([1])
     with pytest.raises(TypeError, match="a list of functions"):
         DummyVectorEnv([Counting()])
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        with pytest.raises(ImportError, match="pip install ray"):
-            RayVectorEnv([Counting])
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match="pip install ray"):
+        RayVectorEnv([Counting])

@@ -105,6 +105,7 @@ def test_a_name_or_path_that_the_original_lacks_is_refused() -> None:
         importlib.import_module("striderl.compat.tianshou").nothing  # noqa: B018
 
 
+@pytest.mark.slow
 def test_tianshou_as_one_module() -> None:
     program = (
         "import striderl.compat.tianshou as ts\n"

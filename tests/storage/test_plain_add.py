@@ -68,6 +68,25 @@ def test_both_ways_store_the_same(columns: Any, num_envs: int, monkeypatch: pyte
     assert tree.equal(short.sample(30).data, long.sample(30).data)
 
 
+@pytest.mark.parametrize("columns", [VECTORS, IMAGES], ids=["vectors", "images"])
+def test_steps_of_arrays_are_stored_as_those_of_tensors(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_array, by_tensor = (Replay(columns, 8, 2) for _ in range(2))
+    generator = torch.Generator().manual_seed(1)
+    for ends in (0.0, 0.0, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0):
+        taken = step(columns, 2, generator, ends)
+        with monkeypatch.context() as patched:
+            if not (taken.done | ~taken.valid).any():
+                patched.setattr(by_array._writer, "add", refused)
+            by_array.add(tree.to_numpy(taken))
+        by_tensor.add(taken)
+    assert tree.equal(by_array.state_dict(), by_tensor.state_dict())
+    bad = tree.to_numpy(taken)
+    with pytest.raises(ValueError, match=r"'terminated'.* want bool"):
+        by_array.add(bad._replace(terminated=bad.terminated.astype("int8")))
+    with pytest.raises(ValueError, match="'rew' wants shape"):
+        by_array.add(bad._replace(rew=bad.rew[:1]))
+
+
 def test_what_can_be_converted_is_converted_alike() -> None:
     short, long = (Replay(VECTORS, 4, 2) for _ in range(2))
     long._plain = None

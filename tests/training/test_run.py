@@ -128,6 +128,23 @@ def test_ten_iterations_are_five_and_five_in_another_process(kind, halves, tmp_p
     assert len(rows[0]) == 10 and [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]]
 
 
+@pytest.mark.slow
+def test_a_run_whose_envs_are_in_processes_is_the_run_of_one_process(tmp_path):
+    def driven(name: str, iterations: int, num_processes: int):
+        config = tiny(iterations=iterations)
+        config = replace(config, env=replace(config.env, num_processes=num_processes))
+        folder = folder_at(tmp_path / name, config)
+        run = Run(config, folder)
+        if name == "cut" and iterations == 4:
+            assert run.restore()
+        assert run.drive().exit_code == 0
+        return final_state(tmp_path / name)["algorithm"]
+
+    whole = driven("whole", 4, 0)
+    assert not tree.equal(driven("cut", 2, 2), whole)
+    assert tree.equal(driven("cut", 4, 2), whole)  # resumed, its envs from their saved state
+
+
 def test_an_env_that_cannot_save_is_told_as_tier_b(tmp_path, caplog):
     assert drive("gymnasium", tmp_path / "run", 4) == 0
     with caplog.at_level(logging.WARNING):
@@ -419,6 +436,7 @@ def test_tf32_is_for_gpus(device, wanted, without_tf32, caplog):
     assert ("--no-tf32" in caplog.text) == (wanted == "tf32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", ["new", "old", "global"])
 def test_whichever_switch_a_client_has_used_both_are_read(switch):
     # torch raises for code that reads the old switch after the new one was set; mjlab sets the new one

@@ -33,6 +33,7 @@ def make(
     settings: Mapping[str, Any] | None = None,
     filmed: bool = False,
     first_env_index: int = 0,
+    num_processes: int = 0,
 ) -> VecEnv:
     """Build an env: a task by name, a class, a function, or an object; see the top of this module.
 
@@ -40,9 +41,14 @@ def make(
     task they are places in its config, such as 'scene.terrain'; 'clip_actions' bounds actions that it leaves unbounded.
     `filmed` is for `render`: Gymnasium's envs need it beforehand, the built-in ones do not. `first_env_index` is
     the global number of the first env, where several processes each have a part of the envs.
+
+    `num_processes` puts the envs into so many worker processes; 0 leaves them in this one. Tensors are shared, on a
+    GPU by CUDA IPC. An env that is handed over as an object stays where it is, so it cannot have any.
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise TypeError(f"settings: wanted a dict from name to value, found {type(settings).__name__} {settings!r}")
+    if num_processes:
+        return _in_processes(task, num_envs, device, settings or {}, filmed, first_env_index, num_processes)
     if not isinstance(task, str):
         return wrap_env(
             task,
@@ -58,6 +64,60 @@ def make(
     return env
 
 
+def _in_processes(
+    task: Any,
+    num_envs: int,
+    device: str,
+    settings: Mapping[str, Any],
+    filmed: bool,
+    first_env_index: int,
+    num_processes: int,
+) -> VecEnv:
+    """Build an env in worker processes: Gymnasium's envs one by one in a pool, any other as one `VecEnv` in each."""
+    from striderl.envs.workers.pool import WorkerConfig
+
+    workers = WorkerConfig(num_workers=num_processes)
+    if isinstance(task, str):
+        task = full_name(task)
+        if task.startswith(GYMNASIUM):
+            return _gymnasium(task, num_envs, device, settings, filmed, first_env_index, workers)
+    elif not inspect.isclass(task) and hasattr(task, "step"):
+        raise ValueError("num_processes wants a task by name, a class or a function; an env object stays where it is")
+    from striderl.envs.workers.vec_env_processes import VecEnvProcesses
+
+    def build(count: int, first: int) -> VecEnv:
+        return make(task, num_envs=count, device=device, settings=settings, filmed=filmed, first_env_index=first)
+
+    env = VecEnvProcesses(build, num_envs, workers, device=device, first_env_index=first_env_index)
+    if isinstance(task, str):
+        env.made_as = (task, dict(settings))
+    return env
+
+
+def _gymnasium(
+    task: str,
+    num_envs: int,
+    device: str,
+    settings: Mapping[str, Any],
+    filmed: bool,
+    first_env_index: int,
+    workers: Any,
+) -> VecEnv:
+    from striderl.envs.gymnasium.env import GymnasiumEnv
+
+    shown = {"render_mode": "rgb_array"} if filmed else {}
+    env = GymnasiumEnv(
+        task.removeprefix(GYMNASIUM),
+        num_envs,
+        device=device,
+        env_kwargs={**shown, **settings},
+        first_env_index=first_env_index,
+        workers=workers,
+    )
+    env.made_as = (task, dict(settings))
+    return env
+
+
 def _named(
     task: str, num_envs: int, device: str, settings: Mapping[str, Any], filmed: bool, first_env_index: int
 ) -> VecEnv:
@@ -66,18 +126,17 @@ def _named(
             f"{task!r} was handed over as an object; hand it over again, as in striderl.train(resume=RUN, env=env)"
         )
     if task.startswith(GYMNASIUM):
-        from striderl.envs.gymnasium.env import GymnasiumEnv
+        from striderl.envs.workers.pool import WorkerConfig
 
-        shown = {"render_mode": "rgb_array"} if filmed else {}
-        kwargs = {**shown, **settings}
-        name = task.removeprefix(GYMNASIUM)
-        return GymnasiumEnv(name, num_envs, device=device, env_kwargs=kwargs, first_env_index=first_env_index)
+        return _gymnasium(task, num_envs, device, settings, filmed, first_env_index, WorkerConfig())
     if client_of(task) is not None:
         from striderl.envs.rsl_rl.env import RslRlEnv
 
         own = {name: value for name, value in settings.items() if name != "clip_actions"}
         made = build_client_env(task, num_envs, device, own, filmed=filmed)
-        return RslRlEnv(made, clip_actions=settings.get("clip_actions"), device=device)
+        wrapped = RslRlEnv(made, clip_actions=settings.get("clip_actions"), device=device)
+        wrapped.first_env_index = first_env_index
+        return wrapped
     if task not in TASKS:
         if task not in ENVS.names() and not is_reference(task):
             raise KeyError(unknown("task", task, [*TASKS, *ENVS.names()], where="striderl") + task_hint(task))

@@ -79,13 +79,16 @@ def input_columns(policy: LaidOut) -> dict[str, dict[str, slice]]:
     return found
 
 
-def places(policy: LaidOut) -> dict[str, ParameterPlace]:
-    """Return where every entry of the policy's state dict belongs."""
+def places(policy: LaidOut, *, partly: bool = False) -> dict[str, ParameterPlace]:
+    """Return where every entry of the policy's state dict belongs.
+
+    A custom stage whose weights cannot be told apart by component raises; with `partly` they have no axes.
+    """
     found: dict[str, ParameterPlace] = {}
     for list_name, pipeline in (("trunk", policy.trunk), ("actor", policy.actor), ("critic", policy.critic)):
         for name, part, stage in _numbered(list_name, pipeline):
             for rest in stage.state_dict():
-                found[f"{list_name}.stages.{name}.{rest}"] = _stage_place(part, rest, stage)
+                found[f"{list_name}.stages.{name}.{rest}"] = _stage_place(part, rest, stage, partly)
     for list_name, body_name, head_name in (("actor", "actor_body", "head"), ("critic", "critic_body", "value_head")):
         pipeline = policy.actor if list_name == "actor" else policy.critic
         body, head = (
@@ -114,14 +117,14 @@ def _numbered(list_name: str, pipeline: Pipeline) -> Iterator[tuple[str, str, St
         yield name, f"{list_name}/{kind}" + (f"_{seen[kind]}" if seen[kind] > 1 else ""), stage
 
 
-def _stage_place(part: str, rest: str, stage: Stage) -> ParameterPlace:
+def _stage_place(part: str, rest: str, stage: Stage, partly: bool) -> ParameterPlace:
     if isinstance(stage, (EncodeStage, NormalizeStage)):
         _, key, inside = rest.split(".", 2)
         components = {module_key(name): name for name in stage.input_spec}
         module = (stage.encoders if isinstance(stage, EncodeStage) else stage.normalizers)[key]
         axes = _module_axes(module, stage.input_spec, components[key])
         return ParameterPlace(f"{part}/{components[key]}", inside, axes.get(inside, {}))
-    return ParameterPlace(part, rest, _axes_of(stage).get(rest, {}))
+    return ParameterPlace(part, rest, _axes_of(stage, partly).get(rest, {}))
 
 
 def _module_axes(module: nn.Module, spec: ObsSpec, component: str) -> dict[str, Axes]:
@@ -135,14 +138,14 @@ def _module_axes(module: nn.Module, spec: ObsSpec, component: str) -> dict[str, 
     return {"statistics.mean": {0: rows}, "statistics.m2": {0: rows}} if rows else {}
 
 
-def _axes_of(stage: Stage) -> Mapping[str, Axes]:
+def _axes_of(stage: Stage, partly: bool) -> Mapping[str, Axes]:
     if isinstance(stage, RememberStage):
         return _memory_axes("memory.", stage.memory, stage.input_spec.slices())
     if isinstance(stage, PredictStage):
         return _predict_axes(stage)
     if isinstance(stage, KnowsAxes):
         return stage.parameter_axes()
-    if stage.state_dict():
+    if stage.state_dict() and not partly:
         raise TypeError(
             f"{type(stage).__name__} has weights and does not say which components they read; give it a method "
             "parameter_axes() -> {entry of its state dict: {axis: {component: slice}}}"

@@ -44,10 +44,13 @@ def main(descriptor: int, parent_pid: int) -> None:
     sys.exit(run(socket.socket(fileno=descriptor), parent_pid, ()))
 
 
-def run(end: socket.socket, parent_pid: int, factories: Sequence[EnvFactory]) -> int:
+def run(
+    end: socket.socket, parent_pid: int, factories: Sequence[EnvFactory], worker_class: type[Worker] | None = None
+) -> int:
     """Serve the trainer until it sends quit or ends, and return the exit code, in a child process.
 
-    `factories` are given under fork, where nothing needs to be pickled; else they come with the set-up.
+    `factories` are given under fork, where nothing needs to be pickled; else they come with the set-up. The commands
+    are those of `Worker`, unless another class is given.
     """
     fork_worker(parent_pid)
     _take_over_signals()
@@ -62,7 +65,7 @@ def run(end: socket.socket, parent_pid: int, factories: Sequence[EnvFactory]) ->
         control = mapped(control_file, CONTROL_BYTES).view(np.int64)
         control[2] = os.getpid()
         sys.path[:] = setup["path"]
-        worker = Worker(channel, control[:2])
+        worker = (worker_class or Worker)(channel, control[:2])
         if not worker.build(setup["first_index"], factories, payload):
             return 1
         worker.serve()
@@ -101,14 +104,14 @@ class Worker:
 
     def serve(self) -> None:
         """Answer commands until quit."""
-        channel, num_envs = self._channel, self._num_envs
+        channel = self._channel
         while True:
             packet = channel.receive()
             assert packet is not None
             try:
                 if packet.kind == b"s":
-                    self._block.step(packet.body[0], 0, num_envs)
-                    answer = _DONE
+                    self._block.step(packet.body[0], 0, self._num_envs)
+                    answer = DONE
                 elif packet.kind == b"q":
                     self._quit()
                     return
@@ -125,17 +128,17 @@ class Worker:
         memory = mapped(packet.files[0], layout.num_bytes)
         os.close(packet.files[0])
         self._block.bind(layout, layout.buffers(memory).rows(start, stop))
-        return _DONE
+        return DONE
 
     def _reset(self, packet: Packet) -> Packet:
         slot, seeded = packet.body
         self._block.reset(slot, 0, self._num_envs, seeded=bool(seeded))
-        return _DONE
+        return DONE
 
     def _reset_masked(self, packet: Packet) -> Packet:
         old_slot, slot = packet.body
         self._block.reset_masked(old_slot, slot, 0, self._num_envs)
-        return _DONE
+        return DONE
 
     def _render(self, packet: Packet) -> Packet:
         return Packet(b"p", pack(self._block.render(unpack(packet.body))), [])
@@ -147,8 +150,12 @@ class Worker:
         self._control[0] = 0
         return Packet(b"p", body, [])
 
+    def _close(self) -> list[str]:
+        """Close the envs and return what they raised."""
+        return self._block.close(pass_on_interrupt=False)
+
     def _quit(self) -> None:
-        texts = self._block.close(pass_on_interrupt=False)
+        texts = self._close()
         with contextlib.suppress(ChannelClosed):
             self._channel.send(b"c", pack(texts))
 
@@ -161,7 +168,8 @@ class Worker:
         self._channel.send(b"!", pack(report))
 
 
-_DONE = Packet(b".", b"", [])
+DONE = Packet(b".", b"", [])
+"""The reply to a command that returns nothing."""
 
 
 def _take_over_signals() -> None:

@@ -268,6 +268,12 @@ class WorkerHandle:
         self.failure = EnvRaised(f"{place} raised {report['type']}:\n{report['text']}", place)
 
 
+def lives_on(handle: WorkerHandle) -> bool:
+    """Return whether a failed worker's process is still usable: an env raised in it, but it can take commands."""
+    raised = isinstance(handle.failure, (EnvRaised, ContractViolation))
+    return raised and handle.child is not None and handle.child.is_alive()
+
+
 # -- all workers -------------------------------------------------------------------------------------------------------
 
 

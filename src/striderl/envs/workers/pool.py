@@ -29,8 +29,8 @@ from striderl.data.naming import unknown
 from striderl.envs.workers.block import check_spaces
 from striderl.envs.workers.channel import anonymous_file, mapped, pack, unpack
 from striderl.envs.workers.convert import EnvFactory
-from striderl.envs.workers.errors import ContractViolation, EnvRaised
-from striderl.envs.workers.handle import WorkerGroup, WorkerHandle
+from striderl.envs.workers.errors import ContractViolation
+from striderl.envs.workers.handle import WorkerGroup, WorkerHandle, lives_on
 from striderl.envs.workers.launch import make_launcher
 from striderl.envs.workers.layout import Array, Buffers, Description, Layout, env_seeds
 
@@ -116,7 +116,7 @@ class WorkerPool:
             self.seed = seed
         for handle in handles:
             handle.take()
-            if _lives_on(handle):
+            if lives_on(handle):
                 handle.failure = None  # its env raised; a reset is a new start for it
             if handle.failure is None:
                 self._send_reset(handle, handle.slot ^ 1, seed, restart=0)
@@ -300,7 +300,7 @@ class WorkerPool:
         packets = [handle.take() for handle in handles]
         failures = [handle.failure for handle in handles if handle.failure is not None]
         for handle in handles:
-            if _lives_on(handle):
+            if lives_on(handle):
                 handle.failure = None
         if failures:
             raise failures[0]
@@ -315,12 +315,6 @@ class WorkerPool:
 
         parts = zip(self.borders, self.borders[1:])
         return [bytes(cloudpickle.dumps(self._factories[start:stop])) for start, stop in parts]
-
-
-def _lives_on(handle: WorkerHandle) -> bool:
-    """Return whether a failed worker's process is still usable: an env raised in it, but it can take commands."""
-    raised = isinstance(handle.failure, (EnvRaised, ContractViolation))
-    return raised and handle.child is not None and handle.child.is_alive()
 
 
 def _rows(handle: WorkerHandle) -> Buffers:

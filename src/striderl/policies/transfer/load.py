@@ -292,7 +292,7 @@ def _component_differences(old: ObsSpec, new: ObsSpec) -> list[WeightDifference]
 
 def _content_differences(policy: Policy, state_dict: Mapping[str, Tensor]) -> list[WeightDifference]:
     """Return what is missing, superfluous or of another shape in a state dict; `policy` is the reference."""
-    wanted, where = policy.state_dict(), places(policy)
+    wanted, where = policy.state_dict(), places(policy, partly=True)
     found: list[WeightDifference] = []
     for name, value in wanted.items():
         if name not in state_dict:

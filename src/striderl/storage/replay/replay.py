@@ -157,6 +157,8 @@ class Replay:
     def add(self, transition: Transition, envs: slice | None = None) -> None:
         """Add the next step of these envs (a range; all by default). A step that does not fit changes nothing.
 
+        On the CPU its leaves may be arrays, all of them or none: numpy's envs need no conversion.
+
         Without a final observation from the env, a terminated step is followed by its own observation, which no target
         uses, and a truncated one is invalid (`valid` false), because its next observation is unknown.
         """

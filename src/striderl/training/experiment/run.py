@@ -149,7 +149,7 @@ class Run:
             self.env, self.learner = build_with_workers(config)
         else:
             count, first = env_shard(config, self.ranks)
-            self.env = self._make_env(count, first_env_index=first)
+            self.env = self._make_env(count, first_env_index=first, num_processes=config.env.num_processes)
             self.learner = build_learner(config, self.env, self.ranks, self.objects)
         watchers = [*watchers, *(as_callback(CALLBACKS.get(name)()) for name in config.callbacks)]
         callbacks = self._of_main(watchers, accept_changes) if self.ranks.is_main else []
@@ -167,7 +167,9 @@ class Run:
         env = self.objects.get("env")
         return env is not None and not inspect.isclass(env) and hasattr(env, "step")
 
-    def _make_env(self, num_envs: int, *, filmed: bool = False, first_env_index: int = 0) -> VecEnv:
+    def _make_env(
+        self, num_envs: int, *, filmed: bool = False, first_env_index: int = 0, num_processes: int = 0
+    ) -> VecEnv:
         return make(
             self.objects.get("env", self.config.env.task),
             num_envs=num_envs,
@@ -175,6 +177,7 @@ class Run:
             settings=self.config.env.settings,
             filmed=filmed,
             first_env_index=first_env_index,
+            num_processes=num_processes,
         )
 
     # -- the parts -----------------------------------------------------------------------------------------------------

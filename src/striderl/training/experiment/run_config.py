@@ -63,6 +63,9 @@ class EnvSettings:
     """A built-in task (`striderl list tasks`), 'gymnasium:' and any id of Gymnasium, or 'module:Class' of one's own."""
     num_envs: int = 1
     """How many envs are stepped together; 8 to 64 for small tasks, hundreds to thousands for robots."""
+    num_processes: int = 0
+    """Worker processes that hold the envs of the training, each a part of them; 0 steps them in the trainer's process.
+    For simulators whose Python limits them, also on one GPU, where tensors are shared by CUDA IPC."""
     settings: Mapping[str, Any] = field(default_factory=dict, metadata=MAY_BE_INFINITE)
     """Settings of the task by name; on the command line `--env.settings.NAME VALUE`."""
 
@@ -70,6 +73,10 @@ class EnvSettings:
         check_field_types(self)
         if self.num_envs < 1:
             raise ValueError(f"EnvSettings.num_envs is at least 1, found {self.num_envs}")
+        if not 0 <= self.num_processes <= self.num_envs:
+            raise ValueError(
+                f"EnvSettings.num_processes is 0 to the number of envs, {self.num_envs}, found {self.num_processes}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -473,7 +480,9 @@ def read_run_config(
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {str(folder)!r}")
     if not os.path.lexists(path):
-        raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}")
+        inside = sorted(str(each.parent) for each in Path(folder).glob(f"*/{CONFIG_FILE}"))
+        runs = f"; it holds runs, such as {inside[-1]!r}" if inside else ""
+        raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}{runs}")
     content = (read_plain if accept_changes else read_sealed)(folder, CONFIG_FILE)
     if isinstance(content, Mapping):
         require_trust(path, content, modules_in(upgraded(content), env=builds_env), trust=trust)
