@@ -16,7 +16,7 @@ class UsageError(Exception):
 
 
 def be_patient() -> None:
-    """Let torch's idle threads spin for some 20 µs and then sleep; has an effect before torch is loaded.
+    """Let torch's idle threads spin briefly and then sleep; has an effect before torch is loaded.
 
     A thread that spins takes its core from the simulation and other processes: on two busy cores the quadruped
     trains ten times slower with it (`OMP_WAIT_POLICY=ACTIVE` brings it back). One that sleeps at once is woken for
