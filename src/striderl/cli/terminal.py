@@ -79,6 +79,14 @@ def message_of(error: BaseException) -> str:
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
+def is_of_env(error: Exception) -> bool:
+    """Return whether an env is at fault: it broke its contract, raised, died or did not answer in time."""
+    from striderl.envs.vec_env import ContractError  # loads torch, which help does without
+    from striderl.envs.workers.errors import EnvError
+
+    return isinstance(error, (ContractError, EnvError))
+
+
 # -- progress ----------------------------------------------------------------------------------------------------------
 
 

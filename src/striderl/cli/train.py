@@ -24,9 +24,20 @@ from striderl.cli.clients import train_client
 from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
 from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
-from striderl.cli.terminal import UsageError, acknowledge, complain, leave_closed_terminal, message_of, say
+from striderl.cli.terminal import UsageError, acknowledge, complain, is_of_env, leave_closed_terminal, message_of, say
 from striderl.cli.terminal import rank_of_torchrun as rank_of_torchrun
-from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
+from striderl.cli.train_flags import (
+    ELSEWHERE,
+    JOBS,
+    RESUME_HELP,
+    SEEDS,
+    SHORT,
+    TAGS,
+    TRAIN_HELP,
+    overridden,
+    take,
+    take_list,
+)
 from striderl.cli.view.command import VIEW, take_view, viewed
 from striderl.envs.clients import client_of
 from striderl.recipes.table import task_names
@@ -109,10 +120,12 @@ def _submitted(
 def _check_plain_flags(words: list[str]) -> None:
     """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
     for word in words:
-        flag = word.partition("=")[0]
-        near = difflib.get_close_matches(flag, (*OWN_FLAGS, TAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
-        if near and "." not in flag and flag not in SETTING_FLAGS:
-            raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
+        flag = word.partition("=")[0].replace("_", "-")
+        known = (*OWN_FLAGS, *SHORT, TAGS, *RESUME_FLAGS)
+        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.85) if "." not in flag else []
+        meant = ELSEWHERE.get(flag, near[0] if near else "")
+        if meant and flag not in (*SETTING_FLAGS, *SHORT):
+            raise UsageError(f"there is no flag {flag}. Did you mean {meant}?")
 
 
 def resume(words: list[str]) -> int:
@@ -472,9 +485,17 @@ def _drive(run: Run, *, asked: bool) -> int:
     say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}{processes}: {run.folder.path}")
     if run.config.mode == "compiled":
         say("compiling comes first: tens of seconds, with a memory minutes, in which Ctrl-C waits")
-    with viewed(run.folder.path, asked=asked and run.ranks.is_main):
-        outcome = run.drive()
     folder = run.folder.path
+    try:
+        with viewed(folder, asked=asked and run.ranks.is_main):
+            outcome = run.drive()
+    except Exception as error:
+        if is_of_env(error):
+            steps = run.store.steps()
+            onward = f"'striderl resume {folder}' goes on from step {steps[-1]:,}" if steps else "nothing was saved yet"
+            error.add_note(f"'striderl doctor {run.config.env.task}' looks for what else is wrong with this env")
+            error.add_note(onward)
+        raise
     if not run.ranks.is_main:
         return outcome.exit_code or int(not outcome.saved)
     report = run.folder.report if run.folder.report.exists() else None
