@@ -24,7 +24,7 @@ from poison import (
 from poisoned_envs import Injection, Poisoned
 from run_cases import folder_at, tiny
 
-from striderl.cli.report import page_of
+from striderl.cli.seeing.report import page_of
 from striderl.collect.collector import Collector
 from striderl.collect.quarantine import Fault, Healthy, Outcome, Quarantine
 from striderl.collect.trace import SUFFIX, EnvTrace, read_trace

@@ -43,7 +43,7 @@ class DemoOptions:
 
 def demo(words: list[str]) -> int:
     """Run all steps, print where the results are, and return the exit code."""
-    from striderl.cli.report import report_at_end
+    from striderl.cli.seeing.report import report_at_end
     from striderl.training.experiment.run_folder import RunFolder
 
     be_patient()
@@ -88,8 +88,8 @@ def _train(options: DemoOptions, signals: StopSignals) -> tuple[int, Path]:
 
 def _show(folder: Path, options: DemoOptions) -> None:
     """Evaluate, record a video, plot and export; report what is not possible here."""
-    from striderl.cli.plot import draw
     from striderl.cli.runs import load
+    from striderl.cli.seeing.plot import draw
 
     loaded = load(folder, "last")
     say("")

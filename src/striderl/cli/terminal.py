@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 
 class UsageError(Exception):
@@ -85,6 +86,14 @@ def is_of_env(error: Exception) -> bool:
     from striderl.envs.workers.errors import EnvError
 
     return isinstance(error, (ContractError, EnvError))
+
+
+def add_way_on(error: Exception, task: str, folder: Path, steps: Sequence[int]) -> None:
+    """Note at an error of an env how it is looked into, and whether the run goes on from a checkpoint."""
+    if is_of_env(error):
+        error.add_note(f"'striderl doctor {task}' looks for what else is wrong with this env")
+        last = f"'striderl resume {folder}' goes on from step {steps[-1]:,}" if steps else "nothing was saved yet"
+        error.add_note(last)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -225,6 +225,16 @@ def _whole_number(text: str) -> str:
         return text
 
 
+def check_flags(words: list[str], known: tuple[str, ...]) -> None:
+    """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        near = get_close_matches(flag, (*known, *SHORT, TAGS), n=1, cutoff=0.85) if "." not in flag else []
+        meant = ELSEWHERE.get(flag, near[0] if near else "")
+        if meant and flag not in ("--seed", "--terms", *SHORT):
+            raise UsageError(f"there is no flag {flag}. Did you mean {meant}?")
+
+
 def take(words: list[str], *flags: str) -> tuple[list[str], dict[str, str]]:
     """Take flags with one value out of the words, as '--flag value' or '--flag=value'."""
     left, given, position = [], dict[str, str](), 0
