@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from striderl.cli.list_names import listed
 from striderl.cli.main import main
 from striderl.cli.runs import find_run, find_runs
 from striderl.cli.seeds import train_seeds
+from striderl.cli.seeing.list_names import listed
 from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.signals import StopSignals
 

@@ -158,7 +158,7 @@ def test_a_registered_name_is_a_name_everywhere(mine, monkeypatch):
     import my_parts
 
     for registry in (ALGORITHMS, ENVS):
-        monkeypatch.setattr(registry, "_registered", {})
+        monkeypatch.setattr(registry, "registered", {})
     striderl.register("envs", "point", my_parts.PointRobot)
     striderl.register("algorithms", "signed", my_parts.SignedPPO)
     striderl.train("signed", env="point", steps=100, settings=QUIET)

@@ -96,7 +96,7 @@ def test_a_config_that_is_no_dataclass_is_named(monkeypatch):
     class Wrong(PPO):
         Config = dict
 
-    monkeypatch.setitem(ALGORITHMS._registered, "wrong", Wrong)
+    monkeypatch.setitem(ALGORITHMS.registered, "wrong", Wrong)
     with pytest.raises(TypeError, match="its Config is a frozen dataclass"):
         facts_of("wrong")
 

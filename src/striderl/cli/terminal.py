@@ -17,12 +17,15 @@ class UsageError(Exception):
 
 
 def be_patient() -> None:
-    """Let torch's idle threads sleep instead of spin; has an effect before torch is loaded.
+    """Let torch's idle threads spin briefly and then sleep; has an effect before torch is loaded.
 
     A thread that spins takes its core from the simulation and other processes: on two busy cores the quadruped
-    trains ten times slower with it (`OMP_WAIT_POLICY=ACTIVE` brings it back).
+    trains ten times slower with it (`OMP_WAIT_POLICY=ACTIVE` brings it back). One that sleeps at once is woken for
+    every layer of a small network. `GOMP_SPINCOUNT` is read by GNU's OpenMP, which torch has on Linux.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def rank_of_torchrun() -> tuple[int, int]:

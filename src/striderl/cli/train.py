@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.clients import train_client
 from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
-from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
+from striderl.cli.seeing.report import report_at_end
 from striderl.cli.terminal import UsageError, acknowledge, add_way_on, complain, leave_closed_terminal, message_of, say
 from striderl.cli.terminal import rank_of_torchrun as rank_of_torchrun
 from striderl.cli.train_flags import (

@@ -31,24 +31,24 @@ class Registry:
         """Take the kind, in the plural, and the built-in names with the place of each, 'module:name'."""
         self.kind = kind
         self._lines = dict(lines)
-        self._registered: dict[str, Any] = {}
+        self.registered: dict[str, Any] = {}
 
     def names(self) -> tuple[str, ...]:
         """Return every name: built-in, registered in this process, declared by installed packages."""
-        return tuple(dict.fromkeys([*self._lines, *self._registered, *self._entry_points()]))
+        return tuple(dict.fromkeys([*self._lines, *self.registered, *self._entry_points()]))
 
     def register(self, name: str, part: Any) -> None:
         """Give a part, an object or 'module:name', a name; one that another part has raises."""
         if not re.fullmatch(r"[A-Za-z_][\w.\-]*", name):
             raise ValueError(f"a name in {self.kind} has letters, digits, '_', '.' and '-', found {name!r}")
-        known = self._registered.get(name, self._lines.get(name))
+        known = self.registered.get(name, self._lines.get(name))
         if known is not None and known is not part and known != part:
             raise ValueError(f"{self.kind} has a {name!r} already: {known!r}; choose another name")
-        self._registered[name] = part
+        self.registered[name] = part
 
     def get(self, name: str) -> Any:
         """Return the part of a name, or of 'module:name'; KeyError with a suggestion for an unknown one."""
-        found = self._registered.get(name, self._lines.get(name))
+        found = self.registered.get(name, self._lines.get(name))
         if found is None:
             points = self._entry_points()
             if name in points:
@@ -68,7 +68,7 @@ class Registry:
     def name_of(self, part: Any) -> str:
         """Return the name of a part, or 'module:name' where it has none; lines are not imported for this."""
         place = f"{part.__module__}:{part.__qualname__}"
-        for name, known in {**self._lines, **self._registered}.items():
+        for name, known in {**self._lines, **self.registered}.items():
             if known is part or known == place:
                 return name
         return place

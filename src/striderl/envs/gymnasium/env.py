@@ -129,7 +129,7 @@ class GymnasiumEnv(EnvRows):
         """
         if self._closer.detach() is None:
             return
-        texts = self._backend.close()
+        texts = self.backend.close()
         if texts:
             warnings.warn("closing raised in " + "\n".join(texts), EnvCloseWarning, stacklevel=2)
 

@@ -119,8 +119,8 @@ class ListedRun:
 
 
 def _runs(options: ListOptions) -> None:
-    from striderl.cli.compare import say_table
     from striderl.cli.runs import known_runs
+    from striderl.cli.seeing.compare import say_table
     from striderl.loggers.console_logger import short_number
 
     found = [listed(folder) for folder in known_runs(Path(options.folder))]
