@@ -64,7 +64,7 @@ def test_a_damaged_or_hostile_run_is_listed_too(runs, capsys):
     folder = runs / "cartpole" / "a"
     (folder / "config.json").write_text('{"env": {"task": "\\u001b[2J"}}')
     (folder / "metrics.jsonl").write_bytes(b"\xff\n{}\n[1]\n" + b'{"step": 3}')
-    assert main(["list", "runs", "--folder", str(runs)]) == 0
+    assert main(["list", "runs", "--runs", str(runs)]) == 0  # the flag of train is another name of --folder
     text = capsys.readouterr().out
     assert "\x1b" not in text and "?[2J" in text and listed(folder).steps == 3
 

@@ -32,8 +32,8 @@ class ListOptions:
 
     kind: Kind = "all"
     """tasks, algorithms, terms, recipes, or all of these; runs for those that were trained."""
-    folder: str = "runs"
-    """Where runs are looked for."""
+    folder: Annotated[str, tyro.conf.arg(aliases=("--runs",))] = "runs"
+    """Where runs are looked for, as 'striderl train --runs' has it."""
     sort: str = "time"
     """How runs are sorted: time, return, steps, name or task; the newest, best or longest first."""
     tags: tuple[str, ...] = ()
