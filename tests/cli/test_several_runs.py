@@ -133,6 +133,11 @@ def test_the_newest_run_among_groups(tmp_path):
     assert find_run(tmp_path / "cartpole").name == "2026-01-02_10-00-00"
     assert find_run(tmp_path / "cartpole" / "2026-01-01_10-00-00").name == "seed_1"
     assert len(find_runs(tmp_path / "cartpole")) == 3 and len(find_runs(tmp_path)) == 3
+    write_run(tmp_path / "cartpole" / "an_older_one")
+    os.utime(tmp_path / "cartpole" / "an_older_one" / "config.json", (1000, 1000))
+    assert find_run(tmp_path / "cartpole").name == "2026-01-02_10-00-00"  # though its name comes later
+    (tmp_path / "cartpole" / "an_older_one" / "metrics.jsonl").unlink()
+    assert len(find_runs(tmp_path)) == 3  # nothing was logged in it
 
 
 @pytest.mark.slow

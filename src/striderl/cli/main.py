@@ -33,6 +33,7 @@ from striderl.cli.terminal import (
     UsageError,
     be_patient,
     complain,
+    is_of_env,
     leave_closed_terminal,
     message_of,
     rank_of_torchrun,
@@ -146,6 +147,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return 130
+    except Exception as error:
+        if not is_of_env(error):
+            raise
+        complain("\n".join([str(error).rstrip(), *getattr(error, "__notes__", ())]))
+        return 1
     except BrokenPipeError:  # 'striderl list runs | head' has seen enough
         leave_closed_terminal()
         return 141

@@ -86,10 +86,10 @@ def train_seeds(
 
     `task` is the first word where it is not given.
     """
-    from striderl.data.registry import full_name
+    from striderl.data.registry import folder_name, full_name
 
     task = task or words[0]
-    place = full_name(task).replace(":", "_").replace("/", "_")
+    place = folder_name(full_name(task))
     name = group or time.strftime("%Y-%m-%d_%H-%M-%S")
     folder = runs / place / name
     logs = folder / "logs"

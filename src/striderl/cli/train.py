@@ -8,13 +8,11 @@ striderl train cartpole --seed 3 --algorithm.learning-rate 1e-3 --env.settings.m
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import math
 import shlex
 import shutil
 import socket
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +22,20 @@ from striderl.cli.clients import train_client
 from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.seeing.report import report_at_end
-from striderl.cli.terminal import UsageError, acknowledge, complain, leave_closed_terminal, message_of, say
+from striderl.cli.terminal import UsageError, acknowledge, complain, is_of_env, leave_closed_terminal, message_of, say
 from striderl.cli.terminal import rank_of_torchrun as rank_of_torchrun
-from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
+from striderl.cli.train_flags import (
+    JOBS,
+    RESUME_HELP,
+    SEEDS,
+    TAGS,
+    TRAIN_HELP,
+    check_plain_flags,
+    overridden,
+    take,
+    take_list,
+    wrapped,
+)
 from striderl.cli.view.command import VIEW, take_view, viewed
 from striderl.envs.clients import client_of
 from striderl.recipes.table import task_names
@@ -43,8 +52,6 @@ _log = logging.getLogger(__name__)
 _RANK_TIMEOUT = "--rank-timeout"
 OWN_FLAGS = ("--resume", "--config", "--runs", "--algorithm", "--name", SEEDS, JOBS, SLURM, _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
-SETTING_FLAGS = ("--seed", "--steps", "--terms")
-"""Settings whose flags look like those of the command."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
 """Flags about the folder of a run, without a value."""
 RUNNER_FLAGS = ("--max-iterations", "--env", "--device")
@@ -73,14 +80,14 @@ def train(words: list[str]) -> int:
             if flag in words and not (flag == "--trust" and "--config" in given):
                 raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
         if (not words and "--config" not in given) or words[:1] in (["-h"], ["--help"]):
-            say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
+            say(TRAIN_HELP.format(tasks=wrapped(", ".join(task_names()))))
             return 0 if words else 2
         if words and "--algorithm" not in given and client_of(words[0]) is not None:
             take_view([], given, alone=False)
             kept = [word for flag in ("--runs", "--name") if flag in given for word in (flag, given[flag])]
             return train_client(words[0], [*words[1:], *kept], signals)
         rest, config = base_config(words, given, command="train")
-        _check_plain_flags(rest)
+        check_plain_flags(rest, (*OWN_FLAGS, *RESUME_FLAGS))
         if SLURM in given:
             return _submitted(config, words, rest, given, tags or [])
         if SEEDS in given and "--help" not in words:
@@ -106,20 +113,11 @@ def _submitted(
     return submit_train(given[SLURM], config, [*words, *([TAGS, *tags] if tags else [])], given)
 
 
-def _check_plain_flags(words: list[str]) -> None:
-    """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
-    for word in words:
-        flag = word.partition("=")[0]
-        near = difflib.get_close_matches(flag, (*OWN_FLAGS, TAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
-        if near and "." not in flag and flag not in SETTING_FLAGS:
-            raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
-
-
 def resume(words: list[str]) -> int:
     """Resume a run; returns the exit code."""
     flags, words = [word for word in words if word in RESUME_FLAGS], [w for w in words if w not in RESUME_FLAGS]
     if not words or words[0] in ("-h", "--help"):
-        say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
+        say(RESUME_HELP.format(trust=wrapped(TRUST), accept_changes=wrapped(ACCEPT_CHANGES)))
         return 0 if words else 2
     with StopSignals(acknowledge) as signals:
         words, given = take(words, _RANK_TIMEOUT)
@@ -206,11 +204,6 @@ def _in_main(ranks: Ranks, function: Callable[[], Result]) -> Result:
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
-
-
-def _wrapped(text: str) -> str:
-    """Return a text as lines that fit under each other in the help."""
-    return ("\n" + 24 * " ").join(textwrap.wrap(text, 90))
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -472,9 +465,17 @@ def _drive(run: Run, *, asked: bool) -> int:
     say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}{processes}: {run.folder.path}")
     if run.config.mode == "compiled":
         say("compiling comes first: tens of seconds, with a memory minutes, in which Ctrl-C waits")
-    with viewed(run.folder.path, asked=asked and run.ranks.is_main):
-        outcome = run.drive()
     folder = run.folder.path
+    try:
+        with viewed(folder, asked=asked and run.ranks.is_main):
+            outcome = run.drive()
+    except Exception as error:
+        if is_of_env(error):
+            steps = run.store.steps()
+            onward = f"'striderl resume {folder}' goes on from step {steps[-1]:,}" if steps else "nothing was saved yet"
+            error.add_note(f"'striderl doctor {run.config.env.task}' looks for what else is wrong with this env")
+            error.add_note(onward)
+        raise
     if not run.ranks.is_main:
         return outcome.exit_code or int(not outcome.saved)
     report = run.folder.report if run.folder.report.exists() else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import inspect
 import json
 import shlex
@@ -110,6 +111,19 @@ SHORT = {
     "--num-workers": "--workers.num-workers",
 }
 """Short flags for what everyone sets; --seed, --device and --name are short already."""
+ELSEWHERE = {
+    "--total-timesteps": "--steps",
+    "--timesteps": "--steps",
+    "--n-envs": "--num-envs",
+    "--max-iterations": "--plan.total-iterations",
+    "--lr": "--algorithm.learning-rate",
+    "--algorithm.lr": "--algorithm.learning-rate",
+    "--algo": "--algorithm",
+}
+"""What other libraries call a flag, for the suggestion in the error."""
+SETTING_FLAGS = ("--seed", "--steps", "--terms")
+"""Settings whose flags look like those of the command."""
+_STEPS = SHORT["--steps"]
 _SETTING = "--env.settings."
 _GIVEN = ("num_envs", "device", "first_env_index")
 """Fields of a task's config that are not settings: the run gives them."""
@@ -189,7 +203,7 @@ def _written_out(words: list[str], config: RunConfig[Any, Any]) -> list[str]:
     """Replace short flags by the settings that they stand for."""
     from striderl.training.plans import OfflinePlan
 
-    found = []
+    found, flag = list[str](), ""
     for word in words:
         name, equals, value = word.partition("=")
         if name == "--steps" and isinstance(config.plan, OfflinePlan):
@@ -197,8 +211,21 @@ def _written_out(words: list[str], config: RunConfig[Any, Any]) -> list[str]:
                 f"{config.algorithm_name} takes no steps in an env; its length is --plan.total-iterations, of "
                 f"{config.plan.num_updates_per_iteration} gradient steps each"
             )
-        found.append(f"{SHORT.get(name, name)}{equals}{value}")
+        if word.startswith("--"):
+            name = SHORT.get(name.replace("_", "-"), name)
+            flag = name.replace("_", "-")
+            found.append(f"{name}{equals}{_whole_number(value) if flag == _STEPS else value}")
+        else:
+            found.append(_whole_number(word) if flag == _STEPS else word)
     return found
+
+
+def _whole_number(text: str) -> str:
+    """Return '1e6' as '1000000'; what is no whole number stays, and is refused by the parser."""
+    try:
+        return str(int(float(text))) if float(text).is_integer() and not text.isdigit() else text
+    except ValueError:
+        return text
 
 
 def take(words: list[str], *flags: str) -> tuple[list[str], dict[str, str]]:
@@ -235,6 +262,22 @@ def take_list(words: list[str], flag: str) -> tuple[list[str], list[str] | None]
             taking = False
             left.append(word)
     return left, values
+
+
+def wrapped(text: str) -> str:
+    """Return a text as lines that fit under each other in the help."""
+    return ("\n" + 24 * " ").join(textwrap.wrap(text, 90))
+
+
+def check_plain_flags(words: list[str], own: tuple[str, ...]) -> None:
+    """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        known = (*own, *SHORT, TAGS)
+        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.85) if "." not in flag else []
+        meant = ELSEWHERE.get(flag, near[0] if near else "")
+        if meant and flag not in (*SETTING_FLAGS, *SHORT):
+            raise UsageError(f"there is no flag {flag}. Did you mean {meant}?")
 
 
 def _settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:

@@ -24,6 +24,7 @@ from torch import Tensor
 from striderl.collect.quarantine import Fault
 from striderl.data import tree
 from striderl.data.transition import Transition
+from striderl.envs.workers.errors import EnvError
 
 
 @runtime_checkable
@@ -209,7 +210,7 @@ class EpisodeQuota:
             self._spoiled_in_a_row[row] += 1
             if self._spoiled_in_a_row[row] > MAX_SPOILED:
                 found = "; ".join(str(fault) for fault in faults()[:3]) or "samples were marked not valid"
-                raise RuntimeError(f"env {row} spoiled {MAX_SPOILED} episodes in a row, none can be counted: {found}")
+                raise EnvError(f"env {row} spoiled {MAX_SPOILED} episodes in a row, none can be counted: {found}")
         elif owes:
             self._finished[row].append(self._running[row])
             self._spoiled_in_a_row[row] = 0

@@ -59,6 +59,12 @@ class Registry:
             found = name
         return load_reference(found) if isinstance(found, str) else found
 
+    def spelled(self, name: str) -> str:
+        """Return the name of this table that differs in case, '_' and '-' alone: 'PPO', 'FastTD3', 'td3-bc'."""
+        names = self.names()
+        alike = [each for each in names if _letters(each) == _letters(name)]
+        return alike[0] if name not in names and len(alike) == 1 else name
+
     def name_of(self, part: Any) -> str:
         """Return the name of a part, or 'module:name' where it has none; lines are not imported for this."""
         place = f"{part.__module__}:{part.__qualname__}"
@@ -79,6 +85,10 @@ class Registry:
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {point.name: point for point in importlib.metadata.entry_points(group=f"striderl.{self.kind}")}
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def is_reference(text: str) -> bool:
@@ -133,6 +143,11 @@ OBJECT = "object:"
 def full_name(task: str) -> str:
     """Return the name of a task as runs store it: an id of Gymnasium gets its 'gymnasium:'."""
     return f"{GYMNASIUM}{task}" if re.fullmatch(r"[\w./-]+-v\d+", task) and task not in ENVS.names() else task
+
+
+def folder_name(task: str) -> str:
+    """Return the name of the folder of a task's runs: without what a shell reads as its own."""
+    return re.sub(r"[^\w.-]+", "_", task).rstrip("_")
 
 
 ALGORITHMS = Registry(
