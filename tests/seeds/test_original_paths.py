@@ -47,6 +47,7 @@ def test_every_name_is_at_its_path_with_its_arguments(library: str) -> None:
     assert [wrong for line in lines for wrong in faults(line)] == []
 
 
+@pytest.mark.described("st_rl", 460, "Programs import st_rl.modules as a module, and names from the modules of st_rl.")
 def test_the_modules_of_st_rl_and_of_the_first_rsl_rl() -> None:
     from striderl.compat.st_rl.env import VecEnv
     from striderl.compat.st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent, Memory

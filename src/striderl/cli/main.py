@@ -147,14 +147,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return 130
+    except BrokenPipeError:  # 'striderl list runs | head' has seen enough
+        leave_closed_terminal()
+        return 141
     except Exception as error:
         if not is_of_env(error):
             raise
         complain("\n".join([str(error).rstrip(), *getattr(error, "__notes__", ())]))
         return 1
-    except BrokenPipeError:  # 'striderl list runs | head' has seen enough
-        leave_closed_terminal()
-        return 141
 
 
 def overview() -> str:

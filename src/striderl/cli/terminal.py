@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 
 class UsageError(Exception):
@@ -16,7 +17,7 @@ class UsageError(Exception):
 
 
 def be_patient() -> None:
-    """Let torch's idle threads spin for some 20 µs and then sleep; has an effect before torch is loaded.
+    """Let torch's idle threads spin briefly and then sleep; has an effect before torch is loaded.
 
     A thread that spins takes its core from the simulation and other processes: on two busy cores the quadruped
     trains ten times slower with it (`OMP_WAIT_POLICY=ACTIVE` brings it back). One that sleeps at once is woken for
@@ -85,6 +86,14 @@ def is_of_env(error: Exception) -> bool:
     from striderl.envs.workers.errors import EnvError
 
     return isinstance(error, (ContractError, EnvError))
+
+
+def add_way_on(error: Exception, task: str, folder: Path, steps: Sequence[int]) -> None:
+    """Note at an error of an env how it is looked into, and whether the run goes on from a checkpoint."""
+    if is_of_env(error):
+        error.add_note(f"'striderl doctor {task}' looks for what else is wrong with this env")
+        last = f"'striderl resume {folder}' goes on from step {steps[-1]:,}" if steps else "nothing was saved yet"
+        error.add_note(last)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import math
 import shlex
 import shutil
 import socket
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from striderl.cli.clients import train_client
 from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
 from striderl.cli.seeing.report import report_at_end
-from striderl.cli.terminal import UsageError, acknowledge, complain, is_of_env, leave_closed_terminal, message_of, say
+from striderl.cli.terminal import UsageError, acknowledge, add_way_on, complain, leave_closed_terminal, message_of, say
 from striderl.cli.terminal import rank_of_torchrun as rank_of_torchrun
 from striderl.cli.train_flags import (
     JOBS,
@@ -30,11 +31,10 @@ from striderl.cli.train_flags import (
     SEEDS,
     TAGS,
     TRAIN_HELP,
-    check_plain_flags,
+    check_flags,
     overridden,
     take,
     take_list,
-    wrapped,
 )
 from striderl.cli.view.command import VIEW, take_view, viewed
 from striderl.envs.clients import client_of
@@ -80,14 +80,14 @@ def train(words: list[str]) -> int:
             if flag in words and not (flag == "--trust" and "--config" in given):
                 raise UsageError(f"{flag} is about the folder of a run; it has no effect without --resume RUN")
         if (not words and "--config" not in given) or words[:1] in (["-h"], ["--help"]):
-            say(TRAIN_HELP.format(tasks=wrapped(", ".join(task_names()))))
+            say(TRAIN_HELP.format(tasks=_wrapped(", ".join(task_names()))))
             return 0 if words else 2
         if words and "--algorithm" not in given and client_of(words[0]) is not None:
             take_view([], given, alone=False)
             kept = [word for flag in ("--runs", "--name") if flag in given for word in (flag, given[flag])]
             return train_client(words[0], [*words[1:], *kept], signals)
         rest, config = base_config(words, given, command="train")
-        check_plain_flags(rest, (*OWN_FLAGS, *RESUME_FLAGS))
+        check_flags(rest, (*OWN_FLAGS, *RESUME_FLAGS))
         if SLURM in given:
             return _submitted(config, words, rest, given, tags or [])
         if SEEDS in given and "--help" not in words:
@@ -117,7 +117,7 @@ def resume(words: list[str]) -> int:
     """Resume a run; returns the exit code."""
     flags, words = [word for word in words if word in RESUME_FLAGS], [w for w in words if w not in RESUME_FLAGS]
     if not words or words[0] in ("-h", "--help"):
-        say(RESUME_HELP.format(trust=wrapped(TRUST), accept_changes=wrapped(ACCEPT_CHANGES)))
+        say(RESUME_HELP.format(trust=_wrapped(TRUST), accept_changes=_wrapped(ACCEPT_CHANGES)))
         return 0 if words else 2
     with StopSignals(acknowledge) as signals:
         words, given = take(words, _RANK_TIMEOUT)
@@ -203,7 +203,9 @@ def _in_main(ranks: Ranks, function: Callable[[], Result]) -> Result:
         raise UsageError(message_of(error)) from error
 
 
-# -- the command line --------------------------------------------------------------------------------------------------
+def _wrapped(text: str) -> str:
+    """Return a text as lines that fit under each other in the help."""
+    return ("\n" + 24 * " ").join(textwrap.wrap(text, 90))
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -470,11 +472,7 @@ def _drive(run: Run, *, asked: bool) -> int:
         with viewed(folder, asked=asked and run.ranks.is_main):
             outcome = run.drive()
     except Exception as error:
-        if is_of_env(error):
-            steps = run.store.steps()
-            onward = f"'striderl resume {folder}' goes on from step {steps[-1]:,}" if steps else "nothing was saved yet"
-            error.add_note(f"'striderl doctor {run.config.env.task}' looks for what else is wrong with this env")
-            error.add_note(onward)
+        add_way_on(error, run.config.env.task, folder, run.store.steps())
         raise
     if not run.ranks.is_main:
         return outcome.exit_code or int(not outcome.saved)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import json
 import shlex
@@ -121,8 +120,6 @@ ELSEWHERE = {
     "--algo": "--algorithm",
 }
 """What other libraries call a flag, for the suggestion in the error."""
-SETTING_FLAGS = ("--seed", "--steps", "--terms")
-"""Settings whose flags look like those of the command."""
 _STEPS = SHORT["--steps"]
 _SETTING = "--env.settings."
 _GIVEN = ("num_envs", "device", "first_env_index")
@@ -228,6 +225,16 @@ def _whole_number(text: str) -> str:
         return text
 
 
+def check_flags(words: list[str], known: tuple[str, ...]) -> None:
+    """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        near = get_close_matches(flag, (*known, *SHORT, TAGS), n=1, cutoff=0.85) if "." not in flag else []
+        meant = ELSEWHERE.get(flag, near[0] if near else "")
+        if meant and flag not in ("--seed", "--terms", *SHORT):
+            raise UsageError(f"there is no flag {flag}. Did you mean {meant}?")
+
+
 def take(words: list[str], *flags: str) -> tuple[list[str], dict[str, str]]:
     """Take flags with one value out of the words, as '--flag value' or '--flag=value'."""
     left, given, position = [], dict[str, str](), 0
@@ -262,22 +269,6 @@ def take_list(words: list[str], flag: str) -> tuple[list[str], list[str] | None]
             taking = False
             left.append(word)
     return left, values
-
-
-def wrapped(text: str) -> str:
-    """Return a text as lines that fit under each other in the help."""
-    return ("\n" + 24 * " ").join(textwrap.wrap(text, 90))
-
-
-def check_plain_flags(words: list[str], own: tuple[str, ...]) -> None:
-    """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
-    for word in words:
-        flag = word.partition("=")[0].replace("_", "-")
-        known = (*own, *SHORT, TAGS)
-        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.85) if "." not in flag else []
-        meant = ELSEWHERE.get(flag, near[0] if near else "")
-        if meant and flag not in (*SETTING_FLAGS, *SHORT):
-            raise UsageError(f"there is no flag {flag}. Did you mean {meant}?")
 
 
 def _settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:

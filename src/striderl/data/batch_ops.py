@@ -337,6 +337,8 @@ def write_rows(batch: Nested, loc: Any, value: Nested) -> None:
             for own, new in direct:
                 own[loc] = new
             return
+        if direct and _written_by_numpy(*direct[0], loc):
+            del direct[0]
     else:
         direct = []
         plan_rows(batch, loc, value, "", direct)
@@ -363,6 +365,17 @@ def _scatter(writes: list[tuple[Any, Any]], loc: Any) -> None:
                 own.index_put_(places, new)
             except RuntimeError:  # the value lies in the same memory: nothing is written yet
                 leaf.write(own, loc, new)
+
+
+def _written_by_numpy(own: Any, new: Any, loc: Any) -> bool:
+    """Write a tensor's rows as an array's, if that is possible: torch writes the rows before one that is not there."""
+    if own.__class__ is _ndarray:
+        return False
+    try:
+        own.numpy()[loc if loc.__class__ is _ndarray else loc.numpy()] = new.numpy()
+    except (AttributeError, RuntimeError, TypeError):  # on a GPU, or without a counterpart in numpy
+        return False
+    return True
 
 
 def _row_prefix(loc: Any) -> tuple[int, ...] | None:
