@@ -2,9 +2,10 @@
 
     obs float32 [17], act float32 [6], rew float32, flags        1,000,000 steps alive, batches of 256
 
-Every library is fed what it takes natively (arrays, or tensors for striderl and TorchRL) and gives what it gives. All
-buffers are full before anything is timed. The prioritized row times one sample followed by one update of the same
-steps, because libraries differ in which of the two does the work.
+Every library is fed what it takes natively (arrays, or tensors for TorchRL and skrl) and gives what it gives. striderl
+takes both: arrays in the rows of all, tensors in rows with those that take them. All buffers are full before anything
+is timed. The prioritized row times one sample followed by one update of the same steps, because libraries differ in
+which of the two does the work.
 
     python benchmarks/replay.py
 """
@@ -25,12 +26,15 @@ SIZE, BATCH, OBS, ACT = 1_000_000, 256, 17, 6
 ROWS = (
     "add a step of 1 env",
     "add a step of 8 envs",
+    "add a step of 1 env, tensors",
+    "add a step of 8 envs, tensors",
     "sample 256",
     "sample 256, 3-step returns",
     "prioritized: add a step of 1 env",
     "prioritized: sample 256 and update them",
 )
 Call = Callable[[], Any]
+ARRAYS_ALONE = "takes arrays"
 
 
 def arrays(count: int, seed: int = 0) -> dict[str, Any]:
@@ -72,10 +76,13 @@ def striderl_calls(row: str) -> Call:
     replay.cursor.set(np.full(envs, SIZE // envs), np.zeros(envs))
     for first in range(0, SIZE, 1000):
         sampler.written(replay.read, first, 1000, True)
-    given = {key: torch.from_numpy(value) for key, value in arrays(envs).items()}
-    no = given["done"]
+    given: dict[str, Any] = arrays(envs)
+    given |= {"truncated": given["done"].copy(), "valid": ~given["done"]}
+    if "tensors" in row:
+        given = {key: torch.from_numpy(value) for key, value in given.items()}
+    flags = {"terminated": given["done"], "truncated": given["truncated"], "valid": given["valid"]}
     step = Transition(
-        obs={"obs": given["obs"]}, act=given["act"], rew=given["rew"], terminated=no, truncated=no.clone(), valid=~no,
+        obs={"obs": given["obs"]}, act=given["act"], rew=given["rew"], **flags,
         info={}, policy={}, next_obs={"obs": given["obs_next"]}, final_obs={"obs": given["obs_next"]},
     )  # fmt: skip
     if "add" in row:
@@ -97,6 +104,8 @@ def tianshou_calls(row: str) -> Call:
     import numpy as np
     from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer, VectorReplayBuffer
 
+    if "tensors" in row:
+        raise UnavailableError(ARRAYS_ALONE)
     envs = 8 if "8 envs" in row else 1
 
     def batch(count: int) -> Any:
@@ -136,6 +145,8 @@ def sb3_calls(row: str) -> Call:
     import numpy as np
     from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 
+    if "tensors" in row:
+        raise UnavailableError(ARRAYS_ALONE)
     if row.startswith("prioritized"):
         raise UnavailableError("has no priorities")
     envs = 8 if "8 envs" in row else 1
@@ -221,6 +232,8 @@ def cpprb_calls(row: str) -> Call:
     import numpy as np
     from cpprb import PrioritizedReplayBuffer, ReplayBuffer
 
+    if "tensors" in row:
+        raise UnavailableError(ARRAYS_ALONE)
     columns: dict[str, Any] = {"obs": {"shape": OBS}, "next_obs": {"shape": OBS}, "act": {"shape": ACT}}
     columns |= {"rew": {}, "done": {}}
     options = {"Nstep": {"size": 3, "gamma": 0.99, "rew": "rew", "next": "next_obs"}} if "3-step" in row else {}

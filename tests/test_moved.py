@@ -72,6 +72,7 @@ def test_every_old_path_and_name_is_the_object_at_the_new_one_and_warns():
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.filterwarnings("ignore:.* no longer offers")
 def test_a_path_that_became_a_folder_offers_what_the_module_did(tool):
     table = tool.read_table(ROOT / "tools" / "moves.toml")
     for line in table.packages:
@@ -247,6 +248,7 @@ def test_a_folder_gets_another_name_with_all_that_is_in_it(small, tool):
     assert '"low": "high"' in moved and '"low.c": "high.kept"' in moved
 
 
+@pytest.mark.slow
 def test_a_module_below_a_folder_with_another_name_is_not_loaded_twice():
     program = (
         "import warnings; warnings.simplefilter('ignore')\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import sys
@@ -24,13 +25,23 @@ def blocks() -> list[tuple[str, str]]:
     ]
 
 
-def test_the_page_of_described_items_is_that_of_the_tests():
+def tool(name):
+    """Import one of the programs of tools/."""
     sys.path.insert(0, str(ROOT / "tools"))
     try:
-        import described
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(ROOT / "tools"))
+
+
+def test_the_page_of_described_items_is_that_of_the_tests():
+    described = tool("described")
     assert (ROOT / "docs" / "described.md").read_text() == described.page(described.described_items())
+
+
+@pytest.mark.slow
+def test_the_page_of_public_names_is_that_of_the_source():
+    assert (ROOT / "docs" / "api.md").read_text() == tool("api").page(), "python tools/api.py writes it"
 
 
 @pytest.mark.slow

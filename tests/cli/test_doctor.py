@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from striderl.cli.doctor import log_findings
 from striderl.cli.main import main
+from striderl.cli.seeing.doctor import log_findings
 from striderl.loggers.plots import RunMetrics
 
 TINY = [
@@ -81,6 +81,7 @@ def test_an_env_that_is_not(tmp_path, monkeypatch, capsys):
     assert any(each["what"] == "observation 'obs' is not finite" and "nan" in each["evidence"] for each in found)
 
 
+@pytest.mark.slow
 def test_a_run(tmp_path, capsys):
     assert main(["train", "pendulum", *TINY, "--runs", str(tmp_path), "--name", "x"]) == 0
     capsys.readouterr()

@@ -153,6 +153,7 @@ def recipe_of(words):
 # -- several processes, and ends ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_processes_take_different_trials_and_orphans(tmp_path):
     settings = SweepSettings(space={"algorithm.gamma": {"low": 0.9, "high": 0.99}}, trials=2)
     base = recipe_of(TINY)

@@ -257,6 +257,16 @@ def test_a_write_that_fails_changes_nothing(write, error, text):
     assert batch == before
 
 
+@pytest.mark.parametrize("index", [torch.tensor([1, 9]), np.array([1, 9])], ids=["tensor", "array"])
+def test_rows_of_tensors_that_are_not_there_change_none(index):
+    batch = Batch(a=torch.zeros(4, 2), b=torch.zeros(4))
+    with pytest.raises(IndexError, match="out of bounds"):
+        batch[index] = Batch(a=torch.ones(2, 2), b=torch.ones(2))
+    assert not batch.a.any() and not batch.b.any()
+    batch[index // 9 - 1] = Batch(a=torch.ones(2, 2), b=torch.arange(2.0))
+    assert batch.a.sum() == 4 and batch.b.tolist() == [1, 0, 0, 0]
+
+
 def test_values_that_fit_another_dtype_are_taken():
     batch = Batch(done=np.zeros(2, bool), count=np.zeros(2, np.int32), x=torch.zeros(2, dtype=torch.float32))
     batch[0] = {"done": 1, "count": 3.0, "x": np.float64(0.5)}

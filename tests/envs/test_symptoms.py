@@ -194,7 +194,9 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("what", PLANTED)
+@pytest.mark.parametrize(
+    "what", [pytest.param(each, marks=[pytest.mark.slow] * (PLANTED[each] is Slow)) for each in PLANTED]
+)
 def test_planted_bugs_are_found(what):
     kind = PLANTED[what]
     of_gymnasium = isinstance(kind, type) and issubclass(kind, gymnasium.Env)

@@ -44,6 +44,7 @@ def test_steps_reuse_their_memory():
     assert faults() < 500
 
 
+@pytest.mark.slow
 def test_the_thresholds_are_raised_once_and_can_be_left_alone():
     ask = "from striderl.execution.updater import keep_freed_memory as keep; print(keep(), keep())"
 

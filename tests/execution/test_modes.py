@@ -19,11 +19,11 @@ from update_cases import CASES
 from striderl.collect import graphed_rollout
 from striderl.collect.graphed_rollout import GraphedCollector
 from striderl.execution import background, modes
-from striderl.execution.background import ProgramRequest, Switch
-from striderl.execution.joint_program import JointPrograms
+from striderl.execution.background import ProgramRequest, Switch, built_with
 from striderl.execution.modes import Compiled, Eager, ExecutionConfig, Graphed, Switching, mode_of
 from striderl.execution.traced import PureFunction
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
+from striderl.networks.memory import Memory
 from striderl.training import graphed_updates
 
 STRICT = ExecutionConfig(mode="compiled", strict=True)
@@ -196,9 +196,12 @@ def losses_by_compiler(strict, monkeypatch):
 
 
 def losses_beside_training(strict, monkeypatch):
-    net, updater = small(_switched(strict))
-    updater._joint = JointPrograms(updater.groups, switch=updater.mode.switch)
-    updater.step(lambda x: ({"loss": (float(x.mean()), net(x).mean())}, {}), torch.ones(4, 3))
+    net, switch = nn.Linear(3, 1), Switch(1)
+    switch.on = True
+    with built_with(switch):
+        mode = ExecutionConfig(mode="auto", strict=strict)
+        updater = Updater({"policy": ParameterGroup(net.parameters())}, mode=mode)
+    updater.step(lambda x: ({"loss": (1.0, net(x.add_(1.0)).mean())}, {}), torch.ones(4, 3))
 
 
 def acting(strict, monkeypatch):
@@ -291,6 +294,30 @@ def test_no_fallback_is_left_out():
     ]
     assert [call for call in calls if "strict" not in call and "programs are not kept" not in call] == []
     assert len(calls) - 2 == len(FALLBACKS) + 1  # two are no fallbacks; the capture of an update is in test_recordings
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_memory_is_not_compiled_as_a_loop_over_cells(kind, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the compiler was called")
+
+    monkeypatch.setattr(modes, "_compiled_losses", refuse)
+    x, resets = torch.randn(5, 2, 3), torch.tensor([[False, True]] * 5)
+
+    def stepped(mode):
+        torch.manual_seed(0)
+        memory = Memory(3, kind, 1, 4)
+        updater = Updater({"memory": ParameterGroup(memory.parameters(), GroupConfig(learning_rate=0.1))}, mode=mode)
+
+        def function(minibatch):
+            outputs, _ = memory.sequence(minibatch["x"], memory.initial_state(2), minibatch["resets"])
+            return {"loss": (1.0, outputs.square().mean())}, {}
+
+        for _ in range(2):
+            updater.step(function, {"x": x, "resets": resets})
+        return updater.groups["memory"].flat.flat
+
+    assert torch.equal(stepped(STRICT), stepped("eager"))
 
 
 def test_an_error_of_the_function_is_raised_as_it_is():

@@ -63,6 +63,7 @@ class Watched(DqnAgent):
 # -- sampling beside learning ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_async_rl_learns_beside_its_sampler() -> None:
     algo, agent, sampler = dqn(), Watched(Q), AsyncSerialSampler(**settings())
     before: dict[str, torch.Tensor] = {}

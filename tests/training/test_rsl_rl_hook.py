@@ -199,6 +199,7 @@ def test_a_policy_without_a_counterpart_is_refused_by_name():
         RslRlLayout(policy)
 
 
+@pytest.mark.slow
 def test_the_hook_imports_neither_rsl_rl_nor_tensordict():
     program = "import sys, striderl.rsl_rl; assert not {'rsl_rl', 'tensordict'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)

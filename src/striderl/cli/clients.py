@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from striderl.cli.report import report_at_end
+from striderl.cli.seeing.report import report_at_end
 from striderl.cli.terminal import UsageError, complain, message_of, say
 from striderl.cli.train_flags import take
 from striderl.training.signals import StopSignals

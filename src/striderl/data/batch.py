@@ -381,7 +381,14 @@ def _joined(batches: Sequence[Any], axis: int, join: Join) -> Batch:
     parts = [batch if isinstance(batch, Batch) else Batch(batch) for batch in batches]
     if join is leaf.concatenated:
         parts = [part for part in parts if part.__dict__]
-        return merge(parts, axis, "", join, [num_rows(part) for part in parts]) if parts else Batch()
+        if not parts:
+            return Batch()
+        try:
+            return merge(parts, axis, "", join, lambda: [num_rows(part) for part in parts])
+        except ValueError:
+            for part in parts:
+                num_rows(part)  # raises for a single value, which has no rows
+            raise
     return merge(parts, axis, "", join) if parts else Batch()
 
 

@@ -26,6 +26,7 @@ from striderl.data import leaf, tree
 from striderl.data.naming import suggestion
 
 Join = Callable[[Sequence[Any], int, str], Any]
+Counts = Callable[[], list[int]] | None
 _ndarray = np.ndarray
 
 
@@ -81,10 +82,10 @@ def num_rows(batch: Nested) -> int:
     return min(rows, default=0)
 
 
-def merge(batches: list[BatchT], axis: int, path: str, join: Join, counts: Sequence[int] | None = None) -> BatchT:
+def merge(batches: list[BatchT], axis: int, path: str, join: Join, counts: Counts = None) -> BatchT:
     """Join batches key by key in the order in which keys first appear.
 
-    `counts` are the rows of each batch, which gaps are filled to when batches are joined along an existing axis.
+    `counts` returns the rows of each batch, which gaps are filled to when batches are joined along an existing axis.
     """
     kind = batches[0].__class__
     stores = [batch.__dict__ for batch in batches]
@@ -101,9 +102,7 @@ def merge(batches: list[BatchT], axis: int, path: str, join: Join, counts: Seque
     )
 
 
-def _merge_key(
-    values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested], counts: Sequence[int] | None
-) -> Any:
+def _merge_key(values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested], counts: Counts) -> Any:
     kinds = {value.__class__ for value in values}
     batch_kind = batches[0].__class__
     if len(kinds) == 1:
@@ -160,7 +159,7 @@ _LEAVE_OUT = "leave the key out where there is no value, then it is filled with 
 
 
 def _merge_with_gaps(
-    values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested], counts: Sequence[int] | None
+    values: list[Any], axis: int, path: str, join: Join, batches: Sequence[Nested], counts: Counts
 ) -> Any:
     """Join values of which some are missing (or an empty Batch), filling the gaps with 0, or None for objects."""
     kind = batches[0].__class__
@@ -171,7 +170,7 @@ def _merge_with_gaps(
         raise ValueError(f"{path!r} is missing in some batches; gaps can be filled along axis 0 only, not {axis}")
     if len({value.__class__ is kind for value in present}) > 1:
         raise ValueError(f"{path!r} is a Batch in some batches and a leaf in others")
-    rows: Sequence[int | None] = [None] * len(values) if counts is None else counts
+    rows: Sequence[int | None] = [None] * len(values) if counts is None else counts()
     filled = [
         value if not is_gap(value, kind) else _gap(present[0], count) for value, count in zip(values, rows, strict=True)
     ]
@@ -338,6 +337,8 @@ def write_rows(batch: Nested, loc: Any, value: Nested) -> None:
             for own, new in direct:
                 own[loc] = new
             return
+        if direct and _written_by_numpy(*direct[0], loc):
+            del direct[0]
     else:
         direct = []
         plan_rows(batch, loc, value, "", direct)
@@ -364,6 +365,17 @@ def _scatter(writes: list[tuple[Any, Any]], loc: Any) -> None:
                 own.index_put_(places, new)
             except RuntimeError:  # the value lies in the same memory: nothing is written yet
                 leaf.write(own, loc, new)
+
+
+def _written_by_numpy(own: Any, new: Any, loc: Any) -> bool:
+    """Write a tensor's rows as an array's, if that is possible: torch writes the rows before one that is not there."""
+    if own.__class__ is _ndarray:
+        return False
+    try:
+        own.numpy()[loc if loc.__class__ is _ndarray else loc.numpy()] = new.numpy()
+    except (AttributeError, RuntimeError, TypeError):  # on a GPU, or without a counterpart in numpy
+        return False
+    return True
 
 
 def _row_prefix(loc: Any) -> tuple[int, ...] | None:

@@ -54,6 +54,10 @@ class RefusedError(RuntimeError):
     """The log level: results are right, only slower."""
 
 
+class ReadsValueError(RefusedError):
+    """A function that reads the value of a tensor, as a memory over windows with resets does: it runs as written."""
+
+
 class StaleError(RefusedError):
     """A program that has begun to differ from its function: earlier results may have been wrong too."""
 
@@ -89,7 +93,8 @@ class Trace:
 
 
 def _refused(error: Exception) -> RefusedError:
-    return RefusedError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    kind = ReadsValueError if isinstance(error, ReadsValueError) else RefusedError
+    return kind(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
 class Program:
@@ -161,7 +166,7 @@ class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
-            raise RefusedError("it asks for the value of a tensor")
+            raise ReadsValueError("it asks for the value of a tensor")
         return func(*args, **(kwargs or {}))
 
 

@@ -36,12 +36,12 @@ from striderl.execution.background import fall_back
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
 from striderl.execution.graphed import addresses
 from striderl.execution.joint_program import JointPrograms, PooledPrograms
-from striderl.execution.modes import Eager, Evaluated, ExecutionConfig, Function, as_written, evaluated, mode_of
+from striderl.execution.modes import Eager, Evaluated, ExecutionConfig, Function, Mode, as_written, evaluated, mode_of
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
 from striderl.execution.parameter_groups import gradients_of
-from striderl.execution.traced import PURE, RefusedError
+from striderl.execution.traced import PURE, ReadsValueError, RefusedError
 from striderl.ops.moments import AllReduce, current_all_reduce, pooled
 
 _log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Updater:
             self._joint = JointPrograms(self.groups, switch=self.mode.switch)
         elif device.type == "cpu" and reduce is not None and self.mode.switch is not None:
             self._joint = PooledPrograms(self.groups, reduce, self.mode.switch)
-        self._refused: set[Function] = set()
+        self._refused: dict[Function, Mode] = {}
         self._norm_names = tuple("grad_norm" if name == "policy" else f"{name}_grad_norm" for name in self.groups)
         owner: dict[int, str] = {}
         for name, group in self.groups.items():
@@ -244,10 +244,14 @@ class Updater:
             try:
                 if (found := self._joint.run(function, minibatch)) is not None:
                     return found
+            except ReadsValueError as refusal:
+                # torch's compiler would cut the function there, and put a loop over cells in the place of a memory
+                _log.info("forward and backward run as they are written: %s", refusal)
+                self._refused[function] = Eager()
             except RefusedError as refusal:
-                self._refused.add(function)
+                self._refused[function] = self.mode
                 self._report(function, refusal)
-        return self.mode.run(function, minibatch, self._backward)
+        return self._refused.get(function, self.mode).run(function, minibatch, self._backward)
 
     def _report(self, function: Function, refusal: RefusedError) -> None:
         """Warn where a function is not compiled at all, or has been wrong; compiled in two programs is only slower."""

@@ -91,10 +91,11 @@ def _gae_arrays(
     delta += reward
     delta -= value
     stops = terminated | truncated
-    if valid is not None:
+    if valid is not None and np.count_nonzero(valid) < valid.size:
         np.copyto(delta, 0.0, where=~valid)
         stops |= ~valid
-    carry = np.full_like(delta, gamma * lam)
+    carry = np.empty_like(delta)
+    carry.fill(gamma * lam)
     np.copyto(carry, 0.0, where=stops)
     advantage = _scan_arrays(delta, carry)
     return advantage + value, advantage
@@ -219,9 +220,9 @@ def _arrays_step_by_step(first: Array, carry: Array) -> Array:
     carried = np.empty_like(result[0])
     running = result[-1]
     for step in range(len(result) - 2, -1, -1):
-        np.multiply(carry[step], running, out=carried)
+        np.multiply(carry[step], running, carried)
         running = result[step]
-        np.add(running, carried, out=running)
+        np.add(running, carried, running)
     return result
 
 
@@ -232,8 +233,9 @@ def _arrays_by_doubling(first: Array, carry: Array) -> Array:
     reach = 1
     while reach < size:
         rest = size - reach
-        np.multiply(c[:rest], x[reach:], out=now[:rest])
-        np.add(x[:rest], now[:rest], out=now[:rest])
+        head = now[:rest]
+        np.multiply(c[:rest], x[reach:], head)
+        np.add(x[:rest], head, head)
         now[rest:] = x[rest:]
         x, now, later = now, later, now
         reach *= 2

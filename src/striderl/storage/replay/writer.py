@@ -11,11 +11,11 @@ Nearly all steps are like that, and one step of one env at a time is how a repla
 counts. Looking at a tensor as an array costs more than copying it, so the float32 columns are not looked at one by one:
 torch puts them side by side onto a stage, and numpy copies the stage to where they belong.
 
-    stage float32 [N, 41]     │ next obs 0:17        │ obs 17:34            │ act 34:40 │ rew 40 │
-                                frames[place + 1]      frames[place]          steps[place]
+    stage float32 [N, 41]     │ obs 0:17             │ next obs 17:34       │ act 34:40 │ rew 40 │
+                                frames[place]          frames[place + 1]      steps[place]
 
-Other columns, and few of many envs, are written one by one. Whatever is not plain is left to `Replay.add`, which
-converts what can be converted and raises otherwise.
+Other columns, few of many envs, and steps made of arrays are written one by one. Whatever is not plain is left to
+`Replay.add`, which converts what can be converted and raises otherwise.
 """
 
 from __future__ import annotations
@@ -85,11 +85,14 @@ class StepWriter:
         self._others = [column for column in read.steps.columns if column.path[0] not in FLAGS]
         flags = read.steps.arena.blocks["bool"][..., : len(FLAGS)]
         self._flags: Any = flags.numpy() if read.on_cpu else flags
-        self._plain_flags = np.array([False, False, True])
         self._env_index = torch.arange(read.num_envs, device=read.device)
 
     def add(self, transition: Transition, envs: slice) -> None:
         """Add the next step of these envs."""
+        flags: tuple[Any, ...] = (transition.terminated, transition.truncated, transition.valid)
+        if isinstance(flags[0], np.ndarray):
+            terminated, truncated, valid = map(torch.as_tensor, flags)
+            transition = transition._replace(terminated=terminated, truncated=truncated, valid=valid)
         step = self._fitted(transition, envs.stop - envs.start)
         if self._cursor.even and envs == self._whole:
             self._write(step, self._cursor.total % self._cursor.rows, self._whole)
@@ -133,7 +136,7 @@ class StepWriter:
             if count <= SMALL
             else bool((~(terminated | truncated) & valid).all())
         ):
-            return self._plain_flags, True, False
+            return _PLAIN, True, False
         if transition.final_obs is None:
             valid = valid & ~(truncated & ~terminated)
         flags = torch.stack([terminated, truncated, valid], dim=-1)
@@ -207,7 +210,23 @@ class Mark:
 _PARTS = {"next_obs": 0, "obs": 1, "act": 2, "rew": 3, "info": 4, "policy": 5}
 _FEWEST, _MOST_ENVS = 4, 16
 """Joining this many columns or more of so many envs or fewer is cheaper than looking at each."""
-_bool, _column_stack = torch.bool, torch.column_stack
+_bool: Any = torch.bool
+_array_bool: Any = np.dtype(np.bool_)
+_column_stack = torch.column_stack
+_PLAIN = np.array([False, False, True])
+"""The flags of a plain step."""
+
+
+class _Single(NamedTuple):
+    """A column that is written alone: where a step holds it, what it must look like, and where it goes."""
+
+    part: int
+    keys: KeyPath
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    target: Any
+    later: bool
+    """Whether it goes to the place after the step's."""
 
 
 class PlainAdd:
@@ -220,24 +239,24 @@ class PlainAdd:
         steps, frames = read.steps, read.frames
         self._staged: list[tuple[int, str | None]] = []
         self._shapes: list[torch.Size] = []
-        self._singles: list[tuple[int, KeyPath, np.dtype[Any], tuple[int, ...]]] = []
-        """Of columns that are written one by one: where a step holds them, and what they must look like."""
-        self._targets: list[tuple[Any, bool]] = []
-        """Where they go, and whether that is at the place after the step's."""
+        self._all: list[_Single] = []
+        """Every column: steps of arrays are written one by one."""
+        self._singles: list[_Single] = []
+        """Those that are not on the stage."""
         others = [column for column in steps.columns if column.path[0] not in FLAGS]
         num_staged = 2 * len(_stageable(frames.columns, 1)) + len(_stageable(others, 0))
         self._staging = num_staged >= _FEWEST and cursor.num_envs <= _MOST_ENVS
         pieces = [
-            (frames, self._plan(frames.columns, ("next_obs",), True), True),
             (frames, self._plan(frames.columns, ("obs",), False), False),
+            (frames, self._plan(frames.columns, ("next_obs",), True), True),
             (steps, self._plan(others, (), False), False),
         ]
         stage = np.zeros((cursor.num_envs, sum(width for _, width, _ in pieces)), np.float32)
         self._stage = torch.from_numpy(stage)
-        flags = steps.arena.blocks["bool"][..., : len(FLAGS)].numpy()
-        self._here: list[tuple[Any, Any]] = [(flags, np.array([False, False, True]))]
+        self._flags = steps.arena.blocks["bool"][..., : len(FLAGS)].numpy()
+        self._here: list[tuple[Any, Any]] = []
         self._there: list[tuple[Any, Any]] = []
-        """Target and what is copied to it, at the step's place and at the one after it."""
+        """Target and the part of the stage that is copied to it, at the step's place and at the one after it."""
         start = 0
         for rows, width, later in pieces:
             if width:
@@ -245,6 +264,13 @@ class PlainAdd:
                 copies.append((rows.arena.blocks["float32"].numpy(), stage[:, start : start + width]))
             start += width
         self._no, self._yes = [False] * cursor.num_envs, [True] * cursor.num_envs
+        self._name = self._only_name()
+
+    def _only_name(self) -> str | None:
+        """Return the name of the observation where a step is one vector of it, an action and a reward: most are."""
+        parts = [part for part, _ in self._staged]
+        flat = parts == [_PARTS[name] for name in ("obs", "next_obs", "act", "rew")] and not self._singles
+        return self._staged[0][1] if flat else None
 
     def _plan(self, columns: Sequence[Column], prefix: KeyPath, later: bool) -> int:
         """Decide how each of these columns is written; return how wide they are on the stage, 0 if they are not."""
@@ -253,69 +279,85 @@ class PlainAdd:
         for column in columns:
             part, *keys = prefix + column.path
             shape = (self._cursor.num_envs, *column.shape)
+            single = _Single(_PARTS[part], tuple(keys), column.target.dtype, shape, column.target, later)
+            self._all.append(single)
             if column in staged:
                 self._staged.append((_PARTS[part], keys[0] if keys else None))
                 self._shapes.append(torch.Size(shape))
                 width += column.shape[0] if column.shape else 1
             else:
-                self._singles.append((_PARTS[part], tuple(keys), column.target.dtype, shape))
-                self._targets.append((column.target, later))
+                self._singles.append(single)
         return width
 
     def add(self, transition: Transition) -> bool:
         """Add a step of all envs, or change nothing and return False."""
         obs, act, rew, terminated, truncated, valid, info, policy, next_obs, _, _ = transition
-        parts: tuple[Any, ...] = (next_obs, obs, act, rew, info, policy)
+        singles, arrays = self._singles, None
         try:
+            kind: Any = terminated.dtype
             # lists of a few flags are compared faster than tensors
             if not (
-                terminated.dtype is truncated.dtype is valid.dtype is _bool
+                truncated.dtype is valid.dtype is kind
                 and terminated.tolist() == self._no
                 and truncated.tolist() == self._no
                 and valid.tolist() == self._yes
             ):
                 return False
-            values = [parts[part] if key is None else parts[part][key] for part, key in self._staged]
-            if [value.shape for value in values] != self._shapes:
-                return False
-            arrays = self._arrays(parts) if self._singles else ()
-            if arrays is None:
-                return False
-            if values:
+            if kind is not _bool:
+                if kind is not _array_bool:
+                    return False
+                singles = self._all
+            elif self._name is not None:
+                now, after_it = obs[self._name], next_obs[self._name]
+                shape, _, act_shape, rew_shape = self._shapes
+                if now.shape != shape or after_it.shape != shape or act.shape != act_shape or rew.shape != rew_shape:
+                    return False
+                _column_stack((now, after_it, act, rew), out=self._stage)
+            elif self._staged:
+                parts: tuple[Any, ...] = (next_obs, obs, act, rew, info, policy)
+                values = [parts[part] if key is None else parts[part][key] for part, key in self._staged]
+                if [value.shape for value in values] != self._shapes:
+                    return False
                 _column_stack(values, out=self._stage)  # converts to float32 what can be, as `Column.fitted` does
+            if singles:
+                arrays = _fitting(singles, (next_obs, obs, act, rew, info, policy))
+                if arrays is None:
+                    return False
         except (KeyError, TypeError, AttributeError, RuntimeError):
             return False
-        self._write(arrays)
-        return True
-
-    def _arrays(self, parts: tuple[Any, ...]) -> list[Any] | None:
-        """Return the columns that are written one by one, or None when one does not fit."""
-        arrays = []
-        for part, keys, dtype, shape in self._singles:
-            value = parts[part]
-            for key in keys:
-                value = value[key]
-            array = value.numpy()
-            if array.dtype != dtype or array.shape != shape:
-                return None
-            arrays.append(array)
-        return arrays
-
-    def _write(self, arrays: Sequence[Any]) -> None:
         cursor = self._cursor
         place = cursor.total % cursor.rows
         after = place + 1 if place + 1 < cursor.rows else 0
-        for target, piece in self._here:
-            target[place] = piece
-        for target, piece in self._there:
-            target[after] = piece
-        for (target, later), array in zip(self._targets, arrays):
-            target[after if later else place] = array
+        self._flags[place] = _PLAIN
+        if kind is _bool:
+            for target, piece in self._here:
+                target[place] = piece
+            for target, piece in self._there:
+                target[after] = piece
+        if arrays is not None:
+            for single, array in zip(singles, arrays):
+                single.target[after if single.later else place] = array
         if self._sampler is not None:
             num = cursor.num_envs
             self._sampler.written(self._read, place * num, num, True)
             self._sampler.opened(after * num, num)
         cursor.advance_all()
+        return True
+
+
+def _fitting(columns: Sequence[_Single], parts: tuple[Any, ...]) -> list[Any] | None:
+    """Return what is written to these columns as arrays, or None where one does not fit."""
+    arrays = []
+    for part, keys, dtype, shape, _, _ in columns:
+        array = parts[part]
+        for key in keys:
+            array = array[key]
+        if type(array) is not np.ndarray:
+            array = array.numpy()
+        if array.dtype is not dtype or array.shape != shape:
+            return None
+        arrays.append(array)
+    return arrays
 
 
 def _stageable(columns: Sequence[Column], depth: int) -> list[Column]:
